@@ -3,72 +3,89 @@
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 use syn::parse::{Parse, ParseStream};
-use syn::{Generics, Ident, Result, ReturnType, Token, Type, Visibility, parenthesized};
+use syn::{Error, Generics, Ident, Result, ReturnType, Token, Type, Visibility, parenthesized};
 
 /// A method.
-pub(crate) struct Method {
+struct Method {
+    /// All attributes but `#[autocast]`.
     attributes: Vec<Group>,
+    /// The arguments of `#[autocast]`: the options that hold operands.
+    autocast: Option<TokenStream>,
     visibility: Visibility,
-    pub(crate) name: Ident,
+    name: Ident,
     generics: Generics,
     /// All arguments as they are written in the source.
     written: TokenStream,
     /// The arguments after `&self`; `None` if there is no `&self`.
-    pub(crate) arguments: Option<Vec<Argument>>,
+    arguments: Option<Vec<Argument>>,
     output: ReturnType,
     body: Group,
 }
 
 /// An argument of a method.
-pub(crate) struct Argument {
-    mutable: Option<Token![mut]>,
-    pub(crate) name: Ident,
-    pub(crate) ty: Type,
+struct Argument {
+    name: Ident,
+    ty: Type,
+    passed: Passed,
 }
 
-/// The kinds of operands that methods take.
-#[derive(Copy, Clone, PartialEq)]
-pub(crate) enum Operand {
-    /// `impl AsTensor`, or `&Tensor` in the copy that is compiled once.
-    One,
-    /// `impl MaybeTensor`, or `Option<&Tensor>` in that copy.
-    Maybe,
+/// The form in which the body of a method takes an argument.
+enum Passed {
+    /// `impl AsTensor` as `&Tensor`.
+    Operand,
+    /// `impl MaybeTensor` as `Option<&Tensor>`.
+    MaybeOperand,
+    /// An `impl Into<T>`, a shape or an index as a value: its type, and the expression that converts.
+    Converted(TokenStream, TokenStream),
+    /// As it is written.
+    Unchanged,
 }
 
-impl Argument {
-    /// Returns the kind of operand, if the argument is one, and true if its type is generic.
-    pub(crate) fn operand(&self) -> Option<(Operand, bool)> {
-        let ty = &self.ty;
-        match quote!(#ty).to_string().as_str() {
-            "impl AsTensor" => Some((Operand::One, true)),
-            "impl MaybeTensor" => Some((Operand::Maybe, true)),
-            "& crate :: Tensor" => Some((Operand::One, false)),
-            "Option < & crate :: Tensor >" => Some((Operand::Maybe, false)),
-            _ => None,
-        }
-    }
-
-    /// The `T` of an `impl Into<T>`.
-    fn converted(&self) -> Option<TokenStream> {
-        let ty = &self.ty;
+impl Passed {
+    fn of(name: &Ident, ty: &Type) -> Passed {
         let mut tokens = quote!(#ty).into_iter().peekable();
-        for word in ["impl", "Into", "<"] {
-            tokens.next_if(|t| t.to_string() == word)?;
+        let mut next_is = |word: &str| tokens.next_if(|t| t.to_string() == word).is_some();
+        if !next_is("impl") {
+            return Passed::Unchanged;
+        }
+        if next_is("AsTensor") {
+            return Passed::Operand;
+        }
+        if next_is("MaybeTensor") {
+            return Passed::MaybeOperand;
+        }
+        if next_is("IntoShape") {
+            return Passed::Converted(quote!(Vec<kiln_base::Dim>), quote!(#name.into_shape()));
+        }
+        if next_is("Indices") {
+            return Passed::Converted(quote!(Vec<crate::Index>), quote!(#name.into_indices()));
+        }
+        if !(next_is("Into") && next_is("<")) {
+            return Passed::Unchanged;
         }
         let mut inner: Vec<TokenTree> = tokens.collect();
-        inner.pop()?;
-        Some(inner.into_iter().collect())
+        inner.pop(); // the closing bracket
+        match &inner[..] {
+            [TokenTree::Ident(int)] if int == "Int" => {
+                Passed::Converted(quote!(i64), quote!(Into::<crate::Int>::into(#name).0))
+            }
+            _ => Passed::Converted(inner.into_iter().collect(), quote!(#name.into())),
+        }
     }
 }
-
-/// The prefix of the name of the copy of a method that is compiled once.
-pub(crate) const ONCE: &str = "once_";
 
 impl Parse for Method {
     fn parse(input: ParseStream<'_>) -> Result<Method> {
-        let mut attributes = Vec::new();
+        let (mut attributes, mut autocast) = (Vec::new(), None);
         while input.parse::<Option<Token![#]>>()?.is_some() {
-            attributes.push(input.parse()?);
+            let attribute: Group = input.parse()?;
+            let mut tokens = attribute.stream().into_iter();
+            match tokens.next() {
+                Some(TokenTree::Ident(name)) if name == "autocast" => {
+                    autocast = Some(tokens.collect());
+                }
+                _ => attributes.push(attribute),
+            }
         }
         let visibility: Visibility = input.parse()?;
         input.parse::<Token![fn]>()?;
@@ -82,10 +99,11 @@ impl Parse for Method {
             content.parse::<Token![&]>()?;
             content.parse::<Token![self]>()?;
             while content.parse::<Option<Token![,]>>()?.is_some() && !content.is_empty() {
-                let (mutable, name) = (content.parse()?, content.parse()?);
+                let name = content.parse()?;
                 content.parse::<Token![:]>()?;
                 let ty = content.parse()?;
-                arguments.push(Argument { mutable, name, ty });
+                let passed = Passed::of(&name, &ty);
+                arguments.push(Argument { name, ty, passed });
             }
         }
         content.parse::<TokenStream>()?;
@@ -93,6 +111,7 @@ impl Parse for Method {
         generics.where_clause = input.parse()?;
         Ok(Method {
             attributes,
+            autocast,
             visibility,
             name,
             generics,
@@ -105,19 +124,9 @@ impl Parse for Method {
 }
 
 impl Method {
-    /// Returns the attributes with these names, which may come from macros.
-    fn attributes(&self, names: &[&str]) -> TokenStream {
-        let named = |g: &&Group| {
-            let text = g.stream().to_string();
-            names.iter().any(|name| text.starts_with(name))
-        };
-        let chosen = self.attributes.iter().filter(named);
-        quote!(#(# #chosen)*)
-    }
-
-    /// Returns the method. If it takes operands of any type, it becomes a shell around a private method that takes
-    /// tensors, so that crates that call it do not compile its body again.
-    fn shell(&self) -> TokenStream {
+    /// Returns the method. If it converts arguments, it becomes a shell around a private method that takes the
+    /// converted ones, so that crates that call it do not compile its body again.
+    fn shell(&self) -> Result<TokenStream> {
         let Method {
             attributes,
             visibility,
@@ -125,61 +134,113 @@ impl Method {
             generics,
             written,
             output,
-            body,
             ..
         } = self;
         let bounds = &generics.where_clause;
-        let whole = quote! {
-            #(# #attributes)* #visibility fn #name #generics(#written) #output #bounds #body
-        };
-        let Some(arguments) = &self.arguments else {
-            return whole;
-        };
-        if !arguments
-            .iter()
-            .any(|a| a.operand().is_some() || a.converted().is_some())
-        {
-            return whole;
-        }
-        let once = format_ident!("{ONCE}{name}");
-        let (mut read, mut given, mut taken) = (quote!(), quote!(), quote!());
-        for argument in arguments {
-            let Argument { mutable, name, ty } = argument;
-            match argument.operand() {
-                Some((Operand::One, _)) => {
+        let head = quote!(#(# #attributes)* #[track_caller] #visibility fn #name #generics);
+        let (mut is_shell, mut read, mut given, mut taken) = (false, quote!(), quote!(), quote!());
+        for Argument { name, ty, passed } in self.arguments.iter().flatten() {
+            is_shell |= !matches!(passed, Passed::Unchanged);
+            match passed {
+                Passed::Operand => {
                     read.extend(quote!(let #name = #name.as_tensor();));
                     given.extend(quote!(&#name,));
-                    taken.extend(quote!(#mutable #name: &crate::Tensor,));
+                    taken.extend(quote!(#name: &crate::Tensor,));
                 }
-                Some((Operand::Maybe, _)) => {
+                Passed::MaybeOperand => {
                     read.extend(quote!(let #name = #name.into_option();));
                     given.extend(quote!(#name.as_ref(),));
-                    taken.extend(quote!(#mutable #name: Option<&crate::Tensor>,));
+                    taken.extend(quote!(#name: Option<&crate::Tensor>,));
                 }
-                None => match argument.converted() {
-                    Some(ty) => {
-                        given.extend(quote!(crate::operand::Converted::<#ty>::of(#name),));
-                        taken.extend(quote!(#mutable #name: crate::operand::Converted<#ty>,));
-                    }
-                    None => {
-                        given.extend(quote!(#name,));
-                        taken.extend(quote!(#mutable #name: #ty,));
-                    }
-                },
+                Passed::Converted(ty, value) => {
+                    given.extend(quote!(#value,));
+                    taken.extend(quote!(#name: #ty,));
+                }
+                Passed::Unchanged => {
+                    given.extend(quote!(#name,));
+                    taken.extend(quote!(#name: #ty,));
+                }
             }
         }
-        let outside = self.attributes(&["doc", "track_caller", "cfg", "must_use", "allow"]);
-        let inside = self.attributes(&["autocast", "track_caller", "cfg", "allow"]);
-        let declared = arguments
-            .iter()
-            .map(|Argument { name, ty, .. }| quote!(#name: #ty));
-        quote! {
-            #outside #visibility fn #name #generics(&self, #(#declared),*) #output #bounds {
+        if !is_shell {
+            let (casts, body) = (self.casts(name)?, self.body.stream());
+            return Ok(quote!(#head(#written) #output #bounds { #casts #body }));
+        }
+        let once = format_ident!("once_{name}");
+        let (casts, body, declared) = (self.casts(&once)?, self.body.stream(), self.declared());
+        Ok(quote! {
+            #head(&self, #declared) #output #bounds {
                 #read
                 self.#once(#given)
             }
-            #inside fn #once #generics(&self, #taken) #output #bounds #body
+            #[track_caller]
+            fn #once #generics(&self, #taken) #output #bounds { #casts #body }
+        })
+    }
+
+    /// Returns the arguments after `&self`, with their types.
+    fn declared(&self) -> TokenStream {
+        let arguments = self.arguments.iter().flatten();
+        let declared = arguments.map(|Argument { name, ty, .. }| quote!(#name: #ty));
+        quote!(#(#declared),*)
+    }
+
+    /// Returns the statements that cast the operands inside `autocast`, and call the method `call` with them.
+    fn casts(&self, call: &Ident) -> Result<TokenStream> {
+        let Some(options) = &self.autocast else {
+            return Ok(TokenStream::new());
+        };
+        let Some(arguments) = &self.arguments else {
+            return Err(Error::new_spanned(
+                &self.name,
+                "expected a method of `&self`",
+            ));
+        };
+        let options = options.to_string();
+        let full = self.name.to_string();
+        let name = full.split("_with").next().unwrap_or(&full);
+        let name = name.strip_suffix("_dims").unwrap_or(name);
+        // `_with_logits` is part of a name.
+        let name = match full.contains("_with_logits") {
+            true => format!("{name}_with_logits"),
+            false => name.to_string(),
+        };
+        let (mut seen, mut cast, mut given) = (quote!(), quote!(), quote!());
+        for Argument { name, passed, .. } in arguments {
+            let own = format_ident!("cast_{name}");
+            match passed {
+                Passed::Operand => {
+                    seen.extend(quote!(tensors.push(#name);));
+                    cast.extend(quote!(let #own = cast.of(#name);));
+                    given.extend(quote!(&#own,));
+                }
+                Passed::MaybeOperand => {
+                    seen.extend(quote!(tensors.extend(#name);));
+                    cast.extend(quote!(let #own = cast.maybe(#name);));
+                    given.extend(quote!(#own.as_ref(),));
+                }
+                _ if options == format!("({name})") => {
+                    seen.extend(
+                        quote!(tensors.extend(crate::autocast::Castable::tensors(&#name));),
+                    );
+                    cast.extend(quote!(let #own = crate::autocast::Castable::cast(#name, &cast);));
+                    given.extend(quote!(#own,));
+                }
+                _ => given.extend(quote!(#name,)),
+            }
         }
+        Ok(quote! {
+            if crate::autocast::is_autocast_enabled() {
+                let mut tensors: Vec<&crate::Tensor> = vec![self];
+                #seen
+                if let Some(cast) = crate::autocast::begin(#name, &tensors) {
+                    let cast_self = cast.of(self);
+                    #cast
+                    let _inside = cast.enter();
+                    return cast_self.#call(#given);
+                }
+            }
+        })
     }
 }
 
@@ -201,15 +262,11 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut head: Vec<TokenTree> = item.clone().into_iter().collect();
     let body = match head.pop() {
         Some(TokenTree::Group(body)) if body.delimiter() == Delimiter::Brace => body,
-        _ => {
-            return Err(syn::Error::new_spanned(
-                &item,
-                "expected `impl Tensor { .. }`",
-            ));
-        }
+        _ => return Err(Error::new_spanned(&item, "expected `impl Tensor { .. }`")),
     };
     let Methods(methods) = syn::parse2(body.stream())?;
     let shells = methods.iter().map(Method::shell);
+    let shells = shells.collect::<Result<Vec<_>>>()?;
     let mut forwarded = TokenStream::new();
     let public = |m: &&Method| matches!(m.visibility, Visibility::Public(_));
     for method in methods.iter().filter(public) {
@@ -222,18 +279,13 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         let Some(arguments) = &method.arguments else {
             continue;
         };
-        let cfg = method.attributes(&["cfg"]);
-        let names = arguments.iter().map(|a| &a.name);
-        let declared = arguments
-            .iter()
-            .map(|Argument { name, ty, .. }| quote!(#name: #ty));
+        let (names, declared) = (arguments.iter().map(|a| &a.name), method.declared());
         let doc = format!("[`Tensor::{name}`] of what the cell holds.");
         let bounds = &generics.where_clause;
         forwarded.extend(quote! {
-            #cfg
             #[doc = #doc]
             #[track_caller]
-            pub fn #name #generics(&self, #(#declared),*) #output #bounds {
+            pub fn #name #generics(&self, #declared) #output #bounds {
                 self.get().#name(#(#names),*)
             }
         });

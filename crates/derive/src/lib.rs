@@ -1,7 +1,6 @@
 //! The derive macros `#[derive(Module)]` and `#[derive(Nest)]`; see `kiln_nn::Module` and `kiln_tensor::Nest`. The
 //! attribute `#[on_cells]` gives cells the methods of tensors.
 
-mod autocast;
 mod cells;
 mod nest;
 
@@ -54,8 +53,16 @@ pub fn kiln_nest(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     nested(input, quote!(::kiln))
 }
 
-/// For an `impl Tensor` of the crate `kiln-tensor`: also gives `Var` its public methods, which apply to the tensor
-/// that the cell holds.
+/// For an `impl Tensor` of the crate `kiln-tensor`: its public methods become methods of `Var` too, which apply to the
+/// tensor that the cell holds.
+///
+/// All of its methods are `#[track_caller]`. Those of `&self` take their arguments converted: the body sees a `&Tensor`
+/// for an `impl AsTensor`, an `Option<&Tensor>` for an `impl MaybeTensor`, a `Vec<Dim>` for an `impl IntoShape`, a
+/// `Vec<Index>` for an `impl Indices`, an `i64` for an `impl Into<Int>`, and a `T` for any other `impl Into<T>`. It is
+/// compiled once, whatever types callers pass.
+///
+/// `#[autocast]` on a method casts its operands inside `autocast`, by the rule of its name in the lists there. An
+/// argument that is a struct of options with operands must be named, `#[autocast(options)]`.
 #[doc(hidden)]
 #[proc_macro_attribute]
 pub fn on_cells(
@@ -63,19 +70,6 @@ pub fn on_cells(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     cells::expand(item.into())
-        .unwrap_or_else(Error::into_compile_error)
-        .into()
-}
-
-/// For a method of `Tensor` in the crate `kiln-tensor`: casts its operands inside `autocast`, by the rule of its name
-/// in the lists there. Arguments that are options with operands in them must be named, `#[autocast(how)]`.
-#[doc(hidden)]
-#[proc_macro_attribute]
-pub fn autocast(
-    options: proc_macro::TokenStream,
-    item: proc_macro::TokenStream,
-) -> proc_macro::TokenStream {
-    autocast::expand(options.into(), item.into())
         .unwrap_or_else(Error::into_compile_error)
         .into()
 }

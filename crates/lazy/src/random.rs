@@ -7,7 +7,6 @@ use kiln_base::{Dim, Scoped};
 use kiln_ir::{OpError, Role};
 use kiln_runtime::Buffer;
 use std::cell::Cell;
-use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A source of random numbers: a seed and an offset that recording advances. Each number depends
@@ -95,11 +94,8 @@ pub fn manual_seed(seed: u64) {
 ///
 /// # Errors
 /// If the count is symbolic although nothing is being compiled.
-pub fn key(
-    b: &mut Recorder,
-    count: &Dim,
-    loc: &'static Location<'static>,
-) -> Result<Handle, OpError> {
+pub fn key(b: &mut Recorder, count: &Dim) -> Result<Handle, OpError> {
+    let (_, loc) = b.call_site();
     body::random_key(b, count, |count| match scope::random_key(count) {
         Some(key) => Ok(key),
         None => {

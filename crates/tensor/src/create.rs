@@ -1,8 +1,7 @@
 //! Making tensors from data, and reading their values.
 
 use crate::ops::args::addressable;
-use crate::record::Recorded;
-use crate::record::{Recorder, compose};
+use crate::record::{Recorded, Recorder, compose};
 use crate::{
     AsTensor, DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, default_device,
     is_recording,
@@ -10,7 +9,7 @@ use crate::{
 use kiln_base::Dim;
 use kiln_derive::on_cells;
 use kiln_ir::eval::Array;
-use kiln_ir::{Builder, OpError, Pw, Role, ensure, ops};
+use kiln_ir::{Builder, OpError, Pw, Role, ensure};
 use kiln_lazy::Handle;
 use kiln_lazy::run::reference::array;
 use kiln_lazy::run::{boundary, read};
@@ -117,17 +116,21 @@ impl From<Dim> for Limit {
 }
 
 /// Records `start`, `start + step`, …: `len` numbers.
-fn range(b: &mut Recorder, start: Scalar, step: Scalar, len: Dim, float: bool) -> Recorded {
+pub(crate) fn range(
+    b: &mut Recorder,
+    start: Scalar,
+    step: Scalar,
+    len: Dim,
+    dtype: DType,
+) -> Recorded {
     addressable(std::slice::from_ref(&len), DType::I64)?;
-    let index = b.op(ops::Iota { len }, &[])?;
-    // Computed in f64 and rounded once, so that errors don't add up over long ranges.
-    let dtype = if float { DType::F64 } else { DType::I64 };
-    let index = b.cast(&index, dtype)?;
-    let step = b.scalar_like(step, &index)?;
-    let start = b.scalar_like(start, &index)?;
-    let scaled = b.pointwise(Pw::Mul, &[index, step])?;
-    let values = b.pointwise(Pw::Add, &[scaled, start])?;
-    b.cast(&values, if float { DType::F32 } else { DType::I64 })
+    let index = b.iota(&len)?;
+    // Computed wide and rounded once, so that errors don't add up over long ranges.
+    let float = dtype.is_float();
+    let index = b.cast(&index, if float { DType::F64 } else { DType::I64 })?;
+    let scaled = b.with(Pw::Mul, &index, step)?;
+    let values = b.with(Pw::Add, &scaled, start)?;
+    b.cast(&values, dtype)
 }
 
 /// A range up to a symbolic size.
@@ -142,7 +145,7 @@ fn symbolic_range(start: Scalar, end: &Dim, step: Scalar) -> Tensor {
         };
         let len = (end - &Dim::Const(first)).div_exact(&Dim::Const(by));
         let len = len.map_err(|e| OpError(format!("no whole steps lead to the end: {e}")))?;
-        range(b, start, step, len, false)
+        range(b, start, step, len, DType::I64)
     })
 }
 
@@ -150,7 +153,6 @@ fn symbolic_range(start: Scalar, end: &Dim, step: Scalar) -> Tensor {
 impl Tensor {
     /// A tensor of the elements of a slice in row-major order. If the length of the slice doesn't match the shape,
     /// the tensor carries that error.
-    #[track_caller]
     pub fn from_slice<T: Element>(data: &[T], shape: impl Into<IntList>) -> Tensor {
         let shape = shape.into().0;
         Tensor::data(data, &shape, Location::caller(), "from_slice")
@@ -194,7 +196,6 @@ impl Tensor {
     }
 
     /// A tensor on the CPU from the little-endian bytes of its elements in row-major order.
-    #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<IntList>) -> Tensor {
         let loc = Location::caller();
         let shape = shape.into().0;
@@ -212,7 +213,6 @@ impl Tensor {
     ///
     /// # Errors
     /// If the shape can't be allocated, or the error of `fill`.
-    #[track_caller]
     pub fn filled<E: From<Error>>(
         dtype: DType,
         shape: impl Into<IntList>,
@@ -240,37 +240,31 @@ impl Tensor {
     }
 
     /// A rank-0 tensor.
-    #[track_caller]
     pub fn scalar<T: Element>(value: T) -> Tensor {
         Tensor::from_slice(&[value], ())
     }
 
     /// A tensor that holds `value` everywhere.
-    #[track_caller]
     pub fn full(shape: impl IntoShape, value: impl Into<Scalar>, dtype: DType) -> Tensor {
         compose("full", &[], |b| b.full(value, dtype, &dims(shape, dtype)?))
     }
 
     /// Zeros.
-    #[track_caller]
     pub fn zeros(shape: impl IntoShape, dtype: DType) -> Tensor {
         compose("zeros", &[], |b| b.full(0i64, dtype, &dims(shape, dtype)?))
     }
 
     /// Zeros, under the name of a tensor whose values are to be replaced. PyTorch's hold whatever was in memory.
-    #[track_caller]
     pub fn empty(shape: impl IntoShape, dtype: DType) -> Tensor {
         compose("empty", &[], |b| b.full(0i64, dtype, &dims(shape, dtype)?))
     }
 
     /// Ones.
-    #[track_caller]
     pub fn ones(shape: impl IntoShape, dtype: DType) -> Tensor {
         compose("ones", &[], |b| b.full(1i64, dtype, &dims(shape, dtype)?))
     }
 
     /// A tensor of this one's shape and dtype that holds `value` everywhere.
-    #[track_caller]
     pub fn full_like(&self, value: impl Into<Scalar>) -> Tensor {
         compose("full_like", &[self], |b| {
             b.full(value, self.dtype(), self.dims())
@@ -278,7 +272,6 @@ impl Tensor {
     }
 
     /// Zeros of this tensor's shape and dtype.
-    #[track_caller]
     pub fn zeros_like(&self) -> Tensor {
         compose("zeros_like", &[self], |b| {
             b.full(0i64, self.dtype(), self.dims())
@@ -286,7 +279,6 @@ impl Tensor {
     }
 
     /// Zeros of this tensor's shape and dtype; see [`Tensor::empty`].
-    #[track_caller]
     pub fn empty_like(&self) -> Tensor {
         compose("empty_like", &[self], |b| {
             b.full(0i64, self.dtype(), self.dims())
@@ -294,7 +286,6 @@ impl Tensor {
     }
 
     /// Ones of this tensor's shape and dtype.
-    #[track_caller]
     pub fn ones_like(&self) -> Tensor {
         compose("ones_like", &[self], |b| {
             b.full(1i64, self.dtype(), self.dims())
@@ -303,7 +294,6 @@ impl Tensor {
 
     /// `start, start + step, …` up to but not including `end`: i64 for integers, f32 for floats. `end` may be a
     /// symbolic size that an exact number of integer steps leads to.
-    #[track_caller]
     pub fn arange(
         start: impl Into<Scalar>,
         end: impl Into<Limit>,
@@ -317,23 +307,14 @@ impl Tensor {
         let float = [start, end, step]
             .iter()
             .any(|s| matches!(s, Scalar::Float(_)));
-        compose("arange", &[], |b| {
-            let distance = (end.as_f64() - start.as_f64()) / step.as_f64();
-            if !distance.is_finite() || distance < 0.0 {
-                return Err(OpError(format!(
-                    "no steps of {step} lead from {start} to {end}"
-                )));
-            }
-            let len = Dim::Const(distance.ceil() as i64);
-            range(b, start, step, len, float)
-        })
+        let dtype = if float { DType::F32 } else { DType::I64 };
+        Tensor::arange_dtype(start, end, step, dtype)
     }
 
     /// Returns the number of elements.
     ///
     /// # Errors
     /// As [`Tensor::shape`].
-    #[track_caller]
     pub fn numel(&self) -> Result<usize> {
         Ok(self.shape()?.iter().product())
     }
@@ -347,7 +328,6 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::shape`].
-    #[track_caller]
     pub fn nbytes(&self) -> Result<usize> {
         Ok(self.numel()? * self.element_size())
     }
@@ -402,7 +382,6 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::realize`], or if `T` is not this tensor's dtype.
-    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
@@ -413,7 +392,6 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::realize`].
-    #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
@@ -424,7 +402,6 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::realize`].
-    #[track_caller]
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
@@ -448,7 +425,6 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::realize`], or if there is not exactly one element, or it can't be converted to `T`.
-    #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;

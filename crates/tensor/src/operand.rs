@@ -44,38 +44,6 @@ impl<T: AsTensor + ?Sized> AsTensor for &T {
     }
 }
 
-/// An argument that has already been converted. Its own `into` takes precedence over that of the trait.
-#[derive(Copy, Clone)]
-pub(crate) struct Converted<T>(T);
-
-impl<T> Converted<T> {
-    pub(crate) fn of(value: impl Into<T>) -> Converted<T> {
-        Converted(value.into())
-    }
-
-    pub(crate) fn into(self) -> T {
-        self.0
-    }
-}
-
-/// Types whose converted arguments are passed on to another method as they are.
-macro_rules! passed_on {
-    ($($ty:ty)*) => {$(
-        impl From<Converted<$ty>> for $ty {
-            fn from(argument: Converted<$ty>) -> $ty {
-                argument.0
-            }
-        }
-    )*};
-}
-passed_on!(crate::Scalar crate::Int crate::IntList crate::DimArg crate::DimArgs crate::ReducedDims crate::OutputSize);
-
-impl<'a> From<Converted<Other<'a>>> for Other<'a> {
-    fn from(argument: Converted<Other<'a>>) -> Other<'a> {
-        argument.0
-    }
-}
-
 /// An optional tensor argument: an argument that stands for a tensor ([`AsTensor`]), or an `Option` of one, by value
 /// or by reference. A layer can pass its `Option<Var>` directly.
 ///

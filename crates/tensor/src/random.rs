@@ -8,7 +8,6 @@ use kiln_base::Dim;
 use kiln_base::prim::RandomKind;
 use kiln_ir::{Builder, OpError, Pw, Shape, ops};
 use kiln_lazy::random;
-use std::panic::Location;
 
 /// Records random numbers of a kind and `shape`.
 pub(crate) fn numbers(
@@ -16,11 +15,10 @@ pub(crate) fn numbers(
     kind: RandomKind,
     dtype: DType,
     shape: &[Dim],
-    loc: &'static Location<'static>,
 ) -> Result<Tensor, OpError> {
     let shape = Shape::from(shape);
     let count = kiln_base::numel(&shape);
-    let key = Tensor::from(random::key(&mut b.lazy, &count, loc)?);
+    let key = Tensor::from(random::key(&mut b.lazy, &count)?);
     if kind == RandomKind::Uniform && dtype.size() == 2 {
         // Rounding an f32 just below 1 would give 1. Numbers with only as many bits as the dtype has don't round.
         let dtype_bits = if dtype == DType::F16 { 11.0 } else { 8.0 };
@@ -47,18 +45,16 @@ impl Tensor {
     /// Uniform numbers in [0, 1).
     #[track_caller]
     pub fn rand(shape: impl IntoShape, dtype: DType) -> Tensor {
-        let loc = Location::caller();
         compose("rand", &[], |b| {
-            numbers(b, RandomKind::Uniform, dtype, &dims(shape, dtype)?, loc)
+            numbers(b, RandomKind::Uniform, dtype, &dims(shape, dtype)?)
         })
     }
 
     /// Standard normal numbers.
     #[track_caller]
     pub fn randn(shape: impl IntoShape, dtype: DType) -> Tensor {
-        let loc = Location::caller();
         compose("randn", &[], |b| {
-            numbers(b, RandomKind::Normal, dtype, &dims(shape, dtype)?, loc)
+            numbers(b, RandomKind::Normal, dtype, &dims(shape, dtype)?)
         })
     }
 
@@ -66,29 +62,26 @@ impl Tensor {
     #[track_caller]
     pub fn randint(low: impl Into<Int>, high: impl Into<Int>, shape: impl IntoShape) -> Tensor {
         let (low, high) = (low.into().0, high.into().0);
-        let loc = Location::caller();
         compose("randint", &[], |b| {
-            integers(b, [low, high], &dims(shape, DType::I64)?, loc)
+            integers(b, [low, high], &dims(shape, DType::I64)?)
         })
     }
 
     /// Uniform numbers in [0, 1) of this tensor's shape and dtype (f32 for integers).
     #[track_caller]
     pub fn rand_like(&self) -> Tensor {
-        let loc = Location::caller();
         compose("rand_like", &[self], |b| {
             let dtype = crate::promote::to_float(self.dtype());
-            numbers(b, RandomKind::Uniform, dtype, self.dims(), loc)
+            numbers(b, RandomKind::Uniform, dtype, self.dims())
         })
     }
 
     /// Numbers of the standard normal distribution, of this tensor's shape and dtype (f32 for integers).
     #[track_caller]
     pub fn randn_like(&self) -> Tensor {
-        let loc = Location::caller();
         compose("randn_like", &[self], |b| {
             let dtype = crate::promote::to_float(self.dtype());
-            numbers(b, RandomKind::Normal, dtype, self.dims(), loc)
+            numbers(b, RandomKind::Normal, dtype, self.dims())
         })
     }
 
@@ -96,28 +89,22 @@ impl Tensor {
     #[track_caller]
     pub fn randint_like(&self, low: impl Into<Int>, high: impl Into<Int>) -> Tensor {
         let (low, high) = (low.into().0, high.into().0);
-        let loc = Location::caller();
         compose("randint_like", &[self], |b| {
-            let all = integers(b, [low, high], self.dims(), loc)?;
+            let all = integers(b, [low, high], self.dims())?;
             b.cast(&all, self.dtype())
         })
     }
 }
 
 /// Integers of a range, as i64.
-fn integers(
-    b: &mut Recorder,
-    [low, high]: [i64; 2],
-    shape: &[Dim],
-    loc: &'static Location<'static>,
-) -> Result<Tensor, OpError> {
+fn integers(b: &mut Recorder, [low, high]: [i64; 2], shape: &[Dim]) -> Result<Tensor, OpError> {
     if low >= high {
         return Err(OpError(format!("there is no integer in {low}..{high}")));
     }
     let count = high
         .checked_sub(low)
         .ok_or_else(|| OpError(format!("{low}..{high} holds more than 2^63 integers")))?;
-    let bits = numbers(b, RandomKind::Bits, DType::I64, shape, loc)?;
+    let bits = numbers(b, RandomKind::Bits, DType::I64, shape)?;
     let range = b.scalar_like(count, &bits)?;
     let within = b.pointwise(Pw::Remainder, &[bits, range])?;
     let low = b.scalar_like(low, &within)?;

@@ -153,6 +153,17 @@ pub(crate) fn compose_many(
     attempt(called, operands, loc, f).unwrap_or_else(|poisoned| vec![poisoned; count])
 }
 
+/// [`compose`] for functions that return two tensors.
+#[track_caller]
+pub(crate) fn compose_pair(
+    called: &'static str,
+    operands: &[&Tensor],
+    f: impl FnOnce(&mut Recorder) -> Result<(Tensor, Tensor), OpError>,
+) -> (Tensor, Tensor) {
+    let pair = attempt(called, operands, Location::caller(), f);
+    pair.unwrap_or_else(|poisoned| (poisoned.clone(), poisoned))
+}
+
 /// Returns the result of `f`, or a poisoned tensor in its place.
 fn attempt<T>(
     called: &'static str,

@@ -1,5 +1,6 @@
 //! Specs of the arguments of a compiled function.
 
+use crate::ops::from_items;
 use crate::{AsTensor, DType, Device, Int, Result, default_device};
 
 /// The dtype, shape and device of an argument of a compiled function.
@@ -94,58 +95,7 @@ impl From<&String> for DimSpec {
     }
 }
 
-impl<T: Into<DimSpec>> From<T> for DimSpecs {
-    fn from(dim: T) -> DimSpecs {
-        DimSpecs(vec![dim.into()])
-    }
-}
-
-impl<T: Into<DimSpec> + Clone> From<&[T]> for DimSpecs {
-    fn from(dims: &[T]) -> DimSpecs {
-        DimSpecs(dims.iter().cloned().map(Into::into).collect())
-    }
-}
-
-macro_rules! specs_from_list {
-    ($($list:ty, $($n:ident)?;)*) => {$(
-        impl<T: Into<DimSpec> + Clone $(, const $n: usize)?> From<$list> for DimSpecs {
-            fn from(dims: $list) -> DimSpecs {
-                DimSpecs::from(&dims[..])
-            }
-        }
-    )*};
-}
-specs_from_list! {
-    Vec<T>,;
-    &Vec<T>,;
-    [T; N], N;
-    &[T; N], N;
-}
-
-macro_rules! specs_from_tuple {
-    ($($($t:ident)*;)*) => {$(
-        impl<$($t: Into<DimSpec>),*> From<($($t,)*)> for DimSpecs {
-            #[allow(non_snake_case)]
-            fn from(($($t,)*): ($($t,)*)) -> DimSpecs {
-                DimSpecs(vec![$($t.into()),*])
-            }
-        }
-    )*};
-}
-specs_from_tuple! {
-    A;
-    A B;
-    A B C;
-    A B C D;
-    A B C D E;
-    A B C D E F;
-}
-
-impl From<()> for DimSpecs {
-    fn from(_: ()) -> DimSpecs {
-        DimSpecs::default()
-    }
-}
+from_items!(DimSpecs, DimSpec, DimSpec);
 
 impl std::fmt::Display for Spec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

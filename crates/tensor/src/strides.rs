@@ -28,7 +28,6 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::shape`].
-    #[track_caller]
     pub fn stride(&self) -> Result<Vec<usize>> {
         self.shape()?;
         let strides = self.strides();

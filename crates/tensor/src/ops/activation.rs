@@ -7,7 +7,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 options! {
@@ -24,24 +24,18 @@ options! {
 impl Tensor {
     /// `eˣ / Σ eˣ` along a dim of a float tensor.
     #[autocast]
-    #[track_caller]
     pub fn softmax(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("softmax", &[self], |b| softmax(b, self, dim, false))
     }
 
     /// The logarithm of [`Tensor::softmax`].
     #[autocast]
-    #[track_caller]
     pub fn log_softmax(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("log_softmax", &[self], |b| softmax(b, self, dim, true))
     }
 
     /// The softmax of −x.
-    #[track_caller]
     pub fn softmin(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("softmin", &[self], |b| {
             let x = b.unary(Pw::Neg, self)?;
             softmax(b, &x, dim, false)
@@ -49,13 +43,11 @@ impl Tensor {
     }
 
     /// x where it is positive, x / 100 elsewhere.
-    #[track_caller]
     pub fn leaky_relu(&self) -> Tensor {
         self.leaky_relu_with(0.01)
     }
 
     /// x where it is positive, `negative_slope · x` elsewhere.
-    #[track_caller]
     pub fn leaky_relu_with(&self, negative_slope: f64) -> Tensor {
         compose("leaky_relu", &[self], |b| {
             needs_float(self, "operand")?;
@@ -67,9 +59,7 @@ impl Tensor {
 
     /// Like [`Tensor::leaky_relu`] with a learnt slope: one, or one for each channel (dim 1).
     #[autocast]
-    #[track_caller]
     pub fn prelu(&self, weight: impl AsTensor) -> Tensor {
-        let weight: &Tensor = &weight.as_tensor();
         compose("prelu", &[self, weight], |b| {
             needs_float(self, "operand")?;
             super::args::same_device_and_dtype(self, "operand", weight, "weight")?;
@@ -93,19 +83,16 @@ impl Tensor {
     }
 
     /// x where it is positive, `alpha · (eˣ − 1)` elsewhere.
-    #[track_caller]
     pub fn elu_with(&self, alpha: f64) -> Tensor {
         compose("elu", &[self], |b| exponential(b, self, 1.0, alpha))
     }
 
     /// x where it is positive, `eˣ − 1` elsewhere.
-    #[track_caller]
     pub fn celu(&self) -> Tensor {
         self.celu_with(1.0)
     }
 
     /// x where it is positive, `alpha · (e^(x / alpha) − 1)` elsewhere.
-    #[track_caller]
     pub fn celu_with(&self, alpha: f64) -> Tensor {
         compose("celu", &[self], |b| {
             ensure!(alpha != 0.0, "alpha can't be 0");
@@ -114,32 +101,27 @@ impl Tensor {
     }
 
     /// x clamped to −1..=1.
-    #[track_caller]
     pub fn hardtanh(&self) -> Tensor {
         self.hardtanh_with(-1, 1)
     }
 
     /// x clamped to `min_val..=max_val`.
-    #[track_caller]
     pub fn hardtanh_with(&self, min_val: impl Into<Scalar>, max_val: impl Into<Scalar>) -> Tensor {
-        let (low, high) = (min_val.into(), max_val.into());
         compose("hardtanh", &[self], |b| {
             ensure!(self.dtype() != DType::Bool, "is not defined on bool");
             ensure!(
-                low.as_f64() <= high.as_f64(),
-                "min_val {low} is greater than max_val {high}"
+                min_val.as_f64() <= max_val.as_f64(),
+                "min_val {min_val} is greater than max_val {max_val}"
             );
-            let below = b.with(Pw::Le, self, low)?;
-            let above = b.with(Pw::Ge, self, high)?;
-            let y = b.fill_where(&below, low, self)?;
-            b.fill_where(&above, high, &y)
+            let below = b.with(Pw::Le, self, min_val)?;
+            let above = b.with(Pw::Ge, self, max_val)?;
+            let y = b.fill_where(&below, min_val, self)?;
+            b.fill_where(&above, max_val, &y)
         })
     }
 
     /// x where it is above `threshold`, `value` elsewhere.
-    #[track_caller]
     pub fn threshold(&self, threshold: impl Into<Scalar>, value: impl Into<Scalar>) -> Tensor {
-        let (threshold, value) = (threshold.into(), value.into());
         compose("threshold", &[self], |b| {
             let low = b.with(Pw::Le, self, threshold)?;
             b.fill_where(&low, value, self)
@@ -147,13 +129,11 @@ impl Tensor {
     }
 
     /// x where |x| is above ½, 0 elsewhere.
-    #[track_caller]
     pub fn hardshrink(&self) -> Tensor {
         self.hardshrink_with(0.5)
     }
 
     /// x where |x| is above `lambd`, 0 elsewhere.
-    #[track_caller]
     pub fn hardshrink_with(&self, lambd: f64) -> Tensor {
         compose("hardshrink", &[self], |b| {
             needs_float(self, "operand")?;
@@ -165,13 +145,11 @@ impl Tensor {
     }
 
     /// x moved towards 0 by ½; 0 where |x| ≤ ½.
-    #[track_caller]
     pub fn softshrink(&self) -> Tensor {
         self.softshrink_with(0.5)
     }
 
     /// x moved towards 0 by `lambd`; 0 where |x| ≤ `lambd`.
-    #[track_caller]
     pub fn softshrink_with(&self, lambd: f64) -> Tensor {
         compose("softshrink", &[self], |b| {
             needs_float(self, "operand")?;
@@ -190,7 +168,6 @@ impl Tensor {
     }
 
     /// x − tanh x.
-    #[track_caller]
     pub fn tanhshrink(&self) -> Tensor {
         compose("tanhshrink", &[self], |b| {
             let dtype = crate::promote::to_float(self.dtype());
@@ -203,7 +180,6 @@ impl Tensor {
 
     /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above the threshold.
     #[autocast]
-    #[track_caller]
     pub fn softplus_with(&self, options: SoftPlus) -> Tensor {
         let SoftPlus { beta, threshold } = options;
         compose("softplus", &[self], |b| {
@@ -219,9 +195,7 @@ impl Tensor {
     }
 
     /// The first half of a dim times the sigmoid of the second.
-    #[track_caller]
     pub fn glu(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("glu", &[self], |b| {
             needs_float(self, "operand")?;
             let a = axis(self, &dim)?;

@@ -3,12 +3,11 @@
 use super::args::{OutputSize, addressable, known_dim, listable};
 use super::parts::windowed;
 use super::pool::check_input;
-use super::reduce::two;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 macro_rules! adaptive_pools {
@@ -17,13 +16,11 @@ macro_rules! adaptive_pools {
         impl Tensor {
             $($(#[$doc])*
             #[autocast]
-            #[track_caller]
             pub fn $name(&self, output_size: impl Into<OutputSize>) -> Tensor {
-                let size = output_size.into();
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
                     super::args::needs_float(self, "input")?;
-                    adaptive_average(b, $spatial, self, &size)
+                    adaptive_average(b, $spatial, self, &output_size)
                 })
             })*
         }
@@ -44,20 +41,17 @@ macro_rules! adaptive_max_pools {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
-            #[track_caller]
             pub fn $name(&self, output_size: impl Into<OutputSize>) -> Tensor {
                 self.$with_indices(output_size).0
             }
 
             /// The same with the position of each maximum in its plane, row-major, as i64.
             #[autocast]
-            #[track_caller]
             pub fn $with_indices(&self, output_size: impl Into<OutputSize>) -> (Tensor, Tensor) {
-                let size = output_size.into();
-                two(compose_many(stringify!($name), &[self], 2, |b| {
+                compose_pair(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
-                    adaptive_max(b, $spatial, self, &size)
-                }))
+                    adaptive_max(b, $spatial, self, &output_size)
+                })
             })*
         }
     };
@@ -199,17 +193,15 @@ fn adaptive_max(
     spatial: usize,
     x: &Tensor,
     size: &OutputSize,
-) -> Result<Vec<Tensor>, OpError> {
+) -> Result<(Tensor, Tensor), OpError> {
     let first = x.ndim() - spatial;
     let sizes = sizes(x, spatial, size)?;
     addressable(x.dims(), DType::I64)?;
     if sizes.iter().any(|out| out.is(0)) {
         let mut shape = Shape::from(x.dims());
         shape[first..].clone_from_slice(&sizes);
-        return Ok(vec![
-            b.full(0i64, x.dtype(), &shape)?,
-            b.full(0i64, DType::I64, &shape)?,
-        ]);
+        let index = b.full(0i64, DType::I64, &shape)?;
+        return Ok((b.full(0i64, x.dtype(), &shape)?, index));
     }
     let mut windows = x.clone();
     let (mut widths, mut starts) = (Vec::new(), Vec::new());
@@ -248,7 +240,7 @@ fn adaptive_max(
         plane = b.binary(Pw::Add, &plane, &at)?;
         stride = &stride * &x.dims()[first + a];
     }
-    Ok(vec![values, plane])
+    Ok((values, plane))
 }
 
 /// Returns the indices of the elements of regions of different sizes, padded to one size, and the start of each

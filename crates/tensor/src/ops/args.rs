@@ -1,5 +1,6 @@
 //! The types of the arguments of operations.
 
+use super::numbers::from_items;
 pub(crate) use super::numbers::{Int, IntList, MaybeInt};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
@@ -147,70 +148,11 @@ impl From<&String> for DimArg {
     }
 }
 
-impl<T: Into<DimArg>> From<T> for DimArgs {
-    fn from(dim: T) -> DimArgs {
-        DimArgs(vec![dim.into()])
-    }
-}
-
-impl<T: Into<DimArg> + Clone> From<&[T]> for DimArgs {
-    fn from(dims: &[T]) -> DimArgs {
-        DimArgs(dims.iter().map(|d| d.clone().into()).collect())
-    }
-}
-
-impl<T: Into<DimArg> + Clone> From<&Vec<T>> for DimArgs {
-    fn from(dims: &Vec<T>) -> DimArgs {
-        DimArgs::from(&dims[..])
-    }
-}
-
-impl<T: Into<DimArg> + Clone, const N: usize> From<&[T; N]> for DimArgs {
-    fn from(dims: &[T; N]) -> DimArgs {
-        DimArgs::from(&dims[..])
-    }
-}
-
-impl<T: Into<DimArg>> From<Vec<T>> for DimArgs {
-    fn from(dims: Vec<T>) -> DimArgs {
-        DimArgs(dims.into_iter().map(Into::into).collect())
-    }
-}
-
-impl<T: Into<DimArg>, const N: usize> From<[T; N]> for DimArgs {
-    fn from(dims: [T; N]) -> DimArgs {
-        DimArgs(dims.map(Into::into).into())
-    }
-}
-
-macro_rules! dims_from_tuple {
-    ($($($t:ident)*;)*) => {$(
-        impl<$($t: Into<DimArg>),*> From<($($t,)*)> for DimArgs {
-            #[allow(non_snake_case)]
-            fn from(($($t,)*): ($($t,)*)) -> DimArgs {
-                DimArgs(vec![$($t.into()),*])
-            }
-        }
-    )*};
-}
-dims_from_tuple! {
-    A;
-    A B;
-    A B C;
-    A B C D;
-    A B C D E;
-    A B C D E F;
-}
+from_items!(DimArgs, DimArg, DimArg);
 
 impl From<&DimArg> for DimArg {
     fn from(dim: &DimArg) -> DimArg {
         dim.clone()
-    }
-}
-
-impl From<()> for DimArgs {
-    fn from(_: ()) -> Self {
-        DimArgs::default()
     }
 }
 
@@ -233,6 +175,35 @@ impl std::fmt::Display for DimArg {
             DimArg::Name(name) => write!(f, "{name:?}"),
         }
     }
+}
+
+/// Implements `FromStr` for the values of an argument, by PyTorch's names.
+macro_rules! named_values {
+    ($type:ident, $what:literal: $($name:literal => $value:ident,)*) => {
+        impl std::str::FromStr for $type {
+            type Err = kiln_ir::OpError;
+
+            fn from_str(name: &str) -> Result<$type, kiln_ir::OpError> {
+                let values = [$(($name, $type::$value)),*];
+                crate::ops::args::named_value($what, name, &values)
+            }
+        }
+    };
+}
+pub(crate) use named_values;
+
+/// Returns the value of this name.
+pub(crate) fn named_value<T: Copy>(
+    what: &str,
+    name: &str,
+    values: &[(&str, T)],
+) -> Result<T, OpError> {
+    let found = values.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = values.iter().map(|(known, _)| *known).collect();
+        let names = names.join(", ");
+        OpError(format!("there is no {what} {name:?}; there are {names}"))
+    })
 }
 
 /// Returns an error for more than 64 dims, up to which PyTorch can reduce chosen dims.

@@ -135,7 +135,6 @@ macro_rules! unary_methods {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
-            #[track_caller]
             pub fn $name(&self) -> Tensor {
                 unary(stringify!($name), Pw::$row, $float, self)
             })*
@@ -263,9 +262,7 @@ macro_rules! binary_methods {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
-            #[track_caller]
             pub fn $name<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-                let other = other.into();
                 binary(stringify!($name), on_bool(Pw::$row, self, &other), Rule::$rule, self, other)
             })*
         }
@@ -342,16 +339,12 @@ binary_methods! {
 #[on_cells]
 impl Tensor {
     /// The values converted to another dtype.
-    #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
         compose("to_dtype", &[self], |b| b.cast(self, dtype))
     }
 
     /// `condition ? self : other`, broadcast; the condition is bool.
-    #[track_caller]
     pub fn where_cond<'a>(&self, condition: impl AsTensor, other: impl Into<Other<'a>>) -> Tensor {
-        let condition: &Tensor = &condition.as_tensor();
-        let other = other.into();
         let mut operands = other.with(self);
         operands.push(condition);
         compose("where", &operands, |b| {

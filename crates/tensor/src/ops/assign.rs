@@ -10,7 +10,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
-use kiln_derive::autocast;
+use kiln_derive::on_cells;
 use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Shape};
 use std::panic::Location;
@@ -38,9 +38,11 @@ impl Tensor {
             &Put::new(),
         )
     }
+}
 
+#[on_cells]
+impl Tensor {
     /// [`Tensor::set`] under PyTorch's name, with values of this tensor's dtype.
-    #[track_caller]
     pub fn index_put(&self, indices: impl Indices, values: impl AsTensor) -> Tensor {
         self.index_put_with(indices, values, Put::new())
     }
@@ -55,22 +57,19 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[autocast]
-    #[track_caller]
     pub fn index_put_with(
         &self,
         indices: impl Indices,
         values: impl AsTensor,
         options: Put,
     ) -> Tensor {
-        let values = values.as_tensor();
         if self.dtype() != values.dtype() {
-            return compose("index_put", &[self, &values], |_| {
-                same_device_and_dtype(self, "tensor", &values, "values")?;
+            return compose("index_put", &[self, values], |_| {
+                same_device_and_dtype(self, "tensor", values, "values")?;
                 Ok(self.clone())
             });
         }
-        let values = Other::Tensor(values);
-        assign("index_put", self, indices.into_indices(), &values, &options)
+        assign("index_put", self, indices, &values.into(), &options)
     }
 }
 

@@ -1,16 +1,14 @@
 //! Attention.
 
 use super::args::{known, known_dim, needs_float, same_device_and_dtype};
-use super::reduce::two;
 use crate::operand::AsTensor;
 use crate::options::options;
-use crate::record::{Recorder, compose, compose_many};
+use crate::record::{Recorder, compose, compose_pair};
 use crate::{Scalar, Tensor};
 use kiln_base::{DType, Dim, numel};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure, ops};
 use kiln_lazy::random;
-use std::panic::Location;
 
 options! {
     /// The options of [`Tensor::scaled_dot_product_attention`].
@@ -42,7 +40,6 @@ options! {
 impl Tensor {
     /// `softmax(query · keyᵀ / √e) · value` for query `[.., l, e]`, key `[.., s, e]` and value `[.., s, v]`: `[.., l,
     /// v]`; their other dims broadcast.
-    #[track_caller]
     pub fn scaled_dot_product_attention(&self, key: impl AsTensor, value: impl AsTensor) -> Tensor {
         self.scaled_dot_product_attention_with(key, value, Attention::new())
     }
@@ -50,19 +47,15 @@ impl Tensor {
     /// [`Tensor::scaled_dot_product_attention`] with a mask, dropout or another scale. A query whose keys are all
     /// masked gives zeros.
     #[autocast(options)]
-    #[track_caller]
     pub fn scaled_dot_product_attention_with(
         &self,
         key: impl AsTensor,
         value: impl AsTensor,
         options: Attention,
     ) -> Tensor {
-        let key: &Tensor = &key.as_tensor();
-        let value: &Tensor = &value.as_tensor();
         let call = Call {
             operands: [self, key, value],
             options: &options,
-            loc: Location::caller(),
         };
         compose(NAME, &call.all(), |b| {
             let (op, operands) = call.prepared(b)?;
@@ -85,29 +78,25 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[autocast(options)]
-    #[track_caller]
     pub fn scaled_dot_product_attention_with_dropout(
         &self,
         key: impl AsTensor,
         value: impl AsTensor,
         options: Attention,
     ) -> (Tensor, Tensor) {
-        let key: &Tensor = &key.as_tensor();
-        let value: &Tensor = &value.as_tensor();
         let call = Call {
             operands: [self, key, value],
             options: &options,
-            loc: Location::caller(),
         };
-        two(compose_many(NAME, &call.all(), 2, |b| {
+        compose_pair(NAME, &call.all(), |b| {
             let (op, operands) = call.prepared(b)?;
             let y = b.op(op, &operands)?;
             let mut weights = Shape::from(y.dims());
             weights[y.ndim() - 1] = operands[1].dims()[y.ndim() - 2].clone();
             let ones = b.full(1.0, DType::F64, &weights)?;
             let kept = op.drop(b, &ones, &operands[3..])?;
-            Ok(vec![call.finished(b, &y)?, call.finished(b, &kept)?])
-        }))
+            Ok((call.finished(b, &y)?, call.finished(b, &kept)?))
+        })
     }
 }
 
@@ -119,7 +108,6 @@ struct Call<'a> {
     /// Query, key and value.
     operands: [&'a Tensor; 3],
     options: &'a Attention,
-    loc: &'static Location<'static>,
 }
 
 impl Call<'_> {
@@ -186,7 +174,7 @@ impl Call<'_> {
             // A number for each weight.
             let mut weights = batch;
             weights.extend([l, s]);
-            let key = random::key(&mut b.lazy, &numel(&weights), self.loc)?;
+            let key = random::key(&mut b.lazy, &numel(&weights))?;
             operands.push(Tensor::from(key));
         }
         Ok((op, operands))

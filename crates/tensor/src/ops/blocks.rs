@@ -106,19 +106,16 @@ options! {
 #[on_cells]
 impl Tensor {
     /// At least one dim: a number as `[1]`.
-    #[track_caller]
     pub fn atleast_1d(&self) -> Tensor {
         compose("atleast_1d", &[self], |b| at_least(b, self, 1, 0))
     }
 
     /// At least two dims: a number as `[1, 1]`, a vector as the row `[1, n]`.
-    #[track_caller]
     pub fn atleast_2d(&self) -> Tensor {
         compose("atleast_2d", &[self], |b| at_least(b, self, 2, 0))
     }
 
     /// At least three dims: a vector as `[1, n, 1]`, a matrix as `[m, n, 1]`.
-    #[track_caller]
     pub fn atleast_3d(&self) -> Tensor {
         compose("atleast_3d", &[self], |b| three_dims(b, self))
     }
@@ -133,11 +130,9 @@ impl Tensor {
     /// assert_eq!(windows.i(3).to_vec::<i64>()?, [3, 4, 5]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn as_strided(&self, size: impl Into<Strided>) -> Tensor {
-        let options = size.into();
-        let storage_offset = options.storage_offset.0;
-        let (size, mut stride) = (options.size.0, options.stride.0);
+        let (mut stride, storage_offset) = (size.stride.0, size.storage_offset.0);
+        let size = size.size.0;
         if stride.is_empty() {
             let behind = |a: usize| size[a + 1..].iter().fold(1i64, |n, d| n.saturating_mul(*d));
             stride = (0..size.len()).map(behind).collect();

@@ -6,7 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, quantization};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -77,16 +77,13 @@ macro_rules! convolutions {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
-            #[track_caller]
             pub fn $name(&self, weight: impl AsTensor) -> Tensor {
                 self.$with(weight, Conv::new())
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
             #[autocast(options)]
-            #[track_caller]
             pub fn $with(&self, weight: impl AsTensor, options: Conv) -> Tensor {
-                let weight: &Tensor = &weight.as_tensor();
                 convolution(stringify!($name), $spatial, self, weight, &options)
             })*
         }
@@ -181,13 +178,7 @@ fn check_operands(
     bias: Option<&Tensor>,
 ) -> Result<(), OpError> {
     same_device_and_dtype(x, "input", weight, "weight")?;
-    ensure!(
-        x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
-        "the input must have {} dims, or {} without a batch, not {}",
-        spatial + 2,
-        spatial + 1,
-        x.fact()
-    );
+    check_rank(spatial, x)?;
     ensure!(
         weight.ndim() == spatial + 2,
         "the weight must have {} dims, not {}",
@@ -197,6 +188,18 @@ fn check_operands(
     if let Some(bias) = bias {
         same_device_and_dtype(x, "input", bias, "bias")?;
     }
+    Ok(())
+}
+
+/// Returns an error unless a tensor is `[n, c, ..]` or `[c, ..]`.
+pub(crate) fn check_rank(spatial: usize, x: &Tensor) -> Result<(), OpError> {
+    ensure!(
+        x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
+        "the input must have {} dims, or {} without a batch, not {}",
+        spatial + 2,
+        spatial + 1,
+        x.fact()
+    );
     Ok(())
 }
 
@@ -254,17 +257,13 @@ macro_rules! transposed_convolutions {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
-            #[track_caller]
             pub fn $name(&self, weight: impl AsTensor) -> Tensor {
-                let weight: &Tensor = &weight.as_tensor();
                 self.$with(weight, ConvTranspose::new())
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
             #[autocast(options)]
-            #[track_caller]
             pub fn $with(&self, weight: impl AsTensor, options: ConvTranspose) -> Tensor {
-                let weight: &Tensor = &weight.as_tensor();
                 let bias = options.bias.as_ref();
                 let mut operands = vec![self, weight];
                 operands.extend(bias);

@@ -10,7 +10,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{SOURCE, compose};
 use crate::{DType, Int, Reduction, Tensor, scan, set_device};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
@@ -50,7 +50,6 @@ impl Tensor {
     /// assert!((loss.item::<f32>()? + 0.75f32.ln()).abs() < 1e-6);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn ctc_loss(
         &self,
         targets: impl AsTensor,
@@ -62,7 +61,6 @@ impl Tensor {
 
     /// [`Tensor::ctc_loss`] with another blank or reduction, or with zeros for infinite losses.
     #[autocast]
-    #[track_caller]
     pub fn ctc_loss_with(
         &self,
         targets: impl AsTensor,
@@ -70,9 +68,6 @@ impl Tensor {
         target_lengths: impl AsTensor,
         options: Ctc,
     ) -> Tensor {
-        let targets: &Tensor = &targets.as_tensor();
-        let input_lengths: &Tensor = &input_lengths.as_tensor();
-        let target_lengths: &Tensor = &target_lengths.as_tensor();
         let operands = [self, targets, input_lengths, target_lengths];
         on_behalf_of_caller(SOURCE, || {
             let x = compose("ctc_loss", &operands, |b| {

@@ -8,7 +8,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -41,7 +41,6 @@ impl Tensor {
     /// assert_eq!(Tensor::eye([2, 3], DType::I64).to_vec::<i64>()?, [1, 0, 0, 0, 1, 0]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn eye(size: impl Into<IntList>, dtype: DType) -> Tensor {
         let size = size.into().0;
         compose("eye", &[], |b| {
@@ -61,41 +60,32 @@ impl Tensor {
     }
 
     /// The elements on and below the diagonal of each matrix; zeros above it.
-    #[track_caller]
     pub fn tril(&self) -> Tensor {
         self.tril_with(0)
     }
 
     /// The elements on and below the diagonal at offset `diagonal` above the main one of each matrix; zeros above it.
-    #[track_caller]
     pub fn tril_with(&self, diagonal: impl Into<Int>) -> Tensor {
-        let diagonal = diagonal.into().0;
         compose("tril", &[self], |b| triangle(b, self, diagonal, Pw::Le))
     }
 
     /// The elements on and above the diagonal of each matrix; zeros below it.
-    #[track_caller]
     pub fn triu(&self) -> Tensor {
         self.triu_with(0)
     }
 
     /// The elements on and above the diagonal at offset `diagonal` above the main one of each matrix; zeros below it.
-    #[track_caller]
     pub fn triu_with(&self, diagonal: impl Into<Int>) -> Tensor {
-        let diagonal = diagonal.into().0;
         compose("triu", &[self], |b| triangle(b, self, diagonal, Pw::Ge))
     }
 
     /// The diagonal of a matrix, or the matrix with this vector as its diagonal.
-    #[track_caller]
     pub fn diag(&self) -> Tensor {
         self.diag_with(0)
     }
 
     /// [`Tensor::diag`] for the diagonal at this offset above the main one.
-    #[track_caller]
     pub fn diag_with(&self, diagonal: impl Into<Int>) -> Tensor {
-        let diagonal = diagonal.into().0;
         compose("diag", &[self], |b| match self.ndim() {
             1 => embed(b, self, diagonal),
             2 => extract(b, self, diagonal),
@@ -107,13 +97,11 @@ impl Tensor {
     }
 
     /// The diagonals of the matrices that the first two dims form, as a new last dim.
-    #[track_caller]
     pub fn diagonal(&self) -> Tensor {
         self.diagonal_with(Diagonal::new())
     }
 
     /// [`Tensor::diagonal`] at another offset or with other dims.
-    #[track_caller]
     pub fn diagonal_with(&self, which: Diagonal) -> Tensor {
         let Diagonal { offset, dim1, dim2 } = which;
         let offset = offset.0;
@@ -130,15 +118,12 @@ impl Tensor {
     }
 
     /// This tensor with its diagonal (see [`Tensor::diagonal`]) replaced by `src`, which must have the same shape.
-    #[track_caller]
     pub fn diagonal_scatter(&self, src: impl AsTensor) -> Tensor {
         self.diagonal_scatter_with(src, Diagonal::new())
     }
 
     /// This tensor with a diagonal (see [`Tensor::diagonal_with`]) replaced by `src`, which must have the same shape.
-    #[track_caller]
     pub fn diagonal_scatter_with(&self, src: impl AsTensor, which: Diagonal) -> Tensor {
-        let src: &Tensor = &src.as_tensor();
         let Diagonal { offset, dim1, dim2 } = which;
         let offset = offset.0;
         compose("diagonal_scatter", &[self, src], |b| {
@@ -175,9 +160,7 @@ impl Tensor {
 
     /// This tensor with a number on its main diagonal, where the indices of all dims are equal. More than two dims
     /// must have the same size.
-    #[track_caller]
     pub(crate) fn with_diagonal(&self, value: impl Into<Scalar>) -> Tensor {
-        let value = value.into();
         compose("fill_diagonal_", &[self], |b| {
             let n = self.ndim();
             ensure!(n >= 2, "{} has fewer than 2 dims", self.fact());
@@ -191,10 +174,7 @@ impl Tensor {
                 let number = b.iota(&self.dims()[a])?;
                 let number = b.along(&number, a, n)?;
                 let same = b.binary(Pw::Eq, &first, &number)?;
-                inside = Some(match inside {
-                    Some(others) => b.binary(Pw::And, &others, &same)?,
-                    None => same,
-                });
+                inside = Some(b.accumulated(Pw::And, inside, same)?);
             }
             let inside = inside.ok_or_else(|| OpError::new("needs at least 2 dims"))?;
             b.fill_where(&inside, value, self)
@@ -203,13 +183,11 @@ impl Tensor {
 
     /// Matrices with the vectors of the last dim on their diagonals. The last two dims of the result are their rows
     /// and columns.
-    #[track_caller]
     pub fn diag_embed(&self) -> Tensor {
         self.diag_embed_with(Diagonal::new().dim1(-2).dim2(-1))
     }
 
     /// [`Tensor::diag_embed`] on another diagonal, or with other dims of the result for the matrices.
-    #[track_caller]
     pub fn diag_embed_with(&self, which: Diagonal) -> Tensor {
         let Diagonal { offset, dim1, dim2 } = which;
         let offset = offset.0;
@@ -233,7 +211,6 @@ impl Tensor {
 
     /// The sum of a matrix's diagonal; integers give i64.
     #[autocast]
-    #[track_caller]
     pub fn trace(&self) -> Tensor {
         compose("trace", &[self], |b| {
             ensure!(self.ndim() == 2, "expected a matrix, not {}", self.fact());
@@ -245,13 +222,11 @@ impl Tensor {
 
     /// The matrix `[2, count]` of the positions on and below the diagonal of a `[row, col]` matrix, in
     /// row-major order.
-    #[track_caller]
     pub fn tril_indices(row: impl Into<Int>, col: impl Into<Int>) -> Tensor {
         Tensor::tril_indices_with(row, col, 0)
     }
 
     /// [`Tensor::tril_indices`] for the diagonal at `offset` above the main one.
-    #[track_caller]
     pub fn tril_indices_with(
         row: impl Into<Int>,
         col: impl Into<Int>,
@@ -265,13 +240,11 @@ impl Tensor {
 
     /// The matrix `[2, count]` of the positions on and above the diagonal of a `[row, col]` matrix, in
     /// row-major order.
-    #[track_caller]
     pub fn triu_indices(row: impl Into<Int>, col: impl Into<Int>) -> Tensor {
         Tensor::triu_indices_with(row, col, 0)
     }
 
     /// [`Tensor::triu_indices`] for the diagonal at `offset` above the main one.
-    #[track_caller]
     pub fn triu_indices_with(
         row: impl Into<Int>,
         col: impl Into<Int>,
@@ -284,10 +257,7 @@ impl Tensor {
     }
 
     /// The matrices that `dims` form, rotated by 90° `k` times, from the first of the dims towards the second.
-    #[track_caller]
     pub fn rot90(&self, k: impl Into<Int>, dims: impl Into<DimArgs>) -> Tensor {
-        let k = k.into().0;
-        let dims = dims.into();
         compose("rot90", &[self], |b| {
             let axes = dims.axes(self)?;
             let [from, to] = axes[..] else {

@@ -7,7 +7,7 @@ use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorder, compose};
 use crate::{DType, Tensor, autocast, promote};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -35,16 +35,13 @@ options! {
 #[on_cells]
 impl Tensor {
     /// The cosine of the angle between vectors along dim 1.
-    #[track_caller]
     pub fn cosine_similarity(&self, x2: impl AsTensor) -> Tensor {
         self.cosine_similarity_with(x2, Cosine::new())
     }
 
     /// [`Tensor::cosine_similarity`] along another dim or with another minimum norm.
     #[autocast]
-    #[track_caller]
     pub fn cosine_similarity_with(&self, x2: impl AsTensor, options: Cosine) -> Tensor {
-        let x2: &Tensor = &x2.as_tensor();
         compose("cosine_similarity", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             needs_float(&x, "operand")?;
@@ -72,15 +69,12 @@ impl Tensor {
     }
 
     /// The Euclidean norm of `x1 − x2 + 1e-6` along the last dim.
-    #[track_caller]
     pub fn pairwise_distance(&self, x2: impl AsTensor) -> Tensor {
         self.pairwise_distance_with(x2, Pairwise::new())
     }
 
     /// [`Tensor::pairwise_distance`] with another norm: the p-norm of `x1 − x2 + eps`.
-    #[track_caller]
     pub fn pairwise_distance_with(&self, x2: impl AsTensor, options: Pairwise) -> Tensor {
-        let x2: &Tensor = &x2.as_tensor();
         compose("pairwise_distance", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
             let dtype = promote::to_float(x.dtype());
@@ -96,16 +90,13 @@ impl Tensor {
     }
 
     /// The Euclidean norm of `self − other`, flattened.
-    #[track_caller]
     pub fn dist(&self, other: impl AsTensor) -> Tensor {
         self.dist_with(other, 2.0)
     }
 
     /// [`Tensor::dist`] with the p-norm.
     #[autocast]
-    #[track_caller]
     pub fn dist_with(&self, other: impl AsTensor, p: f64) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         compose("dist", &[self, other], |b| {
             same_device_and_dtype(self, "operand", other, "other operand")?;
             needs_float(self, "operand")?;
@@ -122,14 +113,12 @@ impl Tensor {
 impl Tensor {
     /// The Euclidean distances of the rows of a matrix, `[n · (n − 1) / 2]`: row 0 to rows 1, 2, …, then
     /// row 1, and so on.
-    #[track_caller]
     pub fn pdist(&self) -> Tensor {
         self.pdist_with(2.0)
     }
 
     /// [`Tensor::pdist`] with the p-norm.
     #[autocast]
-    #[track_caller]
     pub fn pdist_with(&self, p: f64) -> Tensor {
         compose("pdist", &[self], |b| {
             needs_float(self, "operand")?;

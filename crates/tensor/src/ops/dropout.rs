@@ -8,25 +8,21 @@ use kiln_base::prim::RandomKind;
 use kiln_base::{DType, Dim};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
-use std::panic::Location;
 
 #[on_cells]
 impl Tensor {
     /// Zeroes each element with probability `p` and scales the others by 1 / (1 − p).
-    #[track_caller]
     pub fn dropout(&self, p: f64) -> Tensor {
         self.dropout_with(p, true)
     }
 
     /// [`Tensor::dropout`]; the identity unless `training`.
-    #[track_caller]
     pub fn dropout_with(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
         compose("dropout", &[self], |b| {
             if !drops(self, p, training)? {
                 return Ok(self.clone());
             }
-            let keep = keep_mask(b, self.dims(), p, loc)?;
+            let keep = keep_mask(b, self.dims(), p)?;
             let scale = b.scalar_like(scale(p), self)?;
             let scaled = b.pointwise(Pw::Mul, &[self.clone(), scale])?;
             let zero = b.scalar_like(0.0, self)?;
@@ -35,89 +31,72 @@ impl Tensor {
     }
 
     /// [`Tensor::dropout`] of whole channels of `[n, c, l]` or `[c, l]` (Tompson et al., 2015).
-    #[track_caller]
     pub fn dropout1d(&self, p: f64) -> Tensor {
         self.dropout1d_with(p, true)
     }
 
     /// [`Tensor::dropout1d`]; the identity unless `training`.
-    #[track_caller]
     pub fn dropout1d_with(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
         compose("dropout1d", &[self], |b| {
             let fits = matches!(self.ndim(), 2 | 3);
             ensure!(fits, "takes [c, l] or [n, c, l], not {}", self.fact());
-            channels(b, self, p, training, self.ndim() - 1, loc)
+            channels(b, self, p, training, self.ndim() - 1)
         })
     }
 
     /// [`Tensor::dropout`] of whole channels of `[n, c, h, w]`. Other ranks are also interpreted as `[n, c, ..]`, so
     /// three dims are `[n, c, l]`.
-    #[track_caller]
     pub fn dropout2d(&self, p: f64) -> Tensor {
         self.dropout2d_with(p, true)
     }
 
     /// [`Tensor::dropout2d`]; the identity unless `training`.
-    #[track_caller]
     pub fn dropout2d_with(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
-        compose("dropout2d", &[self], |b| {
-            channels(b, self, p, training, 2, loc)
-        })
+        compose("dropout2d", &[self], |b| channels(b, self, p, training, 2))
     }
 
     /// [`Tensor::dropout`] of whole channels of `[n, c, d, h, w]`. Other ranks are interpreted as `[c, ..]`, such as
     /// `[c, d, h, w]`.
-    #[track_caller]
     pub fn dropout3d(&self, p: f64) -> Tensor {
         self.dropout3d_with(p, true)
     }
 
     /// [`Tensor::dropout3d`]; the identity unless `training`.
-    #[track_caller]
     pub fn dropout3d_with(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
         compose("dropout3d", &[self], |b| {
             let own = if self.ndim() == 5 { 2 } else { 1 };
-            channels(b, self, p, training, own, loc)
+            channels(b, self, p, training, own)
         })
     }
 
     /// Sets elements to SELU's limit at −∞ with probability `p`, then scales and shifts all so that standard normal
     /// inputs keep their mean and variance (Klambauer et al., 2017).
-    #[track_caller]
     pub fn alpha_dropout(&self, p: f64) -> Tensor {
         self.alpha_dropout_with(p, true)
     }
 
     /// [`Tensor::alpha_dropout`]; the identity unless `training`.
-    #[track_caller]
     pub fn alpha_dropout_with(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
         compose("alpha_dropout", &[self], |b| {
             if !drops(self, p, training)? {
                 return Ok(self.clone());
             }
-            alpha(b, self, self.dims(), p, loc)
+            alpha(b, self, self.dims(), p)
         })
     }
 
     /// [`Tensor::alpha_dropout`] of whole channels of `[n, c, ..]`.
-    #[track_caller]
     pub fn feature_alpha_dropout(&self, p: f64) -> Tensor {
         self.feature_alpha_dropout_with(p, true)
     }
 
     /// [`Tensor::feature_alpha_dropout`]; the identity unless `training`.
-    #[track_caller]
     pub fn feature_alpha_dropout_with(&self, p: f64, training: bool) -> Tensor {
-        let loc = Location::caller();
         compose("feature_alpha_dropout", &[self], |b| {
             if !drops(self, p, training)? {
                 return Ok(self.clone());
             }
-            alpha(b, self, &one_a_channel(self, 2)?, p, loc)
+            alpha(b, self, &one_a_channel(self, 2)?, p)
         })
     }
 }
@@ -141,8 +120,8 @@ fn scale(p: f64) -> f64 {
 }
 
 /// A mask of the elements of a shape that are kept.
-fn keep_mask(b: &mut Recorder, shape: &[Dim], p: f64, loc: &'static Location<'static>) -> Recorded {
-    let noise = numbers(b, RandomKind::Uniform, DType::F32, shape, loc)?;
+fn keep_mask(b: &mut Recorder, shape: &[Dim], p: f64) -> Recorded {
+    let noise = numbers(b, RandomKind::Uniform, DType::F32, shape)?;
     b.with(Pw::Ge, &noise, p)
 }
 
@@ -157,38 +136,25 @@ fn one_a_channel(x: &Tensor, own: usize) -> Result<Shape, OpError> {
     Ok(x.dims().iter().enumerate().map(one).collect())
 }
 
-fn channels(
-    b: &mut Recorder,
-    x: &Tensor,
-    p: f64,
-    training: bool,
-    own: usize,
-    loc: &'static Location<'static>,
-) -> Recorded {
+fn channels(b: &mut Recorder, x: &Tensor, p: f64, training: bool, own: usize) -> Recorded {
     if !drops(x, p, training)? {
         return Ok(x.clone());
     }
-    let keep = keep_mask(b, &one_a_channel(x, own)?, p, loc)?;
+    let keep = keep_mask(b, &one_a_channel(x, own)?, p)?;
     let keep = b.cast(&keep, x.dtype())?;
     let factor = b.with(Pw::Mul, &keep, scale(p))?;
     b.binary(Pw::Mul, x, &factor)
 }
 
 /// Alpha dropout with one decision for each element of `shape`, which broadcasts to x.
-fn alpha(
-    b: &mut Recorder,
-    x: &Tensor,
-    shape: &[Dim],
-    p: f64,
-    loc: &'static Location<'static>,
-) -> Recorded {
+fn alpha(b: &mut Recorder, x: &Tensor, shape: &[Dim], p: f64) -> Recorded {
     /// SELU's limit at −∞, negated.
     const LIMIT: f64 = 1.758_099_340_847_376_6;
     let scale = match p {
         1.0 => 0.0,
         p => ((LIMIT * LIMIT * p + 1.0) * (1.0 - p)).powf(-0.5),
     };
-    let keep_mask = keep_mask(b, shape, p, loc)?;
+    let keep_mask = keep_mask(b, shape, p)?;
     let keep_mask = b.cast(&keep_mask, x.dtype())?;
     // Dropped elements become −LIMIT, then all are scaled and shifted.
     let dropped = b.with(Pw::Sub, &keep_mask, 1.0)?;

@@ -1,5 +1,6 @@
 //! Embeddings of bags of indices.
 
+use super::args::named_values;
 use super::index::as_index;
 use super::search::insertion;
 use super::short::wide;
@@ -23,21 +24,11 @@ pub enum BagMode {
     Max,
 }
 
-impl std::str::FromStr for BagMode {
-    type Err = OpError;
-
-    fn from_str(name: &str) -> Result<BagMode, OpError> {
-        Ok(match name {
-            "sum" => BagMode::Sum,
-            "mean" => BagMode::Mean,
-            "max" => BagMode::Max,
-            _ => {
-                return Err(OpError(format!(
-                    "there is no mode {name:?}; modes are sum, mean and max"
-                )));
-            }
-        })
-    }
+named_values! {
+    BagMode, "mode":
+    "sum" => Sum,
+    "mean" => Mean,
+    "max" => Max,
 }
 
 options! {
@@ -61,16 +52,13 @@ options! {
 impl Tensor {
     /// The mean of the rows of this `[count, size]` weight that each bag of indices (i64 or i32) selects: `[bags,
     /// size]`. Bags are the rows of an index matrix; an empty one gives zeros.
-    #[track_caller]
     pub fn embedding_bag(&self, indices: impl AsTensor) -> Tensor {
         self.embedding_bag_with(indices, Bags::new())
     }
 
     /// [`Tensor::embedding_bag`] with other bags, such as the parts of an index vector, or with another way to
     /// combine rows.
-    #[track_caller]
     pub fn embedding_bag_with(&self, indices: impl AsTensor, options: Bags) -> Tensor {
-        let indices: &Tensor = &indices.as_tensor();
         let (mode, padding) = (options.mode, options.padding_idx);
         let (offsets, per_sample_weights) = (
             options.offsets.as_ref(),

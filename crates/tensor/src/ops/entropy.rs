@@ -7,7 +7,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -81,20 +81,17 @@ impl Settings for Nll {}
 impl Tensor {
     /// `−(target · log input + (1 − target) · log(1 − input))` of probabilities, with logarithms clamped to at least
     /// −100. An input or target outside 0..=1 is a data error.
-    #[track_caller]
     pub fn binary_cross_entropy(&self, target: impl AsTensor) -> Tensor {
         self.binary_cross_entropy_with(target, BinaryCrossEntropy::new())
     }
 
     /// [`Tensor::binary_cross_entropy`] with weights or another reduction.
     #[autocast(options)]
-    #[track_caller]
     pub fn binary_cross_entropy_with(
         &self,
         target: impl AsTensor,
         options: BinaryCrossEntropy,
     ) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let weight = options.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
@@ -109,20 +106,17 @@ impl Tensor {
     }
 
     /// [`Tensor::binary_cross_entropy`] of `sigmoid(input)`, stable for large inputs.
-    #[track_caller]
     pub fn binary_cross_entropy_with_logits(&self, target: impl AsTensor) -> Tensor {
         self.binary_cross_entropy_with_logits_with(target, BinaryCrossEntropyWithLogits::new())
     }
 
     /// [`Tensor::binary_cross_entropy_with_logits`] with weights or another reduction.
     #[autocast(options)]
-    #[track_caller]
     pub fn binary_cross_entropy_with_logits_with(
         &self,
         target: impl AsTensor,
         options: BinaryCrossEntropyWithLogits,
     ) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let (weight, pos_weight) = (options.weight.as_ref(), options.pos_weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight.into_iter().chain(pos_weight));
@@ -147,16 +141,13 @@ impl Tensor {
 
     /// The negative log likelihood of log probabilities `[n, c, ..]` (or `[c]`) for i64 classes `[n, ..]`:
     /// `−input[class]`, ignoring targets of −100. A class outside `0..c` is a data error.
-    #[track_caller]
     pub fn nll_loss(&self, target: impl AsTensor) -> Tensor {
         self.nll_loss_with(target, Nll::new())
     }
 
     /// [`Tensor::nll_loss`] with weights of classes, another ignored target or another reduction.
     #[autocast(options)]
-    #[track_caller]
     pub fn nll_loss_with(&self, target: impl AsTensor, options: Nll) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let options = CrossEntropy {
             ignore_index: options.ignore_index,
             label_smoothing: 0.0,
@@ -184,16 +175,13 @@ impl Tensor {
     /// assert!((loss.item::<f32>()? - 4f32.ln()).abs() < 1e-6);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn cross_entropy(&self, target: impl AsTensor) -> Tensor {
         self.cross_entropy_with(target, CrossEntropy::new())
     }
 
     /// [`Tensor::cross_entropy`] with further options, such as weights of classes or smoothed targets.
     #[autocast(options)]
-    #[track_caller]
     pub fn cross_entropy_with(&self, target: impl AsTensor, options: CrossEntropy) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let mut operands = vec![self, target];
         operands.extend(&options.weight);
         compose("cross_entropy", &operands, |b| {

@@ -3,7 +3,7 @@
 use super::args::{Int, needs_float, same_device_and_dtype};
 use crate::operand::AsTensor;
 use crate::operand::Other;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Tensor, promote};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw};
@@ -11,7 +11,6 @@ use kiln_ir::{Builder, OpError, Pw};
 #[on_cells]
 impl Tensor {
     /// True for a negative sign, also that of −0.
-    #[track_caller]
     pub fn signbit(&self) -> Tensor {
         compose("signbit", &[self], |b| match self.dtype() {
             DType::Bool => b.full(false, DType::Bool, self.dims()),
@@ -20,9 +19,7 @@ impl Tensor {
     }
 
     /// Returns |a| with the sign of b, where −0 counts as negative; always a float.
-    #[track_caller]
     pub fn copysign<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-        let other = other.into();
         compose("copysign", &other.with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
             let dtype = promote::to_float(x.dtype());
@@ -36,9 +33,7 @@ impl Tensor {
     }
 
     /// 0 below zero, 1 above, `values` at zero. Both tensors must have the same dtype.
-    #[track_caller]
     pub fn heaviside(&self, values: impl AsTensor) -> Tensor {
-        let values: &Tensor = &values.as_tensor();
         compose("heaviside", &[self, values], |b| {
             same_device_and_dtype(self, "input", values, "values")?;
             if self.dtype() == DType::Bool {
@@ -52,9 +47,7 @@ impl Tensor {
     }
 
     /// x · 2ᵉ for an exponent e.
-    #[track_caller]
     pub fn ldexp(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         compose("ldexp", &[self, other], |b| {
             let exponent = b.cast(other, promote::to_float(other.dtype()))?;
             let power = b.unary(Pw::Exp2, &exponent)?;
@@ -65,9 +58,8 @@ impl Tensor {
 
     /// The mantissa m, ½ ≤ |m| < 1, and the i32 exponent e of `x = m · 2ᵉ`. Zeros, infinities and NaN are their own
     /// mantissas, with exponent 0.
-    #[track_caller]
     pub fn frexp(&self) -> (Tensor, Tensor) {
-        super::reduce::two(compose_many("frexp", &[self], 2, |b| {
+        compose_pair("frexp", &[self], |b| {
             needs_float(self, "operand")?;
             // The logarithm finds the exponent up to an error of one, and no intermediate value is subnormal.
             let x = b.cast(self, DType::F64)?;
@@ -107,17 +99,15 @@ impl Tensor {
             let exponent = b.binary(Pw::Sub, &exponent, &shift)?;
             let none = b.scalar_like(0.0, &exponent)?;
             let exponent = b.select(&number, &exponent, &none)?;
-            Ok(vec![
+            Ok((
                 b.cast(&mantissa, self.dtype())?,
                 b.cast(&exponent, DType::I32)?,
-            ])
-        }))
+            ))
+        })
     }
 
     /// The next number of the dtype from x towards `other`.
-    #[track_caller]
     pub fn nextafter(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         compose("nextafter", &[self, other], |b| {
             let (x, y) = b.promoted(self, other)?;
             needs_float(&x, "operand")?;
@@ -127,9 +117,7 @@ impl Tensor {
 
     /// Rounded to a number of decimals, halves to even; a negative number rounds to tens, hundreds, ….
     /// Integers have no decimals to round.
-    #[track_caller]
     pub fn round_decimals(&self, decimals: impl Into<Int>) -> Tensor {
-        let decimals = decimals.into().0;
         if decimals == 0 {
             return self.round();
         }

@@ -7,7 +7,7 @@ use crate::options::{Settings, options};
 use crate::record::{SOURCE, compose};
 use crate::{DType, Tensor, set_device};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{OpError, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
 
@@ -117,14 +117,12 @@ macro_rules! fractional_pools {
         #[on_cells]
         impl Tensor {
             $($(#[$doc])*
-            #[track_caller]
             pub fn $name(&self, pool: FractionalPool) -> Tensor {
                 self.$with_indices(pool).0
             }
 
             /// The same, and the position of each maximum in its plane, row-major, as i64.
             #[autocast]
-            #[track_caller]
             pub fn $with_indices(&self, pool: FractionalPool) -> (Tensor, Tensor) {
                 on_behalf_of_caller(SOURCE, || pooled(stringify!($name), $spatial, self, &pool))
             })*

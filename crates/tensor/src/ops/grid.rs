@@ -59,10 +59,8 @@ pub enum Indexing {
 impl Tensor {
     /// Every choice of `r` elements of this vector as rows, ascending in position. Each element is chosen at most
     /// once, unless [`Combinations`] allows replacement.
-    #[track_caller]
     pub fn combinations(&self, r: impl Into<Combinations>) -> Tensor {
-        let options = r.into();
-        let (r, with_replacement) = (options.r.0, options.with_replacement);
+        let (r, with_replacement) = (r.r.0, r.with_replacement);
         compose("combinations", &[self], |b| {
             ensure!(self.ndim() == 1, "needs a vector, not {}", self.fact());
             ensure!(r >= 0, "can't choose {r} elements");

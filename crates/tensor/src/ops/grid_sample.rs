@@ -1,13 +1,13 @@
 //! Images sampled at given places.
 
-use super::args::{known, needs_float, same_device_and_dtype};
+use super::args::{known, named_values, needs_float, same_device_and_dtype};
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::{Dim, numel};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// The interpolation of [`Tensor::grid_sample`] between elements.
@@ -32,38 +32,18 @@ pub enum GridPadding {
     Reflection,
 }
 
-impl std::str::FromStr for GridMode {
-    type Err = OpError;
-
-    fn from_str(name: &str) -> Result<GridMode, OpError> {
-        Ok(match name {
-            "bilinear" => GridMode::Bilinear,
-            "nearest" => GridMode::Nearest,
-            "bicubic" => GridMode::Bicubic,
-            _ => {
-                return Err(OpError(format!(
-                    "there is no mode {name:?}; modes are bilinear, nearest and bicubic"
-                )));
-            }
-        })
-    }
+named_values! {
+    GridMode, "mode":
+    "bilinear" => Bilinear,
+    "nearest" => Nearest,
+    "bicubic" => Bicubic,
 }
 
-impl std::str::FromStr for GridPadding {
-    type Err = OpError;
-
-    fn from_str(name: &str) -> Result<GridPadding, OpError> {
-        Ok(match name {
-            "zeros" => GridPadding::Zeros,
-            "border" => GridPadding::Border,
-            "reflection" => GridPadding::Reflection,
-            _ => {
-                return Err(OpError(format!(
-                    "there is no padding mode {name:?}; modes are zeros, border and reflection"
-                )));
-            }
-        })
-    }
+named_values! {
+    GridPadding, "padding mode":
+    "zeros" => Zeros,
+    "border" => Border,
+    "reflection" => Reflection,
 }
 
 options! {
@@ -84,7 +64,6 @@ impl Tensor {
     /// The values of `[N, C, H, W]` images at the places `[N, Ho, Wo, 2]` (x before y) of a grid:
     /// `[N, C, Ho, Wo]`. Likewise for volumes `[N, C, D, H, W]` with `[N, Do, Ho, Wo, 3]`. Places −1 and
     /// 1 are the borders: the outer edges of the outermost elements.
-    #[track_caller]
     pub fn grid_sample(&self, grid: impl AsTensor) -> Tensor {
         self.grid_sample_with(grid, GridSample::new())
     }
@@ -92,9 +71,7 @@ impl Tensor {
     /// [`Tensor::grid_sample`] with another interpolation or other values outside the image, or with borders at the
     /// centres of elements.
     #[autocast]
-    #[track_caller]
     pub fn grid_sample_with(&self, grid: impl AsTensor, options: GridSample) -> Tensor {
-        let grid: &Tensor = &grid.as_tensor();
         let GridSample {
             mode,
             padding_mode: padding,
@@ -220,10 +197,7 @@ impl Sampler {
             }
             chosen.reverse();
             let term = self.weighted(b, &flat, &chosen)?;
-            sum = Some(match sum {
-                Some(s) => b.binary(Pw::Add, &s, &term)?,
-                None => term,
-            });
+            sum = Some(b.accumulated(Pw::Add, sum, term)?);
         }
         sum.ok_or_else(|| OpError::new("there is no neighbour"))
     }
@@ -291,10 +265,10 @@ impl Sampler {
                     b.with(Pw::Le, &tap.at, last)?,
                 );
                 let within = b.binary(Pw::And, &low, &high)?;
-                inside = Some(joined(b, Pw::And, inside, within)?);
+                inside = Some(b.accumulated(Pw::And, inside, within)?);
             }
             if let Some(w) = &tap.weight {
-                weight = Some(joined(b, Pw::Mul, weight, w.clone())?);
+                weight = Some(b.accumulated(Pw::Mul, weight, w.clone())?);
             }
             let at = b.with(Pw::Maximum, &tap.at, 0.0)?;
             let at = b.with(Pw::Minimum, &at, last)?;
@@ -328,14 +302,6 @@ impl Sampler {
             }
             None => Ok(value),
         }
-    }
-}
-
-/// Combines two tensors by `op`, or returns the second if there is no first.
-fn joined(b: &mut Recorder, op: Pw, first: Option<Tensor>, second: Tensor) -> Recorded {
-    match first {
-        Some(first) => b.binary(op, &first, &second),
-        None => Ok(second),
     }
 }
 

@@ -94,10 +94,7 @@ impl Tensor {
     /// assert_eq!(x.gather(1, &index).shape()?, [3, 2]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn gather(&self, dim: impl Into<DimArg>, index: impl AsTensor) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let dim = dim.into();
         compose("gather", &[self, index], |b| {
             let x = as_vector(b, self)?;
             let a = axis(&x, &dim)?;
@@ -116,10 +113,7 @@ impl Tensor {
 
     /// Like [`Tensor::gather`] with the other dims of both broadcast. Without a dim, it applies to the flattened
     /// tensor.
-    #[track_caller]
     pub fn take_along_dim(&self, indices: impl AsTensor, dim: impl Into<DimArgs>) -> Tensor {
-        let indices: &Tensor = &indices.as_tensor();
-        let dim = dim.into();
         compose("take_along_dim", &[self, indices], |b| {
             needs_index(indices, "index")?;
             b.indexed_by("indices", indices);
@@ -154,9 +148,7 @@ impl Tensor {
     }
 
     /// The elements of the flattened tensor at these indices; negative ones count from the end.
-    #[track_caller]
     pub fn take(&self, index: impl AsTensor) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
         compose("take", &[self, index], |b| {
             needs_index(index, "index")?;
             b.indexed_by("index", index);
@@ -170,10 +162,7 @@ impl Tensor {
     }
 
     /// The slices of a dim that an index vector selects. Negative indices are errors.
-    #[track_caller]
     pub fn index_select(&self, dim: impl Into<DimArg>, index: impl AsTensor) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let dim = dim.into();
         compose("index_select", &[self, index], |b| {
             b.indexed_by("index", index);
             let given = index;
@@ -196,10 +185,7 @@ impl Tensor {
 
     /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a rank-0 tensor
     /// and is cast to this tensor's dtype.
-    #[track_caller]
     pub fn masked_fill<'a>(&self, mask: impl AsTensor, value: impl Into<Other<'a>>) -> Tensor {
-        let mask: &Tensor = &mask.as_tensor();
-        let value = value.into();
         let mut operands = value.with(self);
         operands.push(mask);
         compose("masked_fill", &operands, |b| {
@@ -215,16 +201,12 @@ impl Tensor {
 
     /// The tensor with `value` in the slices of a dim that an index vector selects; negative indices count from the
     /// end.
-    #[track_caller]
     pub fn index_fill<'a>(
         &self,
         dim: impl Into<DimArg>,
         index: impl AsTensor,
         value: impl Into<Other<'a>>,
     ) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let dim = dim.into();
-        let value = value.into();
         let mut operands = value.with(self);
         operands.push(index);
         compose("index_fill", &operands, |b| {
@@ -251,9 +233,7 @@ impl Tensor {
     }
 
     /// The rows of this `[count, size]` weight that `indices` select: `[.., size]`.
-    #[track_caller]
     pub fn embedding(&self, indices: impl AsTensor) -> Tensor {
-        let indices: &Tensor = &indices.as_tensor();
         compose("embedding", &[self, indices], |b| {
             ensure!(
                 self.ndim() == 2,
@@ -273,9 +253,7 @@ impl Tensor {
 
     /// A new last dim of `num_classes` that is 1 at each class index and 0 elsewhere, i64. A class
     /// outside `0..num_classes` is a data error.
-    #[track_caller]
     pub fn one_hot(&self, num_classes: impl Into<Int>) -> Tensor {
-        let num_classes = num_classes.into().0;
         compose("one_hot", &[self], |b| {
             needs_index(self, "class index")?;
             b.indexed_by("input", self);

@@ -193,9 +193,8 @@ impl Recorder {
 #[on_cells]
 impl Tensor {
     /// The tensor repeated `sizes[i]` times along each dim. More sizes than dims prepend dims.
-    #[track_caller]
     pub fn repeat(&self, sizes: impl Into<IntList>) -> Tensor {
-        let sizes = sizes.into().0;
+        let sizes = sizes.0;
         compose("repeat", &[self], |b| {
             ensure!(
                 sizes.len() >= self.ndim(),
@@ -208,9 +207,8 @@ impl Tensor {
     }
 
     /// Like [`Tensor::repeat`]; missing leading numbers are 1.
-    #[track_caller]
     pub fn tile(&self, dims: impl Into<IntList>) -> Tensor {
-        let mut times = dims.into().0;
+        let mut times = dims.0;
         compose("tile", &[self], |b| {
             while times.len() < self.ndim() {
                 times.insert(0, 1);
@@ -221,10 +219,7 @@ impl Tensor {
     }
 
     /// Each element repeated along a dim, or in the flattened tensor without a dim.
-    #[track_caller]
     pub fn repeat_interleave(&self, repeats: impl Into<Int>, dim: impl Into<DimArgs>) -> Tensor {
-        let repeats = repeats.into().0;
-        let dim = dim.into();
         compose("repeat_interleave", &[self], |b| {
             let (x, a) = match dim.one_or_all()? {
                 Some(_) if self.ndim() == 0 => (b.reshape(self, &[Dim::ONE])?, 0),
@@ -238,13 +233,12 @@ impl Tensor {
     }
 
     /// Element i repeated `repeats[i]` times along a dim, or in the flattened tensor without a dim.
-    #[track_caller]
     pub fn repeat_interleave_each(
         &self,
         repeats: impl Into<IntList>,
         dim: impl Into<DimArgs>,
     ) -> Tensor {
-        let (repeats, dim) = (repeats.into().0, dim.into());
+        let repeats = repeats.0;
         compose("repeat_interleave", &[self], |b| {
             let (x, a) = match dim.one_or_all()? {
                 Some(_) if self.ndim() == 0 => (b.reshape(self, &[Dim::ONE])?, 0),
@@ -275,9 +269,7 @@ impl Tensor {
 
     /// The elements shifted by `shifts[i]` places along `dims[i]`, with wrap-around. Without dims, the flattened
     /// tensor is shifted.
-    #[track_caller]
     pub fn roll(&self, shifts: impl Into<IntList>, dims: impl Into<DimArgs>) -> Tensor {
-        let (shifts, dims) = (shifts.into(), dims.into());
         compose("roll", &[self], |b| {
             ensure!(!shifts.0.is_empty(), "needs at least one shift");
             if dims.0.is_empty() {

@@ -6,7 +6,7 @@ use crate::options::{Settings, options};
 use crate::record::compose;
 use crate::{Reduction, Tensor};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 use std::f64::consts::TAU;
 
@@ -53,21 +53,17 @@ impl Tensor {
     /// but keep their gradient. `var` has the input's shape, or lacks its last dim, or has size 1 there.
     ///
     /// A negative variance is a data error.
-    #[track_caller]
     pub fn gaussian_nll_loss(&self, target: impl AsTensor, var: impl AsTensor) -> Tensor {
         self.gaussian_nll_loss_with(target, var, GaussianNll::new())
     }
 
     /// [`Tensor::gaussian_nll_loss`] with the constant term, another minimum variance or another reduction.
-    #[track_caller]
     pub fn gaussian_nll_loss_with(
         &self,
         target: impl AsTensor,
         var: impl AsTensor,
         options: GaussianNll,
     ) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
-        let var: &Tensor = &var.as_tensor();
         let eps = options.eps;
         compose("gaussian_nll_loss", &[self, target, var], |b| {
             options.check()?;
@@ -97,16 +93,13 @@ impl Tensor {
 
     /// The negative log likelihood of counts under Poisson distributions: `e^input − target · input`, where the input
     /// is the logarithm of the rates.
-    #[track_caller]
     pub fn poisson_nll_loss(&self, target: impl AsTensor) -> Tensor {
         self.poisson_nll_loss_with(target, PoissonNll::new())
     }
 
     /// [`Tensor::poisson_nll_loss`] with options; for an input of rates it is `input − target · log(input + eps)`.
     #[autocast]
-    #[track_caller]
     pub fn poisson_nll_loss_with(&self, target: impl AsTensor, options: PoissonNll) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         compose("poisson_nll_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);

@@ -11,7 +11,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// The choice of a matrix norm.
@@ -46,15 +46,13 @@ impl From<f64> for MatrixNorm {
 impl Tensor {
     /// The norm of the matrices that two dims form, rows before columns; `()` selects the last two.
     #[autocast]
-    #[track_caller]
     pub fn matrix_norm(&self, ord: impl Into<MatrixNorm>, dims: impl Into<ReducedDims>) -> Tensor {
-        let (ord, reduced) = (ord.into(), dims.into());
         if ord.needs_singular_values() {
-            return singular_norm(self, ord, &reduced);
+            return singular_norm(self, ord, &dims);
         }
-        let keepdim = reduced.keepdim;
+        let keepdim = dims.keepdim;
         compose("matrix_norm", &[self], |b| {
-            let [rows, columns] = rows_and_columns(self, &reduced.dims)?;
+            let [rows, columns] = rows_and_columns(self, &dims.dims)?;
             let x = b.widened(self)?;
             let both = [rows.min(columns), rows.max(columns)];
             let (added, kind) = match ord {
@@ -83,9 +81,7 @@ impl Tensor {
     }
 
     /// The n-th power of each square matrix; of its inverse, if n is negative (with the feature `linalg`).
-    #[track_caller]
     pub fn matrix_power(&self, n: impl Into<Int>) -> Tensor {
-        let n = n.into().0;
         if n < 0 {
             let inverse = inverse(self, n);
             return match n.checked_neg() {
@@ -124,7 +120,6 @@ impl Tensor {
     /// Computed by scaling and squaring: a Taylor polynomial of A / 2ˢ, squared s times, where s reduces the norm of
     /// each matrix to at most ½. All matrices go through the largest number of squarings, but each keeps the result
     /// after its own s. A matrix with a norm above 2¹⁵ gives NaN, unless it is 1 × 1.
-    #[track_caller]
     pub fn matrix_exp(&self) -> Tensor {
         compose("matrix_exp", &[self], |b| {
             needs_float(self, "operand")?;
@@ -143,10 +138,7 @@ impl Tensor {
 
     /// The dot products of vectors along a dim of both tensors, which broadcast.
     #[autocast]
-    #[track_caller]
     pub fn vecdot(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
-        let dim = dim.into().0;
         compose("vecdot", &[self, other], |b| {
             needs_float(self, "operand")?;
             same_device_and_dtype(self, "operand", other, "other operand")?;
@@ -160,10 +152,7 @@ impl Tensor {
 
     /// The cross product of vectors of 3 elements along a dim of both tensors; the other dims broadcast.
     #[autocast]
-    #[track_caller]
     pub fn cross(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
-        let dim = dim.into().0;
         compose("cross", &[self, other], |b| {
             ensure!(
                 self.ndim() == other.ndim(),
@@ -200,9 +189,7 @@ impl Tensor {
     }
 
     /// The Kronecker product: each element of this tensor times the whole other tensor, as blocks.
-    #[track_caller]
     pub fn kron(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         compose("kron", &[self, other], |b| {
             let (x, y) = b.promoted(self, other)?;
             let rank = x.ndim().max(y.ndim());
@@ -225,15 +212,13 @@ impl Tensor {
 
     /// The powers `x⁰, …, xⁿ⁻¹` of each number in a new last dim (Vandermonde matrices), where n is the size of the
     /// last dim.
-    #[track_caller]
     pub fn vander(&self) -> Tensor {
         self.vander_with(None)
     }
 
     /// [`Tensor::vander`] with `n` powers.
-    #[track_caller]
     pub fn vander_with(&self, n: impl Into<MaybeInt>) -> Tensor {
-        let n = n.into().0;
+        let n = n.0;
         compose("vander", &[self], |b| {
             ensure!(self.dtype() != DType::Bool, "is not defined on bool");
             let x = super::index::as_vector(b, self)?;
@@ -250,24 +235,18 @@ impl Tensor {
     }
 
     /// `x1 · weight · x2`: `[.., o]` for inputs `[.., i]` and `[.., j]` and a weight `[o, i, j]`.
-    #[track_caller]
     pub fn bilinear(&self, x2: impl AsTensor, weight: impl AsTensor) -> Tensor {
         self.bilinear_with(x2, weight, None::<Tensor>)
     }
 
     /// `x1 · weight · x2 + bias`, see [`Tensor::bilinear`], with a bias `[o]` if there is one.
     #[autocast]
-    #[track_caller]
     pub fn bilinear_with(
         &self,
         x2: impl AsTensor,
         weight: impl AsTensor,
         bias: impl MaybeTensor,
     ) -> Tensor {
-        let bias = bias.into_option();
-        let bias = bias.as_ref();
-        let x2: &Tensor = &x2.as_tensor();
-        let weight: &Tensor = &weight.as_tensor();
         let mut operands = vec![self, x2, weight];
         operands.extend(bias);
         compose("bilinear", &operands, |b| {
@@ -438,10 +417,7 @@ fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
         }
         for (c, power) in group.iter().zip(&powers) {
             let term = b.with(Pw::Mul, power, *c)?;
-            y = Some(match y {
-                Some(sum) => b.binary(Pw::Add, &sum, &term)?,
-                None => term,
-            });
+            y = Some(b.accumulated(Pw::Add, y, term)?);
         }
     }
     let Some(mut y) = y else {

@@ -8,7 +8,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, Pw, ensure};
 
 /// The rounding of [`Tensor::div_rounding`].
@@ -47,25 +47,21 @@ options! {
 #[on_cells]
 impl Tensor {
     /// True where both are nonzero.
-    #[track_caller]
     pub fn logical_and<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-        logical("logical_and", Pw::And, self, other.into())
+        logical("logical_and", Pw::And, self, other)
     }
 
     /// True where at least one of them is nonzero.
-    #[track_caller]
     pub fn logical_or<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-        logical("logical_or", Pw::Or, self, other.into())
+        logical("logical_or", Pw::Or, self, other)
     }
 
     /// True where exactly one of them is nonzero.
-    #[track_caller]
     pub fn logical_xor<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-        logical("logical_xor", Pw::Xor, self, other.into())
+        logical("logical_xor", Pw::Xor, self, other)
     }
 
     /// True where the element is zero.
-    #[track_caller]
     pub fn logical_not(&self) -> Tensor {
         compose("logical_not", &[self], |b| {
             let x = b.truth(self)?;
@@ -74,45 +70,37 @@ impl Tensor {
     }
 
     /// True where the element is NaN.
-    #[track_caller]
     pub fn isnan(&self) -> Tensor {
         compose("isnan", &[self], |b| of_number(b, Pw::IsNan, self))
     }
 
     /// True where the element is infinite.
-    #[track_caller]
     pub fn isinf(&self) -> Tensor {
         compose("isinf", &[self], |b| of_number(b, Pw::IsInf, self))
     }
 
     /// True where the element is neither NaN nor infinite.
-    #[track_caller]
     pub fn isfinite(&self) -> Tensor {
         compose("isfinite", &[self], |b| b.finite(self))
     }
 
     /// True where the element is +∞.
-    #[track_caller]
     pub fn isposinf(&self) -> Tensor {
         compose("isposinf", &[self], |b| infinite(b, self, Pw::Gt))
     }
 
     /// True where the element is −∞.
-    #[track_caller]
     pub fn isneginf(&self) -> Tensor {
         compose("isneginf", &[self], |b| infinite(b, self, Pw::Lt))
     }
 
     /// True where `|a − b| ≤ 1e-8 + 1e-5 · |b|` for finite numbers, or where others are equal.
-    #[track_caller]
     pub fn isclose(&self, other: impl AsTensor) -> Tensor {
         self.isclose_with(other, Tolerance::new())
     }
 
     /// [`Tensor::isclose`] with another tolerance.
-    #[track_caller]
     pub fn isclose_with(&self, other: impl AsTensor, options: Tolerance) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         let Tolerance {
             rtol,
             atol,
@@ -150,9 +138,7 @@ impl Tensor {
 
     /// Each element clamped to `min..=max`; if min is above max, the result is max. NaN stays. At a bound that is a
     /// number the gradient is 0; at one that is a tensor, both receive half of it.
-    #[track_caller]
     pub fn clamp<'a>(&self, min: impl Into<Other<'a>>, max: impl Into<Other<'a>>) -> Tensor {
-        let (min, max) = (min.into(), max.into());
         let mut operands = min.with(self);
         if let Other::Tensor(t) = &max {
             operands.push(t);
@@ -168,21 +154,18 @@ impl Tensor {
     }
 
     /// Each element, or `min` where `min` is larger.
-    #[track_caller]
     pub fn clamp_min<'a>(&self, min: impl Into<Other<'a>>) -> Tensor {
-        bounded("clamp_min", Pw::Maximum, self, min.into())
+        bounded("clamp_min", Pw::Maximum, self, min)
     }
 
     /// Each element, or `max` where `max` is smaller.
-    #[track_caller]
     pub fn clamp_max<'a>(&self, max: impl Into<Other<'a>>) -> Tensor {
-        bounded("clamp_max", Pw::Minimum, self, max.into())
+        bounded("clamp_max", Pw::Minimum, self, max)
     }
 
     /// `self + alpha · other`.
-    #[track_caller]
     pub fn add_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
-        scaled("add", self, other.into(), alpha.into(), |b, x, y| {
+        scaled("add", self, other, alpha, |b, x, y| {
             b.binary(
                 if x.dtype() == DType::Bool {
                     Pw::Or
@@ -196,23 +179,17 @@ impl Tensor {
     }
 
     /// `self − alpha · other`.
-    #[track_caller]
     pub fn sub_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
-        scaled("sub", self, other.into(), alpha.into(), |b, x, y| {
-            b.binary(Pw::Sub, x, y)
-        })
+        scaled("sub", self, other, alpha, |b, x, y| b.binary(Pw::Sub, x, y))
     }
 
     /// `other − self`.
-    #[track_caller]
     pub fn rsub<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
         self.rsub_scaled(other, 1)
     }
 
     /// `other − alpha · self`.
-    #[track_caller]
     pub fn rsub_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
-        let (other, alpha) = (other.into(), alpha.into());
         compose("rsub", &other.with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
             ensure!(x.dtype() != DType::Bool, "bool tensors can't be subtracted");
@@ -225,19 +202,16 @@ impl Tensor {
     }
 
     /// a / b, always a float.
-    #[track_caller]
     pub fn true_divide<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-        binary("true_divide", Pw::Div, Rule::Float, self, other.into())
+        binary("true_divide", Pw::Div, Rule::Float, self, other)
     }
 
     /// a / b rounded; integers stay integers.
-    #[track_caller]
     pub fn div_rounding<'a>(
         &self,
         other: impl Into<Other<'a>>,
         rounding_mode: RoundingMode,
     ) -> Tensor {
-        let other = other.into();
         compose("div", &other.with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
             let dtype = x.dtype();
@@ -254,10 +228,7 @@ impl Tensor {
     }
 
     /// `self + weight · (end − self)`; all have the same float dtype.
-    #[track_caller]
     pub fn lerp<'a>(&self, end: impl AsTensor, weight: impl Into<Other<'a>>) -> Tensor {
-        let end: &Tensor = &end.as_tensor();
-        let weight = weight.into();
         let mut operands = weight.with(self);
         operands.push(end);
         compose("lerp", &operands, |b| {
@@ -275,46 +246,36 @@ impl Tensor {
     }
 
     /// `self + tensor1 · tensor2`, promoted.
-    #[track_caller]
     pub fn addcmul(&self, tensor1: impl AsTensor, tensor2: impl AsTensor) -> Tensor {
         self.addcmul_with(tensor1, tensor2, 1)
     }
 
     /// `self + value · tensor1 · tensor2`, promoted.
     #[autocast]
-    #[track_caller]
     pub fn addcmul_with(
         &self,
         tensor1: impl AsTensor,
         tensor2: impl AsTensor,
         value: impl Into<Scalar>,
     ) -> Tensor {
-        let tensor1: &Tensor = &tensor1.as_tensor();
-        let tensor2: &Tensor = &tensor2.as_tensor();
-        let value = value.into();
         compose("addcmul", &[self, tensor1, tensor2], |b| {
             addc(b, Pw::Mul, self, tensor1, tensor2, value)
         })
     }
 
     /// `self + tensor1 / tensor2`, floats only.
-    #[track_caller]
     pub fn addcdiv(&self, tensor1: impl AsTensor, tensor2: impl AsTensor) -> Tensor {
         self.addcdiv_with(tensor1, tensor2, 1)
     }
 
     /// `self + value · tensor1 / tensor2`, floats only.
     #[autocast]
-    #[track_caller]
     pub fn addcdiv_with(
         &self,
         tensor1: impl AsTensor,
         tensor2: impl AsTensor,
         value: impl Into<Scalar>,
     ) -> Tensor {
-        let tensor1: &Tensor = &tensor1.as_tensor();
-        let tensor2: &Tensor = &tensor2.as_tensor();
-        let value = value.into();
         compose("addcdiv", &[self, tensor1, tensor2], |b| {
             ensure!(
                 tensor1.dtype().is_float() || tensor2.dtype().is_float(),
@@ -327,13 +288,11 @@ impl Tensor {
     }
 
     /// NaN, +∞ and −∞ replaced by 0 and the dtype's largest and smallest number.
-    #[track_caller]
     pub fn nan_to_num(&self) -> Tensor {
         self.nan_to_num_with(NanToNum::new())
     }
 
     /// [`Tensor::nan_to_num`] with other numbers.
-    #[track_caller]
     pub fn nan_to_num_with(&self, options: NanToNum) -> Tensor {
         let NanToNum {
             nan,

@@ -1,11 +1,11 @@
 //! The reduction of losses, and elementwise losses.
 
-use super::args::needs_float;
+use super::args::{named_values, needs_float};
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor, promote};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// The reduction that a loss applies to its elements.
@@ -20,21 +20,11 @@ pub enum Reduction {
     Sum,
 }
 
-impl std::str::FromStr for Reduction {
-    type Err = OpError;
-
-    fn from_str(name: &str) -> Result<Reduction, OpError> {
-        Ok(match name {
-            "none" => Reduction::None,
-            "mean" => Reduction::Mean,
-            "sum" => Reduction::Sum,
-            _ => {
-                return Err(OpError(format!(
-                    "{name:?} is not a reduction: none, mean or sum"
-                )));
-            }
-        })
-    }
+named_values! {
+    Reduction, "reduction":
+    "none" => None,
+    "mean" => Mean,
+    "sum" => Sum,
 }
 
 pub(super) fn reduced(b: &mut Recorder, loss: &Tensor, reduction: Reduction) -> Recorded {
@@ -142,16 +132,13 @@ impl Tensor {
     /// assert_eq!(x.mse_loss_with(&y, Reduction::Sum).item::<f32>()?, 4.0);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn mse_loss(&self, target: impl AsTensor) -> Tensor {
         self.mse_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::mse_loss`] with another reduction.
     #[autocast]
-    #[track_caller]
     pub fn mse_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         elementwise("mse_loss", self, target, reduction, |b, x, y| {
             let difference = b.binary(Pw::Sub, x, y)?;
             b.unary(Pw::Square, &difference)
@@ -159,30 +146,24 @@ impl Tensor {
     }
 
     /// |input − target|.
-    #[track_caller]
     pub fn l1_loss(&self, target: impl AsTensor) -> Tensor {
         self.l1_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::l1_loss`] with another reduction.
     #[autocast]
-    #[track_caller]
     pub fn l1_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         elementwise("l1_loss", self, target, reduction, distance)
     }
 
     /// `½ d² / beta` where d = |input − target| is below beta (1), `d − ½ beta` elsewhere.
-    #[track_caller]
     pub fn smooth_l1_loss(&self, target: impl AsTensor) -> Tensor {
         self.smooth_l1_loss_with(target, SmoothL1::new())
     }
 
     /// [`Tensor::smooth_l1_loss`] with another beta or reduction.
     #[autocast]
-    #[track_caller]
     pub fn smooth_l1_loss_with(&self, target: impl AsTensor, options: SmoothL1) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         elementwise(
             "smooth_l1_loss",
             self,
@@ -200,16 +181,13 @@ impl Tensor {
     }
 
     /// `½ d²` where d = |input − target| is at most delta (1), `delta · (d − ½ delta)` elsewhere.
-    #[track_caller]
     pub fn huber_loss(&self, target: impl AsTensor) -> Tensor {
         self.huber_loss_with(target, Huber::new())
     }
 
     /// [`Tensor::huber_loss`] with another delta or reduction.
     #[autocast]
-    #[track_caller]
     pub fn huber_loss_with(&self, target: impl AsTensor, options: Huber) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         elementwise("huber_loss", self, target, options.reduction, |b, x, y| {
             options.check()?;
             huber(b, x, y, options.delta, 1.0)
@@ -217,16 +195,13 @@ impl Tensor {
     }
 
     /// The divergence D(target ‖ input), elementwise `target · (log target − input)`, for an input in log space.
-    #[track_caller]
     pub fn kl_div(&self, target: impl AsTensor) -> Tensor {
         self.kl_div_with(target, KlDiv::new())
     }
 
     /// [`Tensor::kl_div`] with a target in log space or another reduction.
     #[autocast]
-    #[track_caller]
     pub fn kl_div_with(&self, target: impl AsTensor, options: KlDiv) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         elementwise("kl_div", self, target, options.reduction, |b, x, y| {
             if options.log_target {
                 let p = b.unary(Pw::Exp, y)?;
@@ -240,16 +215,13 @@ impl Tensor {
     }
 
     /// `log(1 + e^(−target · input))`.
-    #[track_caller]
     pub fn soft_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.soft_margin_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::soft_margin_loss`] with another reduction.
     #[autocast]
-    #[track_caller]
     pub fn soft_margin_loss_with(&self, target: impl AsTensor, reduction: Reduction) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         elementwise("soft_margin_loss", self, target, reduction, |b, x, y| {
             let product = b.binary(Pw::Mul, x, y)?;
             let minus = b.unary(Pw::Neg, &product)?;

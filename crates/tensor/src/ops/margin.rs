@@ -8,7 +8,7 @@ use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Reduction, Tensor, promote};
 use kiln_base::prim::Reduction as Fold;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -84,22 +84,18 @@ impl Settings for MarginRanking {}
 impl Tensor {
     /// With the cosine c of the angle between the rows of this tensor and `input2`, both `[n, d]` (or `[d]`): `1 − c`
     /// where the target `[n]` (or a number) is 1, `max(0, c − margin)` where it is −1. The margin is 0.
-    #[track_caller]
     pub fn cosine_embedding_loss(&self, input2: impl AsTensor, target: impl AsTensor) -> Tensor {
         self.cosine_embedding_loss_with(input2, target, CosineEmbedding::new())
     }
 
     /// [`Tensor::cosine_embedding_loss`] with another margin or reduction.
     #[autocast]
-    #[track_caller]
     pub fn cosine_embedding_loss_with(
         &self,
         input2: impl AsTensor,
         target: impl AsTensor,
         options: CosineEmbedding,
     ) -> Tensor {
-        let input2: &Tensor = &input2.as_tensor();
-        let target: &Tensor = &target.as_tensor();
         let CosineEmbedding { margin, reduction } = options;
         compose("cosine_embedding_loss", &[self, input2, target], |b| {
             let rank = target.ndim() + 1;
@@ -144,20 +140,17 @@ impl Tensor {
 
     /// The input where the target is 1, `max(0, margin − input)` where it is −1 (and the sum of both
     /// elsewhere, as in PyTorch); the margin is 1.
-    #[track_caller]
     pub fn hinge_embedding_loss(&self, target: impl AsTensor) -> Tensor {
         self.hinge_embedding_loss_with(target, HingeEmbedding::new())
     }
 
     /// [`Tensor::hinge_embedding_loss`] with another margin or reduction.
     #[autocast]
-    #[track_caller]
     pub fn hinge_embedding_loss_with(
         &self,
         target: impl AsTensor,
         options: HingeEmbedding,
     ) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let HingeEmbedding { margin, reduction } = options;
         compose("hinge_embedding_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
@@ -177,16 +170,13 @@ impl Tensor {
     /// The sum of `weight[y] · max(0, margin − input[y] + input[j])ᵖ` over the classes j other than the target y,
     /// divided by the number of classes. The input is `[n, c]` (or `[c]`), the target holds i64 classes `[n]` (or a
     /// single one). The margin and p are 1.
-    #[track_caller]
     pub fn multi_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multi_margin_loss_with(target, MultiMargin::new())
     }
 
     /// [`Tensor::multi_margin_loss`] with another exponent or margin, weights of classes or another reduction.
     #[autocast(options)]
-    #[track_caller]
     pub fn multi_margin_loss_with(&self, target: impl AsTensor, options: MultiMargin) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let (p, weight) = (options.p, options.weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight);
@@ -229,20 +219,17 @@ impl Tensor {
     /// The sum of `max(0, 1 − input[y] + input[j])` over the target classes y and the classes j that are not targets,
     /// divided by the number of classes. The input is `[n, c]` (or `[c]`). The i64 target of the same shape lists
     /// classes up to the first −1.
-    #[track_caller]
     pub fn multilabel_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multilabel_margin_loss_with(target, Reduction::Mean)
     }
 
     /// [`Tensor::multilabel_margin_loss`] with another reduction.
     #[autocast]
-    #[track_caller]
     pub fn multilabel_margin_loss_with(
         &self,
         target: impl AsTensor,
         reduction: Reduction,
     ) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         compose("multilabel_margin_loss", &[self, target], |b| {
             needs_index(target, "target")?;
             b.indexed_by("target", target);
@@ -289,20 +276,17 @@ impl Tensor {
     }
 
     /// The mean over the classes, the last dim, of the binary cross-entropy of `sigmoid(input)`.
-    #[track_caller]
     pub fn multilabel_soft_margin_loss(&self, target: impl AsTensor) -> Tensor {
         self.multilabel_soft_margin_loss_with(target, MultiLabelSoftMargin::new())
     }
 
     /// [`Tensor::multilabel_soft_margin_loss`] with weights of classes or another reduction.
     #[autocast(options)]
-    #[track_caller]
     pub fn multilabel_soft_margin_loss_with(
         &self,
         target: impl AsTensor,
         options: MultiLabelSoftMargin,
     ) -> Tensor {
-        let target: &Tensor = &target.as_tensor();
         let weight = options.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
@@ -329,22 +313,18 @@ impl Tensor {
     }
 
     /// `max(0, −target · (input1 − input2) + margin)`; the margin is 0.
-    #[track_caller]
     pub fn margin_ranking_loss(&self, input2: impl AsTensor, target: impl AsTensor) -> Tensor {
         self.margin_ranking_loss_with(input2, target, MarginRanking::new())
     }
 
     /// [`Tensor::margin_ranking_loss`] with another margin or reduction.
     #[autocast]
-    #[track_caller]
     pub fn margin_ranking_loss_with(
         &self,
         input2: impl AsTensor,
         target: impl AsTensor,
         options: MarginRanking,
     ) -> Tensor {
-        let input2: &Tensor = &input2.as_tensor();
-        let target: &Tensor = &target.as_tensor();
         let MarginRanking { margin, reduction } = options;
         compose("margin_ranking_loss", &[self, input2, target], |b| {
             let dtype = promote::common(&[self, input2, target])?;

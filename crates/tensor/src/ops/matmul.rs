@@ -5,8 +5,8 @@ use crate::operand::{AsTensor, MaybeTensor};
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, promote};
-use kiln_base::numel;
-use kiln_derive::{autocast, on_cells};
+use kiln_base::{Dim, numel};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 options! {
@@ -32,48 +32,36 @@ impl Tensor {
     /// The matrix product (`torch.matmul`): vectors are rows on the left and columns on the right, and
     /// batch dims broadcast. Dtypes must be equal.
     #[autocast]
-    #[track_caller]
     pub fn matmul(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         compose("matmul", &[self, other], |b| matmul(b, self, other))
     }
 
     /// The product of two matrices `[n, k]` and `[k, m]`.
     #[autocast]
-    #[track_caller]
     pub fn mm(&self, mat2: impl AsTensor) -> Tensor {
-        let mat2: &Tensor = &mat2.as_tensor();
         product_of_ranks("mm", self, 2, mat2, 2)
     }
 
     /// The products of two batches of matrices `[b, n, k]` and `[b, k, m]`.
     #[autocast]
-    #[track_caller]
     pub fn bmm(&self, mat2: impl AsTensor) -> Tensor {
-        let mat2: &Tensor = &mat2.as_tensor();
         product_of_ranks("bmm", self, 3, mat2, 3)
     }
 
     /// The product of a matrix `[n, k]` and a vector `[k]`.
     #[autocast]
-    #[track_caller]
     pub fn mv(&self, vec: impl AsTensor) -> Tensor {
-        let vec: &Tensor = &vec.as_tensor();
         product_of_ranks("mv", self, 2, vec, 1)
     }
 
     /// The dot product of two vectors.
     #[autocast]
-    #[track_caller]
     pub fn dot(&self, tensor: impl AsTensor) -> Tensor {
-        let tensor: &Tensor = &tensor.as_tensor();
         product_of_ranks("dot", self, 1, tensor, 1)
     }
 
     /// The products of each element of one vector with each of another, `[n, m]`, promoted.
-    #[track_caller]
     pub fn outer(&self, vec2: impl AsTensor) -> Tensor {
-        let vec2: &Tensor = &vec2.as_tensor();
         compose("outer", &[self, vec2], |b| {
             ensure!(
                 self.ndim() == 1 && vec2.ndim() == 1,
@@ -88,9 +76,7 @@ impl Tensor {
     }
 
     /// The sums of products over the last dims of both; if one is a scalar, their product.
-    #[track_caller]
     pub fn inner(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         compose("inner", &[self, other], |b| {
             if self.ndim() == 0 || other.ndim() == 0 {
                 let (x, y) = b.promoted(self, other)?;
@@ -102,72 +88,56 @@ impl Tensor {
     }
 
     /// `self + mat1 · mat2` with the matrices `[n, k]` and `[k, m]`; self broadcasts.
-    #[track_caller]
     pub fn addmm(&self, mat1: impl AsTensor, mat2: impl AsTensor) -> Tensor {
         self.addmm_with(mat1, mat2, Factors::new())
     }
 
     /// `beta · self + alpha · mat1 · mat2`, see [`Tensor::addmm`].
     #[autocast]
-    #[track_caller]
     pub fn addmm_with(&self, mat1: impl AsTensor, mat2: impl AsTensor, factors: Factors) -> Tensor {
-        let mat1: &Tensor = &mat1.as_tensor();
-        let mat2: &Tensor = &mat2.as_tensor();
         add_product("addmm", self, (mat1, 2), (mat2, 2), factors)
     }
 
     /// `self + mat · vec` with a matrix `[n, k]` and a vector `[k]`.
-    #[track_caller]
     pub fn addmv(&self, mat: impl AsTensor, vec: impl AsTensor) -> Tensor {
         self.addmv_with(mat, vec, Factors::new())
     }
 
     /// `beta · self + alpha · mat · vec`, see [`Tensor::addmv`].
     #[autocast]
-    #[track_caller]
     pub fn addmv_with(&self, mat: impl AsTensor, vec: impl AsTensor, factors: Factors) -> Tensor {
-        let mat: &Tensor = &mat.as_tensor();
-        let vec: &Tensor = &vec.as_tensor();
         add_product("addmv", self, (mat, 2), (vec, 1), factors)
     }
 
     /// `self + batch1 · batch2` with batches `[b, n, k]` and `[b, k, m]`; self broadcasts.
-    #[track_caller]
     pub fn baddbmm(&self, batch1: impl AsTensor, batch2: impl AsTensor) -> Tensor {
         self.baddbmm_with(batch1, batch2, Factors::new())
     }
 
     /// `beta · self + alpha · batch1 · batch2`, see [`Tensor::baddbmm`].
     #[autocast]
-    #[track_caller]
     pub fn baddbmm_with(
         &self,
         batch1: impl AsTensor,
         batch2: impl AsTensor,
         factors: Factors,
     ) -> Tensor {
-        let batch1: &Tensor = &batch1.as_tensor();
-        let batch2: &Tensor = &batch2.as_tensor();
         add_product("baddbmm", self, (batch1, 3), (batch2, 3), factors)
     }
 
     /// `self + Σ batch1 · batch2` over the batch, with `[b, n, k]` and `[b, k, m]`; self broadcasts.
-    #[track_caller]
     pub fn addbmm(&self, batch1: impl AsTensor, batch2: impl AsTensor) -> Tensor {
         self.addbmm_with(batch1, batch2, Factors::new())
     }
 
     /// `beta · self + alpha · Σ batch1 · batch2`, see [`Tensor::addbmm`].
     #[autocast]
-    #[track_caller]
     pub fn addbmm_with(
         &self,
         batch1: impl AsTensor,
         batch2: impl AsTensor,
         factors: Factors,
     ) -> Tensor {
-        let batch1: &Tensor = &batch1.as_tensor();
-        let batch2: &Tensor = &batch2.as_tensor();
         compose("addbmm", &[self, batch1, batch2], |b| {
             check_ranks((batch1, 3), (batch2, 3))?;
             // The sum over the batch becomes part of K in a single product.
@@ -188,17 +158,13 @@ impl Tensor {
 
     /// `self + vec1 ⊗ vec2` with vectors `[n]` and `[m]`, promoted; self broadcasts. On bool, addition is "or" and
     /// multiplication "and".
-    #[track_caller]
     pub fn addr(&self, vec1: impl AsTensor, vec2: impl AsTensor) -> Tensor {
         self.addr_with(vec1, vec2, Factors::new())
     }
 
     /// `beta · self + alpha · vec1 ⊗ vec2`, see [`Tensor::addr`].
     #[autocast]
-    #[track_caller]
     pub fn addr_with(&self, vec1: impl AsTensor, vec2: impl AsTensor, factors: Factors) -> Tensor {
-        let vec1: &Tensor = &vec1.as_tensor();
-        let vec2: &Tensor = &vec2.as_tensor();
         compose("addr", &[self, vec1, vec2], |b| {
             ensure!(
                 vec1.ndim() == 1 && vec2.ndim() == 1,
@@ -218,18 +184,13 @@ impl Tensor {
     }
 
     /// `self · weightᵀ` with a weight `[out, in]` (or `[in]`) and self `[.., in]`.
-    #[track_caller]
     pub fn linear(&self, weight: impl AsTensor) -> Tensor {
         self.linear_with(weight, None::<Tensor>)
     }
 
     /// `self · weightᵀ + bias`, see [`Tensor::linear`], with a bias `[out]` if there is one.
     #[autocast]
-    #[track_caller]
     pub fn linear_with(&self, weight: impl AsTensor, bias: impl MaybeTensor) -> Tensor {
-        let weight: &Tensor = &weight.as_tensor();
-        let bias = bias.into_option();
-        let bias = bias.as_ref();
         if let Some(y) = crate::quantization::linear(self, weight, bias) {
             return y;
         }
@@ -271,10 +232,7 @@ impl Tensor {
 
     /// The sums of products over the last `dims` dims of self and the first `dims` dims of other.
     #[autocast]
-    #[track_caller]
     pub fn tensordot(&self, other: impl AsTensor, dims: impl Into<Int>) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
-        let dims = dims.into().0;
         compose("tensordot", &[self, other], |b| {
             let n = self.ndim() as i64;
             ensure!(
@@ -291,17 +249,14 @@ impl Tensor {
 
     /// The sums of products over pairs of dims of self and other.
     #[autocast]
-    #[track_caller]
     pub fn tensordot_dims(
         &self,
         other: impl AsTensor,
         dims_self: impl Into<IntList>,
         dims_other: impl Into<IntList>,
     ) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
-        let (left, right) = (dims_self.into(), dims_other.into());
         compose("tensordot", &[self, other], |b| {
-            contracted(b, self, other, &left.0, &right.0)
+            contracted(b, self, other, &dims_self.0, &dims_other.0)
         })
     }
 }
@@ -412,13 +367,7 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     };
     let (mut left, mut right) = (Shape::from(x2.dims()), Shape::from(y2.dims()));
     let (l, r) = (split_off_matrix(&mut left), split_off_matrix(&mut right));
-    let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
-        OpError(format!(
-            "the batch dims of {} and {} do not broadcast",
-            x.fact(),
-            y.fact()
-        ))
-    })?;
+    let batch = common_batch((x, &left), (y, &right))?;
     let named = x.names.is_some() || y.names.is_some();
     if right.is_empty() && !left.is_empty() && !named {
         // With a single matrix on the right, all rows on the left form one product. (The reshapes would lose names of
@@ -438,6 +387,20 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let unit_dims = [(row, batch.len()), (column, batch.len() + 1)];
     let unit_dims: Vec<usize> = unit_dims.iter().filter(|d| d.0).map(|d| d.1).collect();
     b.squeeze(&product, &unit_dims)
+}
+
+/// Returns the batch dims that those of two tensors broadcast to.
+pub(crate) fn common_batch(
+    (x, left): (&Tensor, &[Dim]),
+    (y, right): (&Tensor, &[Dim]),
+) -> Result<Shape, OpError> {
+    broadcast_shapes([left, right]).ok_or_else(|| {
+        OpError(format!(
+            "the batch dims of {} and {} do not broadcast",
+            x.fact(),
+            y.fact()
+        ))
+    })
 }
 
 /// Splits off the last two dims.

@@ -94,6 +94,7 @@ pub use matmul::Factors;
 pub use multi_dot::multi_dot;
 pub use multi_head::{InProjection, MultiHeadAttention};
 pub use norm::Affine;
+pub(crate) use numbers::from_items;
 pub use numbers::{Int, IntList, MaybeInt};
 pub use pad::PadMode;
 pub use parts::Window;

@@ -60,15 +60,12 @@ impl Tensor {
     /// Attention of this query `[l, n, e]` to a key `[s, n, _]` and a value `[s, n, _]` (or all without n). Returns
     /// the output `[l, n, e]` and, if requested, the weights `[n, l, s]`, or `[n, heads, l, s]` if they are not
     /// averaged.
-    #[track_caller]
     pub fn multi_head_attention_forward(
         &self,
         key: impl AsTensor,
         value: impl AsTensor,
         call: &MultiHeadAttention,
     ) -> (Tensor, Option<Tensor>) {
-        let key: &Tensor = &key.as_tensor();
-        let value: &Tensor = &value.as_tensor();
         let checked = compose("multi_head_attention_forward", &[self, key, value], |_| {
             check(self, key, value, call)?;
             Ok(self.clone())

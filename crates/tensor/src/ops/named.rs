@@ -26,9 +26,7 @@ impl Tensor {
     /// assert!(wrong.error().is_some());
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn refine_names(&self, names: impl Into<DimNames>) -> Tensor {
-        let names = names.into();
         compose("refine_names", &[self], |_| {
             let names = names.for_dims_of(self)?;
             for (i, (old, new)) in self.own_names().iter().zip(&names).enumerate() {
@@ -42,9 +40,7 @@ impl Tensor {
     }
 
     /// Renames the dims; `"..."` stands for dims that keep their names. See [`Tensor::drop_names`] to remove names.
-    #[track_caller]
     pub fn rename(&self, names: impl Into<DimNames>) -> Tensor {
-        let names = names.into();
         compose("rename", &[self], |_| {
             Ok(self.with_names(names.for_dims_of(self)?))
         })
@@ -65,9 +61,7 @@ impl Tensor {
     /// assert_eq!(x.align_to(["N", "..."]).names(), [Some("N"), Some("C")]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn align_to(&self, names: impl Into<DimNames>) -> Tensor {
-        let names = names.into();
         view_of("align_to", &[self], |b| {
             let own = self.own_names();
             let named =
@@ -97,9 +91,7 @@ impl Tensor {
     }
 
     /// [`Tensor::align_to`] the names of another tensor.
-    #[track_caller]
     pub fn align_as(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         let names = other.names();
         self.align_to(DimNames(
             names.iter().map(|n| n.map(str::to_string)).collect(),

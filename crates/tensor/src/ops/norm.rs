@@ -6,7 +6,7 @@ use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -44,21 +44,22 @@ impl Affine {
 impl Tensor {
     /// Layer normalisation over the last dims, of sizes `normalized_shape` (Ba et al., 2016). An f16 or bf16 input
     /// may have parameters of f32.
-    #[track_caller]
     pub fn layer_norm(&self, normalized_shape: impl Into<IntList>) -> Tensor {
         self.layer_norm_with(normalized_shape, Affine::new())
     }
 
     /// [`Tensor::layer_norm`] with a weight, a bias or another eps.
     #[autocast(options)]
-    #[track_caller]
     pub fn layer_norm_with(&self, normalized_shape: impl Into<IntList>, options: Affine) -> Tensor {
-        let shape = normalized_shape.into();
         let (weight, bias, eps) = options.parts();
         let mut operands = vec![self];
         operands.extend(weight.into_iter().chain(bias));
         compose("layer_norm", &operands, |b| {
-            let axes = last_axes(self, &shape, &[(weight, "weight"), (bias, "bias")])?;
+            let axes = last_axes(
+                self,
+                &normalized_shape,
+                &[(weight, "weight"), (bias, "bias")],
+            )?;
             let x = b.widened(self)?;
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
             let y = centred_and_scaled(b, &x, &mean, &var, eps)?;
@@ -69,22 +70,19 @@ impl Tensor {
 
     /// `x / √(mean x² + eps)` over the last dims, of sizes `normalized_shape` (Zhang and Sennrich, 2019),
     /// with the dtype's machine epsilon.
-    #[track_caller]
     pub fn rms_norm(&self, normalized_shape: impl Into<IntList>) -> Tensor {
         self.rms_norm_with(normalized_shape, Affine::new())
     }
 
     /// [`Tensor::rms_norm`] with a weight or another eps.
     #[autocast(options)]
-    #[track_caller]
     pub fn rms_norm_with(&self, normalized_shape: impl Into<IntList>, options: Affine) -> Tensor {
-        let shape = normalized_shape.into();
         let weight = options.weight.as_ref();
         let mut operands = vec![self];
         operands.extend(weight);
         compose("rms_norm", &operands, |b| {
             ensure!(options.bias.is_none(), "takes no bias");
-            let axes = last_axes(self, &shape, &[(weight, "weight")])?;
+            let axes = last_axes(self, &normalized_shape, &[(weight, "weight")])?;
             let x = b.widened(self)?;
             let square = b.unary(Pw::Square, &x)?;
             let mean = b.mean(&square, &axes, true)?;
@@ -98,16 +96,13 @@ impl Tensor {
     }
 
     /// Group normalisation of `[n, c, ..]` in `num_groups` groups of channels (Wu and He, 2018).
-    #[track_caller]
     pub fn group_norm(&self, num_groups: impl Into<Int>) -> Tensor {
         self.group_norm_with(num_groups, Affine::new())
     }
 
     /// [`Tensor::group_norm`] with a weight and bias of `[c]`, or another eps.
     #[autocast(options)]
-    #[track_caller]
     pub fn group_norm_with(&self, num_groups: impl Into<Int>, options: Affine) -> Tensor {
-        let num_groups = num_groups.into().0;
         let (weight, bias, eps) = options.parts();
         let mut operands = vec![self];
         operands.extend(weight.into_iter().chain(bias));

@@ -49,58 +49,54 @@ impl From<Option<i64>> for MaybeInt {
     }
 }
 
-impl<T: Into<Int>> From<T> for IntList {
-    fn from(n: T) -> IntList {
-        IntList(vec![n.into().0])
+impl From<Int> for i64 {
+    fn from(n: Int) -> i64 {
+        n.0
     }
 }
 
-impl<T: Into<Int> + Copy> From<&[T]> for IntList {
-    fn from(list: &[T]) -> IntList {
-        IntList(list.iter().map(|n| (*n).into().0).collect())
-    }
-}
-
-macro_rules! list_from {
-    ($($list:ty, $($n:ident)?;)*) => {$(
-        impl<T: Into<Int> + Copy $(, const $n: usize)?> From<$list> for IntList {
-            fn from(list: $list) -> IntList {
-                IntList::from(&list[..])
+/// Conversions to a list: of one item, of a slice, a vector, an array or a tuple of items, and of `()`.
+macro_rules! from_items {
+    ($list:ident, $item:ident, $held:ident) => {
+        impl<T: Into<$item>> From<T> for $list {
+            fn from(item: T) -> $list {
+                $list(vec![$held::from(Into::<$item>::into(item))])
+            }
+        }
+        impl From<()> for $list {
+            fn from((): ()) -> $list {
+                $list::default()
+            }
+        }
+        from_items! {
+            @sequences $list, $item, $held;
+            &[T],; Vec<T>,; &Vec<T>,; [T; N], N; &[T; N], N;
+        }
+        from_items! {
+            @tuples $list, $item, $held;
+            (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F)
+        }
+    };
+    (@sequences $list:ident, $item:ident, $held:ident; $($items:ty, $($n:ident)?;)*) => {$(
+        impl<T: Into<$item> + Clone $(, const $n: usize)?> From<$items> for $list {
+            fn from(items: $items) -> $list {
+                let held = |item: &T| $held::from(Into::<$item>::into(item.clone()));
+                $list(items.iter().map(held).collect())
             }
         }
     )*};
-}
-list_from! {
-    Vec<T>,;
-    &Vec<T>,;
-    [T; N], N;
-    &[T; N], N;
-}
-
-macro_rules! list_from_tuple {
-    ($($($t:ident)*;)*) => {$(
-        impl<$($t: Into<Int>),*> From<($($t,)*)> for IntList {
+    (@tuples $list:ident, $item:ident, $held:ident; $(($($t:ident)*))*) => {$(
+        impl<$($t: Into<$item>),*> From<($($t,)*)> for $list {
             #[allow(non_snake_case)]
-            fn from(($($t,)*): ($($t,)*)) -> IntList {
-                IntList(vec![$($t.into().0),*])
+            fn from(($($t,)*): ($($t,)*)) -> $list {
+                $list(vec![$($held::from(Into::<$item>::into($t))),*])
             }
         }
     )*};
 }
-list_from_tuple! {
-    A;
-    A B;
-    A B C;
-    A B C D;
-    A B C D E;
-    A B C D E F;
-}
+pub(crate) use from_items;
 
-impl From<()> for IntList {
-    fn from(_: ()) -> IntList {
-        IntList::default()
-    }
-}
+from_items!(IntList, Int, i64);
 
 impl IntList {
     /// One number for each of `n` axes; a single number stands for all of them.

@@ -1,6 +1,6 @@
 //! Padding.
 
-use super::args::{IntList, addressable, known};
+use super::args::{IntList, addressable, known, named_values};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, autocast};
 use kiln_base::Dim;
@@ -29,9 +29,8 @@ impl PadMode {
 impl Tensor {
     /// Pads the last dims: `pad` holds the sizes before and after the last dim, then those of the dim before it, and
     /// so on. Negative sizes crop. All modes but a constant pad `[n, c, ..]` or `[c, ..]` with 1 to 3 spatial dims.
-    #[track_caller]
     pub fn pad(&self, pad: impl Into<IntList>, mode: PadMode) -> Tensor {
-        let pad = pad.into().0;
+        let pad = pad.0;
         let cast = autocast::begin(border_name(mode, pad.len() / 2), &[self]);
         let cast = cast.map(|cast| cast.of(self));
         let this = cast.as_ref().unwrap_or(self);
@@ -190,21 +189,10 @@ fn border(
     Ok(y)
 }
 
-impl std::str::FromStr for PadMode {
-    type Err = OpError;
-
-    /// PyTorch's names: `constant` (zeros), `reflect`, `replicate`, `circular`.
-    fn from_str(name: &str) -> Result<PadMode, OpError> {
-        Ok(match name {
-            "constant" => PadMode::ZEROS,
-            "reflect" => PadMode::Reflect,
-            "replicate" => PadMode::Replicate,
-            "circular" => PadMode::Circular,
-            _ => {
-                return Err(OpError(format!(
-                    "there is no padding mode {name:?}; modes are constant, reflect, replicate and circular"
-                )));
-            }
-        })
-    }
+named_values! {
+    PadMode, "padding mode":
+    "constant" => ZEROS,
+    "reflect" => Reflect,
+    "replicate" => Replicate,
+    "circular" => Circular,
 }

@@ -23,15 +23,12 @@ options! {
 #[on_cells]
 impl Tensor {
     /// `length` elements of a dim starting at `start`; a negative start counts from the end.
-    #[track_caller]
     pub fn narrow(
         &self,
         dim: impl Into<DimArg>,
         start: impl Into<Int>,
         length: impl Into<Int>,
     ) -> Tensor {
-        let (start, length) = (start.into().0, length.into().0);
-        let dim = dim.into();
         view_of("narrow", &[self], |b| {
             let a = axis(self, &dim)?;
             let extent = &self.dims()[a];
@@ -49,10 +46,7 @@ impl Tensor {
     }
 
     /// The slice at `index` of a dim, which is removed; negative indices count from the end.
-    #[track_caller]
     pub fn select(&self, dim: impl Into<DimArg>, index: impl Into<Int>) -> Tensor {
-        let index = index.into().0;
-        let dim = dim.into();
         view_of("select", &[self], |b| {
             let a = axis(self, &dim)?;
             select(b, self, a, index)
@@ -60,9 +54,7 @@ impl Tensor {
     }
 
     /// The elements in reverse order along these dims.
-    #[track_caller]
     pub fn flip(&self, dims: impl Into<DimArgs>) -> Tensor {
-        let dims = dims.into();
         compose("flip", &[self], |b| {
             super::args::few_dims(self)?;
             let mut x = self.clone();
@@ -74,10 +66,7 @@ impl Tensor {
     }
 
     /// Parts of `split_size` along a dim; the last one may be smaller.
-    #[track_caller]
     pub fn split(&self, split_size: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        let split_size = split_size.into().0;
-        let dim = dim.into();
         self.parts("split", dim, |n| {
             ensure!(
                 split_size > 0 || split_size == 0 && n == 0,
@@ -88,14 +77,12 @@ impl Tensor {
     }
 
     /// Parts of these sizes along a dim. The sizes must add up to the size of the dim.
-    #[track_caller]
     pub fn split_with_sizes(
         &self,
         split_sizes: impl Into<IntList>,
         dim: impl Into<DimArg>,
     ) -> Vec<Tensor> {
-        let dim = dim.into();
-        let sizes = split_sizes.into().0;
+        let sizes = split_sizes.0;
         self.parts("split_with_sizes", dim, |n| {
             let sum = sizes.iter().try_fold(0i64, |sum, s| sum.checked_add(*s));
             ensure!(
@@ -107,10 +94,7 @@ impl Tensor {
     }
 
     /// At most `chunks` parts of one size along a dim; the last one may be smaller.
-    #[track_caller]
     pub fn chunk(&self, chunks: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        let chunks = chunks.into().0;
-        let dim = dim.into();
         self.parts("chunk", dim, |n| {
             ensure!(
                 chunks > 0,
@@ -125,10 +109,7 @@ impl Tensor {
     }
 
     /// `sections` parts along a dim whose sizes differ by at most one.
-    #[track_caller]
     pub fn tensor_split(&self, sections: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        let sections = sections.into().0;
-        let dim = dim.into();
         self.parts("tensor_split", dim, |n| {
             ensure!(
                 sections > 0,
@@ -141,14 +122,12 @@ impl Tensor {
     }
 
     /// The parts of a dim between these indices, as Python slices.
-    #[track_caller]
     pub fn tensor_split_at(
         &self,
         indices: impl Into<IntList>,
         dim: impl Into<DimArg>,
     ) -> Vec<Tensor> {
-        let dim = dim.into();
-        let indices = indices.into().0;
+        let indices = indices.0;
         let count = indices.len() + 1;
         views_of("tensor_split", &[self], count, |b| {
             let a = axis(self, &dim)?;
@@ -164,9 +143,7 @@ impl Tensor {
     }
 
     /// The slices of a dim, which is removed.
-    #[track_caller]
     pub fn unbind(&self, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        let dim = dim.into();
         let sizes = self.sizes_of(&dim, |n| countable(n).map(|()| vec![1; n as usize]));
         views_of("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
             let a = axis(self, &dim)?;
@@ -184,11 +161,8 @@ impl Tensor {
     /// assert_eq!(x.unfold(0, Window::new(3).step(2)).shape()?, [2, 3]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn unfold(&self, dimension: impl Into<DimArg>, window: impl Into<Window>) -> Tensor {
-        let window = window.into();
         let (size, step) = (window.size.0, window.step.0);
-        let dimension = dimension.into();
         compose("unfold", &[self], |b| {
             ensure!(size >= 0, "the size can't be negative ({size})");
             ensure!(step > 0, "the step must be positive, not {step}");
@@ -221,7 +195,6 @@ impl Tensor {
         sizes(known(self, a)?)
     }
 
-    #[track_caller]
     fn parts(
         &self,
         called: &'static str,

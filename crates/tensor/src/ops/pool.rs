@@ -1,15 +1,14 @@
 //! Pooling.
 
 use super::args::IntList;
-use super::conv::batched;
+use super::conv::{batched, check_rank};
 use super::parts::windows;
-use super::reduce::two;
 use crate::options::options;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Scalar, Tensor};
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, Kind, numel};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
@@ -176,13 +175,7 @@ impl Windows {
 }
 
 pub(crate) fn check_input(spatial: usize, x: &Tensor) -> Result<(), OpError> {
-    ensure!(
-        x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
-        "the input must have {} dims, or {} without a batch, not {}",
-        spatial + 2,
-        spatial + 1,
-        x.fact()
-    );
+    check_rank(spatial, x)?;
     for a in x.ndim() - spatial - 1..x.ndim() {
         ensure!(!x.dims()[a].is(0), "dim {a} of {} is empty", x.fact());
     }
@@ -195,9 +188,7 @@ macro_rules! max_pools {
         impl Tensor {
             $($(#[$doc])*
             #[autocast]
-            #[track_caller]
             pub fn $name(&self, pool: impl Into<Pool>) -> Tensor {
-                let pool = pool.into();
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
                     Windows::new($spatial, &pool)?.reduce(b, Reduction::Max, self)
@@ -206,17 +197,15 @@ macro_rules! max_pools {
 
             /// The same, and the position of each maximum in its plane, row-major, as i64.
             #[autocast]
-            #[track_caller]
             pub fn $with_indices(&self, pool: impl Into<Pool>) -> (Tensor, Tensor) {
-                let pool = pool.into();
-                two(compose_many(stringify!($name), &[self], 2, |b| {
+                compose_pair(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
                     let windows = Windows::new($spatial, &pool)?;
-                    Ok(vec![
+                    Ok((
                         windows.reduce(b, Reduction::Max, self)?,
                         positions(b, self, &windows)?,
-                    ])
-                }))
+                    ))
+                })
             })*
         }
     };
@@ -280,9 +269,7 @@ macro_rules! average_pools {
         impl Tensor {
             $($(#[$doc])*
             #[autocast]
-            #[track_caller]
             pub fn $name(&self, pool: impl Into<AvgPool>) -> Tensor {
-                let pool = pool.into();
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
                     average(b, $spatial, self, pool)
@@ -367,16 +354,14 @@ fn covered(
 impl Tensor {
     /// The windows of `[n, c, h, w]` (or `[c, h, w]`) as columns: `[n, c · kh · kw, windows]`
     /// (`torch.nn.functional.unfold`, im2col).
-    #[track_caller]
     pub fn im2col(&self, windows: impl Into<Im2Col>) -> Tensor {
-        let unfold = windows.into();
         compose("im2col", &[self], |b| {
             check_input(2, self)?;
             let w = Windows {
-                kernel: unfold.kernel_size.each(2, "the kernel size", 1)?,
-                stride: unfold.stride.each(2, "the stride", 1)?,
-                padding: unfold.padding.each(2, "the padding", 0)?,
-                dilation: unfold.dilation.each(2, "the dilation", 1)?,
+                kernel: windows.kernel_size.each(2, "the kernel size", 1)?,
+                stride: windows.stride.each(2, "the stride", 1)?,
+                padding: windows.padding.each(2, "the padding", 0)?,
+                dilation: windows.dilation.each(2, "the dilation", 1)?,
                 ceil_mode: false,
             };
             batched(b, 2, self, |b, x| {

@@ -1,12 +1,12 @@
 //! Quantiles.
 
-use super::args::ReducedDims;
+use super::args::{ReducedDims, named_values};
 use super::sort::{lanes, reduced_shape, sorted_with_nans};
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 /// The value of a quantile between two elements.
@@ -24,23 +24,13 @@ pub enum Interpolation {
     Nearest,
 }
 
-impl std::str::FromStr for Interpolation {
-    type Err = OpError;
-
-    fn from_str(name: &str) -> Result<Interpolation, OpError> {
-        Ok(match name {
-            "linear" => Interpolation::Linear,
-            "lower" => Interpolation::Lower,
-            "higher" => Interpolation::Higher,
-            "midpoint" => Interpolation::Midpoint,
-            "nearest" => Interpolation::Nearest,
-            _ => {
-                return Err(OpError(format!(
-                    "there is no interpolation {name:?}; there are linear, lower, higher, midpoint and nearest"
-                )));
-            }
-        })
-    }
+named_values! {
+    Interpolation, "interpolation":
+    "linear" => Linear,
+    "lower" => Lower,
+    "higher" => Higher,
+    "midpoint" => Midpoint,
+    "nearest" => Nearest,
 }
 
 #[on_cells]
@@ -48,42 +38,36 @@ impl Tensor {
     /// The q-quantiles of f32 or f64 lanes of a dim, or of all elements, interpolated linearly between the two
     /// neighbouring elements; NaN for lanes with a NaN. `q` is a number in 0..=1, or a tensor of them of rank 0 or 1,
     /// whose dim comes first in the result. A number outside this range in a tensor is a data error.
-    #[track_caller]
     pub fn quantile<'a>(&self, q: impl Into<Other<'a>>, dim: impl Into<ReducedDims>) -> Tensor {
         self.quantile_with(q, dim, Interpolation::Linear)
     }
 
     /// [`Tensor::quantile`] with another interpolation between two elements.
     #[autocast]
-    #[track_caller]
     pub fn quantile_with<'a>(
         &self,
         q: impl Into<Other<'a>>,
         dim: impl Into<ReducedDims>,
         interpolation: Interpolation,
     ) -> Tensor {
-        let (q, dim) = (q.into(), dim.into());
         compose("quantile", &q.with(self), |b| {
             quantile(b, self, &q, &dim, interpolation, false)
         })
     }
 
     /// The q-quantiles of the elements that are not NaN, see [`Tensor::quantile`]; NaN for lanes without numbers.
-    #[track_caller]
     pub fn nanquantile<'a>(&self, q: impl Into<Other<'a>>, dim: impl Into<ReducedDims>) -> Tensor {
         self.nanquantile_with(q, dim, Interpolation::Linear)
     }
 
     /// [`Tensor::nanquantile`] with another interpolation between two elements.
     #[autocast]
-    #[track_caller]
     pub fn nanquantile_with<'a>(
         &self,
         q: impl Into<Other<'a>>,
         dim: impl Into<ReducedDims>,
         interpolation: Interpolation,
     ) -> Tensor {
-        let (q, dim) = (q.into(), dim.into());
         compose("nanquantile", &q.with(self), |b| {
             quantile(b, self, &q, &dim, interpolation, true)
         })

@@ -24,13 +24,11 @@ impl Tensor {
     /// assert_eq!(q.dequantize_per_tensor(0.1, 10).dtype(), DType::F32);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn quantize_per_tensor(&self, scale: f64, zero_point: i64, dtype: DType) -> Tensor {
         self.quantize_up_to(scale, zero_point, dtype, i128::MAX)
     }
 
     /// [`Tensor::quantize_per_tensor`] with results clamped to at most `largest`.
-    #[track_caller]
     pub(crate) fn quantize_up_to(
         &self,
         scale: f64,
@@ -66,7 +64,6 @@ impl Tensor {
     }
 
     /// `(q − zero_point) · scale` in f32 (`torch.ops.quantized_decomposed.dequantize_per_tensor`).
-    #[track_caller]
     pub fn dequantize_per_tensor(&self, scale: f64, zero_point: i64) -> Tensor {
         compose("dequantize_per_tensor", &[self], |b| {
             ensure!(

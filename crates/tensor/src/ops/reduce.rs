@@ -5,11 +5,11 @@
 
 use super::args::{DimArgs, ReducedDim, ReducedDims, axis, few_dims, needs_float};
 use super::short::wide;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Dim;
 use kiln_base::prim::Reduction;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::ops::{self, Axes};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -29,22 +29,19 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[autocast]
-    #[track_caller]
     pub fn sum(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        fold("sum", Reduction::Sum, self, dims.into())
+        fold("sum", Reduction::Sum, self, dims)
     }
 
     /// The product; integers and bool give i64.
     #[autocast]
-    #[track_caller]
     pub fn prod(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        fold("prod", Reduction::Prod, self, dims.into())
+        fold("prod", Reduction::Prod, self, dims)
     }
 
     /// The sum of the elements that are not NaN.
-    #[track_caller]
     pub fn nansum(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("nansum", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             let mut x = b.cast(self, sum_dtype(self.dtype()))?;
@@ -57,9 +54,8 @@ impl Tensor {
     }
 
     /// The mean of floats.
-    #[track_caller]
     pub fn mean(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("mean", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -70,9 +66,8 @@ impl Tensor {
     }
 
     /// The mean of the elements that are not NaN.
-    #[track_caller]
     pub fn nanmean(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("nanmean", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -89,9 +84,8 @@ impl Tensor {
     }
 
     /// The largest element; NaN if any is NaN.
-    #[track_caller]
     pub fn amax(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("amax", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             b.reduce(Reduction::Max, self, &axes, keepdim)
@@ -99,9 +93,8 @@ impl Tensor {
     }
 
     /// The smallest element; NaN if any is NaN.
-    #[track_caller]
     pub fn amin(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("amin", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             b.reduce(Reduction::Min, self, &axes, keepdim)
@@ -109,58 +102,49 @@ impl Tensor {
     }
 
     /// The largest elements along a dim and the i64 indices of the first of them, which receive the gradient.
-    #[track_caller]
     pub fn max(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
-        extreme("max", Reduction::Max, self, dim.into())
+        extreme("max", Reduction::Max, self, dim)
     }
 
     /// The smallest elements along a dim and the i64 indices of the first of them, which receive the gradient.
-    #[track_caller]
     pub fn min(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
-        extreme("min", Reduction::Min, self, dim.into())
+        extreme("min", Reduction::Min, self, dim)
     }
 
     /// The smallest and the largest element, of all dims or along a dim.
-    #[track_caller]
     pub fn aminmax(&self, dim: impl Into<ReducedDims>) -> (Tensor, Tensor) {
-        let ReducedDims { dims, keepdim } = dim.into();
-        two(compose_many("aminmax", &[self], 2, |b| {
+        let ReducedDims { dims, keepdim } = dim;
+        compose_pair("aminmax", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
-            Ok(vec![
+            Ok((
                 b.reduce(Reduction::Min, self, &axes, keepdim)?,
                 b.reduce(Reduction::Max, self, &axes, keepdim)?,
-            ])
-        }))
+            ))
+        })
     }
 
     /// The i64 index of the first largest element along a dim, or in the flattened tensor.
-    #[track_caller]
     pub fn argmax(&self, dim: impl Into<ReducedDims>) -> Tensor {
-        arg("argmax", Reduction::Max, self, dim.into())
+        arg("argmax", Reduction::Max, self, dim)
     }
 
     /// The i64 index of the first smallest element along a dim, or in the flattened tensor.
-    #[track_caller]
     pub fn argmin(&self, dim: impl Into<ReducedDims>) -> Tensor {
-        arg("argmin", Reduction::Min, self, dim.into())
+        arg("argmin", Reduction::Min, self, dim)
     }
 
     /// True if any element is nonzero. Bool, but u8 for u8.
-    #[track_caller]
     pub fn any(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        truth("any", Reduction::Max, self, dims.into())
+        truth("any", Reduction::Max, self, dims)
     }
 
     /// True if all elements are nonzero. Bool, but u8 for u8.
-    #[track_caller]
     pub fn all(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        truth("all", Reduction::Min, self, dims.into())
+        truth("all", Reduction::Min, self, dims)
     }
 
     /// The number of nonzero elements, as i64.
-    #[track_caller]
     pub fn count_nonzero(&self, dims: impl Into<DimArgs>) -> Tensor {
-        let dims = dims.into();
         compose("count_nonzero", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             let x = b.truth(self)?;
@@ -170,15 +154,12 @@ impl Tensor {
     }
 
     /// The variance: squared distances from the mean over `count − 1`.
-    #[track_caller]
     pub fn var(&self, dims: impl Into<ReducedDims>) -> Tensor {
         self.var_with(dims, 1.0)
     }
 
     /// The variance: squared distances from the mean over `count − correction`.
-    #[track_caller]
     pub fn var_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> Tensor {
-        let dims = dims.into();
         compose("var", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction)?;
             b.narrowed(&var, self.dtype())
@@ -186,15 +167,12 @@ impl Tensor {
     }
 
     /// The standard deviation: the root of [`Tensor::var`].
-    #[track_caller]
     pub fn std(&self, dims: impl Into<ReducedDims>) -> Tensor {
         self.std_with(dims, 1.0)
     }
 
     /// The standard deviation: the root of [`Tensor::var_with`].
-    #[track_caller]
     pub fn std_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> Tensor {
-        let dims = dims.into();
         compose("std", &[self], |b| {
             let (var, _) = moments(b, self, &dims, correction)?;
             let std = root(b, &var, 2.0)?;
@@ -203,49 +181,42 @@ impl Tensor {
     }
 
     /// [`Tensor::var`] and the mean.
-    #[track_caller]
     pub fn var_mean(&self, dims: impl Into<ReducedDims>) -> (Tensor, Tensor) {
         self.var_mean_with(dims, 1.0)
     }
 
     /// [`Tensor::var_with`] and the mean.
-    #[track_caller]
     pub fn var_mean_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> (Tensor, Tensor) {
-        let dims = dims.into();
-        two(compose_many("var_mean", &[self], 2, |b| {
+        compose_pair("var_mean", &[self], |b| {
             let (var, mean) = moments(b, self, &dims, correction)?;
-            Ok(vec![
+            Ok((
                 b.narrowed(&var, self.dtype())?,
                 b.narrowed(&mean, self.dtype())?,
-            ])
-        }))
+            ))
+        })
     }
 
     /// [`Tensor::std`] and the mean.
-    #[track_caller]
     pub fn std_mean(&self, dims: impl Into<ReducedDims>) -> (Tensor, Tensor) {
         self.std_mean_with(dims, 1.0)
     }
 
     /// [`Tensor::std_with`] and the mean.
-    #[track_caller]
     pub fn std_mean_with(&self, dims: impl Into<ReducedDims>, correction: f64) -> (Tensor, Tensor) {
-        let dims = dims.into();
-        two(compose_many("std_mean", &[self], 2, |b| {
+        compose_pair("std_mean", &[self], |b| {
             let (var, mean) = moments(b, self, &dims, correction)?;
             let std = root(b, &var, 2.0)?;
-            Ok(vec![
+            Ok((
                 b.narrowed(&std, self.dtype())?,
                 b.narrowed(&mean, self.dtype())?,
-            ])
-        }))
+            ))
+        })
     }
 
     /// log Σ eˣ without overflow; integers become f32.
     #[autocast]
-    #[track_caller]
     pub fn logsumexp(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("logsumexp", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
             let dtype = promote::to_float(self.dtype());
@@ -258,9 +229,8 @@ impl Tensor {
     /// (Σ |x|ᵒʳᵈ)^(1/ord) of floats; infinite orders give the largest or smallest |x|, order 0 the number of nonzero
     /// elements.
     #[autocast]
-    #[track_caller]
     pub fn vector_norm(&self, ord: f64, dims: impl Into<ReducedDims>) -> Tensor {
-        let ReducedDims { dims, keepdim } = dims.into();
+        let ReducedDims { dims, keepdim } = dims;
         compose("vector_norm", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -316,10 +286,10 @@ fn extreme(
     reduced: ReducedDim,
 ) -> (Tensor, Tensor) {
     let ReducedDim { dim, keepdim } = reduced;
-    two(compose_many(called, &[t], 2, |b| {
+    compose_pair(called, &[t], |b| {
         if t.ndim() == 0 {
             DimArgs::from(&dim).axes(t)?;
-            return Ok(vec![t.clone(), b.full(0i64, DType::I64, &[])?]);
+            return Ok((t.clone(), b.full(0i64, DType::I64, &[])?));
         }
         few_dims(t)?;
         let a = axis(t, &dim)?;
@@ -333,8 +303,8 @@ fn extreme(
                 }
             }))
         };
-        Ok(vec![named(b, &values)?, named(b, &index)?])
-    }))
+        Ok((named(b, &values)?, named(b, &index)?))
+    })
 }
 
 /// Returns the extremes along an axis, which is kept, and the index of the first of each. They are gathered by index:
@@ -490,13 +460,4 @@ pub(crate) fn root(b: &mut Recorder, x: &Tensor, degree: f64) -> Recorded {
         false => b.with(Pw::Pow, &safe, 1.0 / degree)?,
     };
     b.fill_where(&zero, 0.0, &root)
-}
-
-/// Returns the results of a function with two.
-pub(crate) fn two(tensors: Vec<Tensor>) -> (Tensor, Tensor) {
-    let mut tensors = tensors.into_iter();
-    match (tensors.next(), tensors.next()) {
-        (Some(a), Some(b)) => (a, b),
-        _ => unreachable!("functions of two results give two tensors"),
-    }
 }

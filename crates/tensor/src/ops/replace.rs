@@ -15,16 +15,12 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 #[on_cells]
 impl Tensor {
     /// This tensor with the slice at `index` of a dim replaced by `src`.
-    #[track_caller]
     pub fn select_scatter(
         &self,
         src: impl AsTensor,
         dim: impl Into<DimArg>,
         index: impl Into<Int>,
     ) -> Tensor {
-        let src: &Tensor = &src.as_tensor();
-        let index = index.into().0;
-        let dim = dim.into();
         compose("select_scatter", &[self, src], |b| {
             let a = axis(self, &dim)?;
             let n = known(self, a)?;
@@ -64,15 +60,12 @@ impl Tensor {
     /// assert_eq!(y.to_vec::<i64>()?, [7, 1, 8, 3, 9, 5]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn slice_scatter(
         &self,
         src: impl AsTensor,
         dim: impl Into<DimArg>,
         range: impl Into<Index>,
     ) -> Tensor {
-        let src: &Tensor = &src.as_tensor();
-        let (dim, range) = (dim.into(), range.into());
         compose("slice_scatter", &[self, src], |b| {
             let a = axis(self, &dim)?;
             let Index::Slice { start, end, step } = range else {

@@ -5,7 +5,7 @@ use super::reduce::norm;
 use crate::Tensor;
 use crate::options::options;
 use crate::record::compose;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 /// The maximum number of channels on either side that a local response norm adds; each is recorded separately.
@@ -39,15 +39,12 @@ options! {
 #[on_cells]
 impl Tensor {
     /// Each vector along the dims divided by its Euclidean norm.
-    #[track_caller]
     pub fn normalize(&self, dims: impl Into<DimArgs>) -> Tensor {
         self.normalize_with(dims, Normalize::new())
     }
 
     /// [`Tensor::normalize`] by another norm.
-    #[track_caller]
     pub fn normalize_with(&self, dims: impl Into<DimArgs>, options: Normalize) -> Tensor {
-        let dims = dims.into();
         let Normalize { p, eps } = options;
         compose("normalize", &[self], |b| {
             needs_float(self, "operand")?;
@@ -62,11 +59,9 @@ impl Tensor {
 
     /// `x / (k + alpha · mean of x² over neighbouring channels)^beta` of `[n, c, ..]` (Krizhevsky et al., 2012).
     /// [`LocalResponse`] gives the number of channels, alpha, beta and k.
-    #[track_caller]
     pub fn local_response_norm(&self, size: impl Into<LocalResponse>) -> Tensor {
-        let options = size.into();
-        let LocalResponse { alpha, beta, k, .. } = options;
-        let size = options.size.0;
+        let LocalResponse { alpha, beta, k, .. } = size;
+        let size = size.size.0;
         compose("local_response_norm", &[self], |b| {
             ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
             ensure!(size > 0, "the size must be positive, not {size}");
@@ -87,10 +82,7 @@ impl Tensor {
             let mut sum: Option<Tensor> = None;
             for i in 0..=low + high {
                 let part = b.narrow(&padded, 1, i, self.dims()[1].clone())?;
-                sum = Some(match sum {
-                    Some(s) => b.binary(Pw::Add, &s, &part)?,
-                    None => part,
-                });
+                sum = Some(b.accumulated(Pw::Add, sum, part)?);
             }
             let sum = sum.ok_or_else(|| OpError::new("the size must be positive"))?;
             let mean = b.with(Pw::Mul, &sum, alpha / size as f64)?;
@@ -104,9 +96,7 @@ impl Tensor {
     /// The slices of a dim, each scaled down to the p-norm `maxnorm` if its norm is larger. With `dim` 0 and p 2 this
     /// is the step that PyTorch's `embedding` with a `max_norm` applies before the lookup.
     #[autocast]
-    #[track_caller]
     pub fn renorm(&self, p: f64, dim: impl Into<DimArg>, maxnorm: f64) -> Tensor {
-        let dim = dim.into();
         compose("renorm", &[self], |b| {
             needs_float(self, "operand")?;
             ensure!(

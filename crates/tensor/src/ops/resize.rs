@@ -5,7 +5,7 @@ use super::args::{IntList, known_dim, listable, needs_float};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure, ops};
 
 /// The interpolation of [`Tensor::interpolate`].
@@ -48,7 +48,6 @@ type Tap = (Tensor, Option<Tensor>);
 impl Tensor {
     /// `[n, c, ..]` with its spatial dims resized.
     #[autocast]
-    #[track_caller]
     pub fn interpolate(&self, size: InterpolateSize, mode: InterpolateMode) -> Tensor {
         compose("interpolate", &[self], |b| {
             needs_float(self, "input")?;
@@ -364,10 +363,7 @@ fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Tap]) -> Recorded 
             let weights = b.along(&weights, axis, x.ndim())?;
             term = b.binary(Pw::Mul, &term, &weights)?;
         }
-        sum = Some(match sum {
-            Some(s) => b.binary(Pw::Add, &s, &term)?,
-            None => term,
-        });
+        sum = Some(b.accumulated(Pw::Add, sum, term)?);
     }
     sum.ok_or_else(|| OpError::new("an output size can't be 0"))
 }

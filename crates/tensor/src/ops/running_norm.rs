@@ -55,14 +55,12 @@ fn value_of(cell: Option<&Var>) -> Option<Tensor> {
 impl Tensor {
     /// Batch normalisation of `[n, c, ..]` over everything but the channels (Ioffe and Szegedy, 2015):
     /// `(x − mean) / √(variance + eps)` with the batch's mean and variance.
-    #[track_caller]
     pub fn batch_norm(&self) -> Tensor {
         self.batch_norm_with(RunningStats::new())
     }
 
     /// [`Tensor::batch_norm`] with scale, bias and running statistics. If `training` is set, the batch's statistics
     /// normalise, and update the running ones. Otherwise the running ones normalise, or the batch's if there are none.
-    #[track_caller]
     pub fn batch_norm_with(&self, options: RunningStats) -> Tensor {
         let (training, eps) = (options.training.unwrap_or(false), options.eps);
         let (weight, bias) = (options.weight.as_ref(), options.bias.as_ref());
@@ -118,21 +116,16 @@ impl Tensor {
                 }
             }
         });
-        match updates {
-            Some(updates) => assign_statistics(y, cells, updates),
-            None => y,
-        }
+        assign_statistics(y, cells, updates)
     }
 
     /// Instance normalisation of `[n, c, ..]`: normalises each channel of each sample by its own statistics.
-    #[track_caller]
     pub fn instance_norm(&self) -> Tensor {
         self.instance_norm_with(RunningStats::new())
     }
 
     /// [`Tensor::instance_norm`] with scale, bias and running statistics. The running statistics are updated with the
     /// mean over the batch. If `training` is false, they normalise instead.
-    #[track_caller]
     pub fn instance_norm_with(&self, options: RunningStats) -> Tensor {
         if options.training == Some(false) {
             return self.batch_norm_with(options);
@@ -180,10 +173,7 @@ impl Tensor {
             }
             b.narrowed(&y, self.dtype())
         });
-        match updates {
-            Some(updates) => assign_statistics(y, cells, updates),
-            None => y,
-        }
+        assign_statistics(y, cells, updates)
     }
 }
 
@@ -236,12 +226,12 @@ fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recor
     b.cast(&sum, old.dtype())
 }
 
-/// Assigns the running statistics. Returns `y`, or the error of the assignment.
+/// Assigns the running statistics, if they are updated. Returns `y`, or the error of the assignment.
 #[track_caller]
-fn assign_statistics(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor {
-    if y.error().is_some() {
+fn assign_statistics(y: Tensor, vars: [Option<&Var>; 2], updates: Option<[Tensor; 2]>) -> Tensor {
+    let Some(updates) = updates.filter(|_| y.error().is_none()) else {
         return y;
-    }
+    };
     let cells = vars.into_iter().zip(&updates);
     let assigned = assign_together(cells.filter_map(|(var, value)| Some((var?, value))));
     assigned.map_or_else(Tensor::from_error, |()| y)

@@ -11,7 +11,6 @@ use crate::{DType, Tensor, set_device};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
-use std::panic::Location;
 
 options! {
     /// The options of [`Tensor::multinomial`]; a number of draws converts into them.
@@ -27,22 +26,18 @@ options! {
 #[on_cells]
 impl Tensor {
     /// The integers from 0 to n − 1 in random order, as i64.
-    #[track_caller]
     pub fn randperm(n: impl Into<Int>) -> Tensor {
         let n = n.into().0;
-        let loc = Location::caller();
         compose("randperm", &[], |b| {
             ensure!(n >= 0, "n must not be negative, but is {n}");
-            let keys = numbers(b, RandomKind::Bits, DType::I64, &[n.into()], loc)?;
+            let keys = numbers(b, RandomKind::Bits, DType::I64, &[n.into()])?;
             b.arg_sort(&keys, 0, false, None)
         })
     }
 
     /// 1 with the probability given by each element of this float tensor, else 0, in its dtype. A probability outside
     /// 0..=1 is a data error.
-    #[track_caller]
     pub fn bernoulli(&self) -> Tensor {
-        let loc = Location::caller();
         compose("bernoulli", &[self], |b| {
             super::args::needs_float(self, "probability")?;
             let wide = match self.dtype() {
@@ -51,19 +46,17 @@ impl Tensor {
             };
             let p = b.cast(self, wide)?;
             let p = within_0_and_1(b, &p, "all probabilities must lie between 0 and 1")?;
-            let u = numbers(b, RandomKind::Uniform, wide, self.dims(), loc)?;
+            let u = numbers(b, RandomKind::Uniform, wide, self.dims())?;
             let hit = b.binary(Pw::Lt, &u, &p)?;
             b.cast(&hit, self.dtype())
         })
     }
 
     /// 1 with probability `p`, else 0, in this tensor's shape and dtype.
-    #[track_caller]
     pub fn bernoulli_with(&self, p: f64) -> Tensor {
-        let loc = Location::caller();
         compose("bernoulli", &[self], |b| {
             ensure!((0.0..=1.0).contains(&p), "p must lie in 0..=1, not {p}");
-            let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
+            let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims())?;
             let hit = b.with(Pw::Lt, &u, p)?;
             b.cast(&hit, self.dtype())
         })
@@ -72,11 +65,9 @@ impl Tensor {
     /// For each row of weights (`[count]` or `[rows, count]`, floats), the i64 indices of `num_samples` draws with
     /// probabilities proportional to the weights. Unless [`Multinomial`] allows replacement, no index is drawn twice.
     /// A row whose weights are negative, not finite or all zero is a data error.
-    #[track_caller]
     pub fn multinomial(&self, num_samples: impl Into<Multinomial>) -> Tensor {
-        let options = num_samples.into();
-        let (num_samples, replacement) = (options.num_samples.0, options.replacement);
-        let loc = Location::caller();
+        let replacement = num_samples.replacement;
+        let num_samples = num_samples.num_samples.0;
         compose("multinomial", &[self], |b| {
             super::args::needs_float(self, "weights")?;
             ensure!(
@@ -97,14 +88,14 @@ impl Tensor {
             let index = if replacement {
                 let mut shape = Shape::from(self.dims());
                 shape[a] = num_samples.into();
-                let u = numbers(b, RandomKind::Uniform, DType::F64, &shape, loc)?;
+                let u = numbers(b, RandomKind::Uniform, DType::F64, &shape)?;
                 let target = b.binary(Pw::Mul, &u, &total)?;
                 let sums = b.scan(ScanKind::Sum, &p, a)?;
                 let index = insertion(b, &sums, &target, true)?;
                 b.with(Pw::Minimum, &index, n - 1)?
             } else {
                 // The first of exponential clocks with these rates to ring is drawn first.
-                let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims(), loc)?;
+                let u = numbers(b, RandomKind::Uniform, DType::F64, self.dims())?;
                 let minus = b.unary(Pw::Neg, &u)?;
                 let log = b.unary(Pw::Log1p, &minus)?;
                 let time = b.unary(Pw::Neg, &log)?;
@@ -136,7 +127,6 @@ fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) ->
 /// PyTorch.
 #[track_caller]
 pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tensor {
-    let loc = Location::caller();
     let (mean, std) = (mean.into(), std.into());
     let device = [&mean, &std].into_iter().find_map(|o| match o {
         Other::Tensor(t) => Some(t.device()),
@@ -165,7 +155,7 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
                 std.fact()
             ))
         })?;
-        let z = numbers(b, RandomKind::Normal, dtype, &shape, loc)?;
+        let z = numbers(b, RandomKind::Normal, dtype, &shape)?;
         let (mean, mut std) = (b.cast(&mean, dtype)?, b.cast(&std, dtype)?);
         if !is_number {
             let fine = b.with(Pw::Ge, &std, 0.0)?;

@@ -2,15 +2,15 @@
 
 use super::args::DimArg;
 use super::index::as_vector;
-use super::reduce::{sum_dtype, two};
+use super::reduce::sum_dtype;
 use super::sort::lanes;
 use crate::operand::Other;
 use crate::options::options;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::ScanKind;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
@@ -38,9 +38,7 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[autocast]
-    #[track_caller]
     pub fn cumsum(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("cumsum", &[self], |b| {
             let x = b.cast(self, sum_dtype(self.dtype()))?;
             running(b, ScanKind::Sum, &x, &dim)
@@ -49,9 +47,7 @@ impl Tensor {
 
     /// Running products; integers and bool give i64.
     #[autocast]
-    #[track_caller]
     pub fn cumprod(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("cumprod", &[self], |b| {
             let x = b.cast(self, sum_dtype(self.dtype()))?;
             running(b, ScanKind::Prod, &x, &dim)
@@ -59,9 +55,7 @@ impl Tensor {
     }
 
     /// log Σ eˣ of the elements so far, of floats, without overflow.
-    #[track_caller]
     pub fn logcumsumexp(&self, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
         compose("logcumsumexp", &[self], |b| {
             super::args::needs_float(self, "operand")?;
             running(b, ScanKind::LogSumExp, self, &dim)
@@ -69,28 +63,22 @@ impl Tensor {
     }
 
     /// The largest element so far and its i64 index, the last of equal ones. NaN counts as the largest.
-    #[track_caller]
     pub fn cummax(&self, dim: impl Into<DimArg>) -> (Tensor, Tensor) {
-        let dim = dim.into();
         extreme("cummax", ScanKind::Max, self, &dim)
     }
 
     /// The smallest element so far and its i64 index, the last of equal ones. NaN counts as the
     /// smallest.
-    #[track_caller]
     pub fn cummin(&self, dim: impl Into<DimArg>) -> (Tensor, Tensor) {
-        let dim = dim.into();
         extreme("cummin", ScanKind::Min, self, &dim)
     }
 
     /// Differences of neighbours along the last dim. Of bools, true where neighbours differ.
-    #[track_caller]
     pub fn diff(&self) -> Tensor {
         self.diff_with(Diff::new())
     }
 
     /// [`Tensor::diff`] along another dim, of another order, or with elements prepended or appended.
-    #[track_caller]
     pub fn diff_with(&self, options: Diff) -> Tensor {
         let (n, dim) = (options.n, options.dim);
         let (prepend, append) = (options.prepend.as_ref(), options.append.as_ref());
@@ -133,10 +121,7 @@ impl Tensor {
 
     /// The integral along a dim by the trapezoid rule. `x` is the distance of samples (a number) or their positions:
     /// a vector, or a tensor that broadcasts after dims of size 1 are prepended.
-    #[track_caller]
     pub fn trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: impl Into<DimArg>) -> Tensor {
-        let dim = dim.into();
-        let x = x.into();
         compose("trapezoid", &x.with(self), |b| {
             let Some((areas, a)) = areas(b, self, &x, &dim)? else {
                 let a = super::args::axis(self, dim)?;
@@ -151,14 +136,11 @@ impl Tensor {
     }
 
     /// The running integral along a dim by the trapezoid rule, see [`Tensor::trapezoid`].
-    #[track_caller]
     pub fn cumulative_trapezoid<'a>(
         &self,
         x: impl Into<Other<'a>>,
         dim: impl Into<DimArg>,
     ) -> Tensor {
-        let dim = dim.into();
-        let x = x.into();
         compose("cumulative_trapezoid", &x.with(self), |b| {
             let Some((areas, a)) = areas(b, self, &x, &dim)? else {
                 return Ok(self.clone());
@@ -178,7 +160,7 @@ fn running(b: &mut Recorder, kind: ScanKind, t: &Tensor, dim: &DimArg) -> Record
 
 #[track_caller]
 fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (Tensor, Tensor) {
-    two(compose_many(called, &[t], 2, |b| {
+    compose_pair(called, &[t], |b| {
         let (x, a) = lanes(b, t, dim)?;
         let ordered = match x.dtype() {
             DType::Bool => b.cast(&x, DType::U8)?,
@@ -197,11 +179,8 @@ fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (T
         let at = b.select(&hit, &at, &zero)?;
         let index = b.scan(ScanKind::Max, &at, a)?;
         let values = b.gather(&x, a, &index)?;
-        Ok(vec![
-            b.reshape(&values, t.dims())?,
-            b.reshape(&index, t.dims())?,
-        ])
-    }))
+        Ok((b.reshape(&values, t.dims())?, b.reshape(&index, t.dims())?))
+    })
 }
 
 /// All but the last, and all but the first elements of an axis that is not empty.

@@ -4,7 +4,7 @@
 //! scatter that overwrites keeps the last in row-major order, and sums are added in that order, so that results are
 //! reproducible.
 
-use super::args::{DimArg, axis, same_device_and_dtype};
+use super::args::{DimArg, axis, named_values, same_device_and_dtype};
 use super::index::{
     as_index, as_vector, check_index_shape, index_vector, needs_index, no_larger, wrapped_index,
 };
@@ -16,8 +16,8 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Scalar, Tensor, promote};
 use kiln_base::Kind;
 use kiln_base::prim::ScatterKind;
-use kiln_derive::{autocast, on_cells};
-use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
+use kiln_derive::on_cells;
+use kiln_ir::{Builder, Pw, Shape, ensure};
 
 /// The operation that combines elements with the same destination, PyTorch's `reduce`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -73,24 +73,15 @@ impl Put {
     }
 }
 
-impl std::str::FromStr for ScatterReduction {
-    type Err = OpError;
-
-    /// PyTorch's names, with the `add` and `multiply` of `scatter`.
-    fn from_str(name: &str) -> Result<ScatterReduction, OpError> {
-        Ok(match name {
-            "sum" | "add" => ScatterReduction::Sum,
-            "prod" | "multiply" => ScatterReduction::Prod,
-            "mean" => ScatterReduction::Mean,
-            "amax" => ScatterReduction::Amax,
-            "amin" => ScatterReduction::Amin,
-            _ => {
-                return Err(OpError(format!(
-                    "there is no reduction {name:?}; there are sum, prod, mean, amax and amin"
-                )));
-            }
-        })
-    }
+named_values! {
+    ScatterReduction, "reduction":
+    "sum" => Sum,
+    "prod" => Prod,
+    "mean" => Mean,
+    "amax" => Amax,
+    "amin" => Amin,
+    "add" => Sum,
+    "multiply" => Prod,
 }
 
 #[on_cells]
@@ -107,16 +98,12 @@ impl Tensor {
     /// assert_eq!(y.shape()?, [3, 3]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn scatter<'a>(
         &self,
         dim: impl Into<DimArg>,
         index: impl AsTensor,
         src: impl Into<Other<'a>>,
     ) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let dim = dim.into();
-        let src = src.into();
         let mut operands = src.with(self);
         operands.push(index);
         compose("scatter", &operands, |b| {
@@ -128,16 +115,12 @@ impl Tensor {
 
     /// Like [`Tensor::scatter`], adding to the elements.
     #[autocast]
-    #[track_caller]
     pub fn scatter_add(
         &self,
         dim: impl Into<DimArg>,
         index: impl AsTensor,
         src: impl AsTensor,
     ) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let src: &Tensor = &src.as_tensor();
-        let dim = dim.into();
         compose("scatter_add", &[self, src, index], |b| {
             let src = Other::from(src);
             scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
@@ -148,7 +131,6 @@ impl Tensor {
 
     /// Like [`Tensor::scatter`], combining elements with the same destination, and with the tensor's own element
     /// unless [`Combine`] excludes it. Elements that are not destinations stay.
-    #[track_caller]
     pub fn scatter_reduce<'a>(
         &self,
         dim: impl Into<DimArg>,
@@ -156,22 +138,17 @@ impl Tensor {
         src: impl Into<Other<'a>>,
         reduce: impl Into<Combine>,
     ) -> Tensor {
-        let options = reduce.into();
-        let index: &Tensor = &index.as_tensor();
-        let dim = dim.into();
-        let src = src.into();
         let mut operands = src.with(self);
         operands.push(index);
         compose("scatter_reduce", &operands, |b| {
             scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, options.reduce, options.include_self)
+                reduced(b, x, a, index, src, &reduce)
             })
         })
     }
 
     /// Adds the slices of `source` to the slices of a dim that an index vector (i64 or i32) selects. The source has
     /// one slice for each index.
-    #[track_caller]
     pub fn index_add(
         &self,
         dim: impl Into<DimArg>,
@@ -182,7 +159,6 @@ impl Tensor {
     }
 
     /// [`Tensor::index_add`] of `alpha · source`.
-    #[track_caller]
     pub fn index_add_scaled(
         &self,
         dim: impl Into<DimArg>,
@@ -190,10 +166,6 @@ impl Tensor {
         source: impl AsTensor,
         alpha: impl Into<Scalar>,
     ) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let source: &Tensor = &source.as_tensor();
-        let dim = dim.into();
-        let alpha = alpha.into();
         compose("index_add", &[self, index, source], |b| {
             ensure!(
                 promote::with_scalar(self.dtype(), alpha) == self.dtype(),
@@ -212,16 +184,12 @@ impl Tensor {
 
     /// Replaces the slices of a dim that an index vector (i64) selects by those of the source.
     #[autocast]
-    #[track_caller]
     pub fn index_copy(
         &self,
         dim: impl Into<DimArg>,
         index: impl AsTensor,
         source: impl AsTensor,
     ) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let source: &Tensor = &source.as_tensor();
-        let dim = dim.into();
         compose("index_copy", &[self, index, source], |b| {
             needs_index(index, "index")?;
             slices(b, self, &dim, index, source, |b, x, a, index, src| {
@@ -232,7 +200,6 @@ impl Tensor {
 
     /// Combines the slices of a dim that an index vector (i64 or i32) selects with those of the source, see
     /// [`Tensor::scatter_reduce`].
-    #[track_caller]
     pub fn index_reduce(
         &self,
         dim: impl Into<DimArg>,
@@ -240,29 +207,21 @@ impl Tensor {
         source: impl AsTensor,
         reduce: impl Into<Combine>,
     ) -> Tensor {
-        let options = reduce.into();
-        let index: &Tensor = &index.as_tensor();
-        let source: &Tensor = &source.as_tensor();
-        let dim = dim.into();
         compose("index_reduce", &[self, index, source], |b| {
             slices(b, self, &dim, index, source, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, options.reduce, options.include_self)
+                reduced(b, x, a, index, src, &reduce)
             })
         })
     }
 
     /// This tensor with the elements of `source` at these positions of its flattened elements. Negative indices count
     /// from the end.
-    #[track_caller]
     pub fn put(&self, index: impl AsTensor, source: impl AsTensor) -> Tensor {
         self.put_with(index, source, Put::new())
     }
 
     /// [`Tensor::put`], which can add to the elements.
-    #[track_caller]
     pub fn put_with(&self, index: impl AsTensor, source: impl AsTensor, options: Put) -> Tensor {
-        let index: &Tensor = &index.as_tensor();
-        let source: &Tensor = &source.as_tensor();
         compose("put", &[self, index, source], |b| {
             same_device_and_dtype(self, "tensor", source, "source")?;
             needs_index(index, "index")?;
@@ -381,10 +340,10 @@ fn reduced(
     axis: usize,
     index: &Tensor,
     src: &Tensor,
-    reduce: ScatterReduction,
-    include_self: bool,
+    combine: &Combine,
 ) -> Recorded {
-    let kind = match reduce {
+    let include_self = combine.include_self;
+    let kind = match combine.reduce {
         ScatterReduction::Sum => ScatterKind::Sum,
         ScatterReduction::Prod => ScatterKind::Prod,
         ScatterReduction::Amax => ScatterKind::Max,
@@ -425,15 +384,8 @@ fn mean(
     );
     let dtype = wide(x.dtype());
     let (wide_x, src) = (b.cast(x, dtype)?, b.cast(src, dtype)?);
-    let sum = reduced(
-        b,
-        &wide_x,
-        axis,
-        index,
-        &src,
-        ScatterReduction::Sum,
-        include_self,
-    )?;
+    let combine = Combine::new(ScatterReduction::Sum).include_self(include_self);
+    let sum = reduced(b, &wide_x, axis, index, &src, &combine)?;
     let one = b.full(1i64, DType::I64, index.dims())?;
     let own = b.full(include_self as i64, DType::I64, x.dims())?;
     let count = b.scatter(ScatterKind::Sum, &own, axis, index, &one)?;

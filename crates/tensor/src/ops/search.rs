@@ -71,19 +71,16 @@ impl Tensor {
     /// The positions at which `values` must be inserted into the sorted lanes of this tensor's last dim to keep them
     /// sorted: i64, before equal elements. This tensor is a vector, or has the leading dims of the values. NaN is
     /// inserted at the end.
-    #[track_caller]
     pub fn searchsorted<'a>(&self, values: impl Into<Other<'a>>) -> Tensor {
         self.searchsorted_with(values, SearchSorted::new())
     }
 
     /// [`Tensor::searchsorted`] after equal elements, or in an unsorted tensor with a given order.
-    #[track_caller]
     pub fn searchsorted_with<'a>(
         &self,
         values: impl Into<Other<'a>>,
         options: SearchSorted,
     ) -> Tensor {
-        let values = values.into();
         let sorter = options.sorter.as_ref();
         let mut operands = values.with(self);
         operands.extend(sorter);
@@ -109,15 +106,12 @@ impl Tensor {
 
     /// The index of the bucket of each element, i64: the number of ascending `boundaries` (a vector) that are smaller
     /// than it.
-    #[track_caller]
     pub fn bucketize(&self, boundaries: impl AsTensor) -> Tensor {
         self.bucketize_with(boundaries, Bucketize::new())
     }
 
     /// [`Tensor::bucketize`], with boundaries that can belong to the bucket below them.
-    #[track_caller]
     pub fn bucketize_with(&self, boundaries: impl AsTensor, options: Bucketize) -> Tensor {
-        let boundaries: &Tensor = &boundaries.as_tensor();
         compose("bucketize", &[self, boundaries], |b| {
             ensure!(
                 boundaries.ndim() == 1,
@@ -129,11 +123,9 @@ impl Tensor {
     }
 
     /// True where the element is among the test elements.
-    #[track_caller]
     pub fn isin<'a>(&self, test_elements: impl Into<Other<'a>>) -> Tensor {
-        let tests = test_elements.into();
-        compose("isin", &tests.with(self), |b| {
-            let (x, tests) = match &tests {
+        compose("isin", &test_elements.with(self), |b| {
+            let (x, tests) = match &test_elements {
                 Other::Tensor(t) => {
                     let dtype = crate::promote::common(&[self, t])?;
                     (b.cast(self, dtype)?, b.cast(t, dtype)?)
@@ -161,13 +153,11 @@ impl Tensor {
 
     /// The number of occurrences of each integer from 0 in this vector of integers, i64. Computes this tensor, since
     /// its largest element determines the length.
-    #[track_caller]
     pub fn bincount(&self) -> Tensor {
         self.bincount_with(BinCount::new())
     }
 
     /// [`Tensor::bincount`] with a minimum length, or with sums of weights (f32 for f32, else f64).
-    #[track_caller]
     pub fn bincount_with(&self, options: BinCount) -> Tensor {
         let (minlength, weights) = (options.minlength.0, options.weights.as_ref());
         let loc = Location::caller();
@@ -216,9 +206,8 @@ impl Tensor {
 
     /// The number of elements in each of equal bins over the range of the elements, or over that of [`Histogram`], in
     /// the float's own dtype. Elements outside aren't counted.
-    #[track_caller]
     pub fn histc(&self, bins: impl Into<Histogram>) -> Tensor {
-        let Histogram { bins, min, max } = bins.into();
+        let Histogram { bins, min, max } = bins;
         let bins = bins.0;
         compose("histc", &[self], |b| {
             super::args::needs_float(self, "operand")?;

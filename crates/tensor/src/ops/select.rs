@@ -49,7 +49,6 @@ impl Tensor {
     /// assert_eq!(x.nonzero().to_vec::<i64>()?, [0, 1, 1, 0]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn nonzero(&self) -> Tensor {
         let columns = match nonzero_vectors(self) {
             Ok(columns) => columns,
@@ -68,14 +67,12 @@ impl Tensor {
     }
 
     /// [`Tensor::nonzero`] under its NumPy name.
-    #[track_caller]
     pub fn argwhere(&self) -> Tensor {
         self.nonzero()
     }
 
     /// [`Tensor::nonzero`] as one i64 vector for each dim, which together index this tensor. A number counts as a
     /// vector of one element.
-    #[track_caller]
     pub fn nonzero_as_tuple(&self) -> Vec<Tensor> {
         let x = compose("nonzero", &[self], |b| super::index::as_vector(b, self));
         let count = x.ndim();
@@ -83,9 +80,7 @@ impl Tensor {
     }
 
     /// The elements where the mask (bool, both broadcast) is true, as a vector. Computes the mask.
-    #[track_caller]
     pub fn masked_select(&self, mask: impl AsTensor) -> Tensor {
-        let mask: &Tensor = &mask.as_tensor();
         let shaped = compose("masked_select", &[self, mask], |b| {
             needs_mask(mask)?;
             let shape = shared_shape(self, mask)?;
@@ -104,10 +99,7 @@ impl Tensor {
 
     /// This tensor with the elements of `source`, in order, at the positions where the mask (bool, both broadcast) is
     /// true. A source with fewer elements than positions is a data error.
-    #[track_caller]
     pub fn masked_scatter(&self, mask: impl AsTensor, source: impl AsTensor) -> Tensor {
-        let mask: &Tensor = &mask.as_tensor();
-        let source: &Tensor = &source.as_tensor();
         compose("masked_scatter", &[self, mask, source], |b| {
             needs_mask(mask)?;
             super::args::same_device_and_dtype(self, "tensor", source, "source")?;

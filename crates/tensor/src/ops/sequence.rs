@@ -1,10 +1,11 @@
 //! Sequences of numbers.
 
-use super::args::{Int, addressable, listable};
+use super::args::{Int, listable};
+use crate::create::range;
 use crate::record::compose;
 use crate::{DType, Scalar, Tensor};
 use kiln_base::Dim;
-use kiln_ir::{Builder, OpError, Pw, ensure};
+use kiln_ir::{OpError, ensure};
 
 impl Tensor {
     /// `steps` numbers from `start` to `end`, both included, evenly spaced. The first half is computed from the start
@@ -19,14 +20,8 @@ impl Tensor {
         let steps = steps.into().0;
         let (start, end) = (start.into(), end.into());
         compose("linspace", &[], |b| {
-            ensure!(
-                steps >= 0,
-                "the number of steps must not be negative, but is {steps}"
-            );
-            listable(Some(steps), &format!("{steps} steps"))?;
-            let values = evenly_spaced(start, end, steps, dtype);
-            let values = b.list(&values, &[values.len()], dtype)?;
-            b.reshape(&values, &[Dim::Const(steps)])
+            let values = evenly_spaced(start, end, steps, dtype)?;
+            b.list(&values, &[values.len()], dtype)
         })
     }
 
@@ -42,12 +37,7 @@ impl Tensor {
         let steps = steps.into().0;
         let (start, end) = (start.into(), end.into());
         compose("logspace", &[], |b| {
-            ensure!(
-                steps >= 0,
-                "the number of steps must not be negative, but is {steps}"
-            );
-            listable(Some(steps), &format!("{steps} steps"))?;
-            let exponents = evenly_spaced(start, end, steps, DType::F64);
+            let exponents = evenly_spaced(start, end, steps, DType::F64)?;
             let values: Vec<f64> = exponents.iter().map(|e| base.powf(*e)).collect();
             b.list(&values, &[values.len()], dtype)
         })
@@ -70,27 +60,26 @@ impl Tensor {
                 )));
             }
             let len = Dim::Const(distance.ceil() as i64);
-            addressable(std::slice::from_ref(&len), DType::I64)?;
-            let index = b.iota(&len)?;
-            // Computed wide and rounded once, so that errors don't add up over long ranges.
-            let wide = if dtype.is_float() {
-                DType::F64
-            } else {
-                DType::I64
-            };
-            let index = b.cast(&index, wide)?;
-            let scaled = b.with(Pw::Mul, &index, step)?;
-            let values = b.with(Pw::Add, &scaled, start)?;
-            b.cast(&values, dtype)
+            range(b, start, step, len, dtype)
         })
     }
 }
 
 /// Evenly spaced numbers. Integers are rounded to f32 and truncated, as in PyTorch.
-fn evenly_spaced(start: Scalar, end: Scalar, steps: i64, dtype: DType) -> Vec<f64> {
+fn evenly_spaced(
+    start: Scalar,
+    end: Scalar,
+    steps: i64,
+    dtype: DType,
+) -> Result<Vec<f64>, OpError> {
+    ensure!(
+        steps >= 0,
+        "the number of steps must not be negative, but is {steps}"
+    );
+    listable(Some(steps), &format!("{steps} steps"))?;
     let (from, to) = (start.as_f64(), end.as_f64());
     if steps == 1 {
-        return vec![from];
+        return Ok(vec![from]);
     }
     let step = (to - from) / (steps - 1) as f64;
     let at = |i: i64| {
@@ -102,7 +91,7 @@ fn evenly_spaced(start: Scalar, end: Scalar, steps: i64, dtype: DType) -> Vec<f6
     };
     let values = (0..steps).map(at);
     if dtype.is_int() {
-        return values.map(|v| (v as f32).trunc() as f64).collect();
+        return Ok(values.map(|v| (v as f32).trunc() as f64).collect());
     }
-    values.collect()
+    Ok(values.collect())
 }

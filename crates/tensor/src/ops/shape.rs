@@ -51,7 +51,6 @@ impl Tensor {
     ///
     /// # Errors
     /// If the tensor has another number of dims, or as [`Tensor::shape`].
-    #[track_caller]
     pub fn size<const N: usize>(&self) -> Result<[usize; N]> {
         let loc = Location::caller();
         <[usize; N]>::try_from(self.shape()?).map_err(|shape| {
@@ -61,9 +60,7 @@ impl Tensor {
     }
 
     /// The elements in row-major order in another shape; one size may be −1 and is inferred.
-    #[track_caller]
     pub fn reshape(&self, shape: impl IntoShape) -> Tensor {
-        let shape = shape.into_shape();
         view_of("reshape", &[self], |b| {
             let shape = inferred(&self.fact().numel(), &shape)?;
             b.reshape(self, &shape)
@@ -82,9 +79,7 @@ impl Tensor {
     /// assert_eq!(x.t().reshape([16]).shape()?, [16]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn view(&self, shape: impl IntoShape) -> Tensor {
-        let shape = shape.into_shape();
         view_of("view", &[self], |b| {
             let shape = inferred(&self.fact().numel(), &shape)?;
             view(b, self, &shape)
@@ -92,31 +87,27 @@ impl Tensor {
     }
 
     /// The elements in the shape of another tensor.
-    #[track_caller]
     pub fn view_as(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         view_of("view_as", &[self, other], |b| view(b, self, other.dims()))
     }
 
     /// Broadcasts dims of size 1 and prepends dims; −1 keeps a dim's size.
-    #[track_caller]
     pub fn expand(&self, shape: impl IntoShape) -> Tensor {
-        let wanted = shape.into_shape();
         view_of("expand", &[self], |b| {
             ensure!(
-                wanted.len() >= self.ndim(),
-                "{wanted:?} has fewer dims than {}",
+                shape.len() >= self.ndim(),
+                "{shape:?} has fewer dims than {}",
                 self.fact()
             );
-            let added = wanted.len() - self.ndim();
+            let added = shape.len() - self.ndim();
             let mut out = Shape::new();
-            for (i, d) in wanted.iter().enumerate() {
+            for (i, d) in shape.iter().enumerate() {
                 out.push(match d.as_const() {
                     Some(-1) if i >= added => self.dims()[i - added].clone(),
                     None | Some(0..) => d.clone(),
                     Some(_) => {
                         return Err(OpError(format!(
-                            "the size {d} of dim {i} in {wanted:?} keeps no dim of {}",
+                            "the size {d} of dim {i} in {shape:?} keeps no dim of {}",
                             self.fact()
                         )));
                     }
@@ -128,24 +119,19 @@ impl Tensor {
     }
 
     /// Broadcasts dims of size 1 and prepends dims.
-    #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Tensor {
         self.expand(shape)
     }
 
     /// Broadcasts to the shape of another tensor.
-    #[track_caller]
     pub fn expand_as(&self, other: impl AsTensor) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
         view_of("expand_as", &[self, other], |b| {
             b.broadcast_to(self, other.dims())
         })
     }
 
     /// The view whose dim i is this tensor's dim `dims[i]`.
-    #[track_caller]
     pub fn permute(&self, dims: impl Into<DimArgs>) -> Tensor {
-        let dims = dims.into();
         view_of("permute", &[self], |b| {
             ensure!(
                 dims.0.len() == self.ndim(),
@@ -161,10 +147,7 @@ impl Tensor {
     }
 
     /// Swaps two dims.
-    #[track_caller]
     pub fn transpose(&self, dim0: impl Into<DimArg>, dim1: impl Into<DimArg>) -> Tensor {
-        let dim0 = dim0.into();
-        let dim1 = dim1.into();
         view_of("transpose", &[self], |b| {
             if self.ndim() == 0 {
                 DimArgs::from(&dim0).axes(self)?;
@@ -178,7 +161,6 @@ impl Tensor {
     }
 
     /// The transpose of a matrix; vectors and numbers are unchanged.
-    #[track_caller]
     pub fn t(&self) -> Tensor {
         view_of("t", &[self], |b| {
             ensure!(
@@ -192,9 +174,7 @@ impl Tensor {
     }
 
     /// Removes dims of size 1: those given, or none for `()` (see [`Tensor::squeeze_all`]).
-    #[track_caller]
     pub fn squeeze(&self, dims: impl Into<DimArgs>) -> Tensor {
-        let dims = dims.into();
         view_of("squeeze", &[self], |b| {
             let mut axes = dims.axes(self)?;
             axes.retain(|a| self.dims()[*a].is(1));
@@ -203,7 +183,6 @@ impl Tensor {
     }
 
     /// Removes every dim of size 1.
-    #[track_caller]
     pub fn squeeze_all(&self) -> Tensor {
         view_of("squeeze", &[self], |b| {
             let ones: Vec<usize> = (0..self.ndim()).filter(|a| self.dims()[*a].is(1)).collect();
@@ -212,9 +191,7 @@ impl Tensor {
     }
 
     /// Inserts a dim of size 1 that becomes dim `dim` of the result.
-    #[track_caller]
     pub fn unsqueeze(&self, dim: impl Into<Int>) -> Tensor {
-        let dim = dim.into().0;
         view_of("unsqueeze", &[self], |b| {
             let at = new_axis(self, dim)?;
             b.unsqueeze(self, at)
@@ -232,9 +209,7 @@ impl Tensor {
     /// assert_eq!(x.flatten(()).shape()?, [120]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn flatten(&self, dims: impl Into<DimArgs>) -> Tensor {
-        let dims = dims.into();
         view_of("flatten", &[self], |b| {
             let (start_dim, end_dim) = match &dims.0[..] {
                 [] => (DimArg::Index(0), DimArg::Index(-1)),
@@ -263,10 +238,7 @@ impl Tensor {
     }
 
     /// Splits a dim into several; one of their sizes may be −1.
-    #[track_caller]
     pub fn unflatten(&self, dim: impl Into<DimArg>, sizes: impl IntoShape) -> Tensor {
-        let dim = dim.into();
-        let sizes = sizes.into_shape();
         view_of("unflatten", &[self], |b| {
             let at = axis(self, &dim)?;
             ensure!(!sizes.is_empty(), "dim {dim} can't become no dims");
@@ -285,9 +257,7 @@ impl Tensor {
     }
 
     /// Moves the dims `source` to the places `destination`; the others keep their order.
-    #[track_caller]
     pub fn movedim(&self, source: impl Into<DimArgs>, destination: impl Into<DimArgs>) -> Tensor {
-        let (source, destination) = (source.into(), destination.into());
         view_of("movedim", &[self], |b| {
             ensure!(
                 source.0.len() == destination.0.len(),
@@ -309,9 +279,7 @@ impl Tensor {
     }
 
     /// `[.., c · r², h, w]` rearranged to `[.., c, h · r, w · r]` (Shi et al., 2016).
-    #[track_caller]
     pub fn pixel_shuffle(&self, upscale_factor: impl Into<Int>) -> Tensor {
-        let upscale_factor = upscale_factor.into().0;
         compose("pixel_shuffle", &[self], |b| {
             let n = image_rank(self)?;
             ensure!(
@@ -335,9 +303,7 @@ impl Tensor {
 
     /// `[.., c, h · r, w · r]` rearranged to `[.., c · r², h, w]`: the inverse of
     /// [`Tensor::pixel_shuffle`].
-    #[track_caller]
     pub fn pixel_unshuffle(&self, downscale_factor: impl Into<Int>) -> Tensor {
-        let downscale_factor = downscale_factor.into().0;
         compose("pixel_unshuffle", &[self], |b| {
             let n = image_rank(self)?;
             ensure!(
@@ -359,9 +325,7 @@ impl Tensor {
     }
 
     /// `[n, groups · c, ..]` with its channels reordered so that groups alternate.
-    #[track_caller]
     pub fn channel_shuffle(&self, groups: impl Into<Int>) -> Tensor {
-        let groups = groups.into().0;
         compose("channel_shuffle", &[self], |b| {
             ensure!(self.ndim() > 2, "{} has fewer than 3 dims", self.fact());
             ensure!(groups > 0, "groups must be positive, not {groups}");

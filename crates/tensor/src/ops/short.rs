@@ -26,6 +26,14 @@ impl Recorder {
         self.pointwise(op, &[x.clone(), y.clone()])
     }
 
+    /// `op` of what was accumulated and `x`; x if there is nothing yet.
+    pub(crate) fn accumulated(&mut self, op: Pw, so_far: Option<Tensor>, x: Tensor) -> Recorded {
+        match so_far {
+            Some(so_far) => self.binary(op, &so_far, &x),
+            None => Ok(x),
+        }
+    }
+
     /// `mask ? x : y`.
     pub(crate) fn select(&mut self, mask: &Tensor, x: &Tensor, y: &Tensor) -> Recorded {
         self.pointwise(Pw::Select, &[mask.clone(), x.clone(), y.clone()])

@@ -5,9 +5,8 @@
 
 use super::args::{DimArg, Int, ReducedDim, axis, known};
 use super::index::{as_vector, no_larger};
-use super::reduce::two;
 use crate::options::options;
-use crate::record::{Recorded, Recorder, compose, compose_many};
+use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::prim::{Reduction, ScanKind};
@@ -45,34 +44,28 @@ impl Tensor {
     /// assert_eq!(values.shape()?, indices.shape()?);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn sort(&self, dim: impl Into<DimArg>) -> (Tensor, Tensor) {
         self.sort_with(dim, Sort::new())
     }
 
     /// [`Tensor::sort`] in the order given by the options.
-    #[track_caller]
     pub fn sort_with(&self, dim: impl Into<DimArg>, options: Sort) -> (Tensor, Tensor) {
-        let dim = dim.into();
-        two(compose_many("sort", &[self], 2, |b| {
+        compose_pair("sort", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
             let order = b.arg_sort(&x, a, options.descending, None)?;
             let values = b.gather(&x, a, &order)?;
             let back = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
-            Ok(vec![back(b, &values)?, back(b, &order)?])
-        }))
+            Ok((back(b, &values)?, back(b, &order)?))
+        })
     }
 
     /// The i64 indices that sort each lane of a dim.
-    #[track_caller]
     pub fn argsort(&self, dim: impl Into<DimArg>) -> Tensor {
         self.argsort_with(dim, Sort::new())
     }
 
     /// [`Tensor::argsort`] in the order given by the options.
-    #[track_caller]
     pub fn argsort_with(&self, dim: impl Into<DimArg>, options: Sort) -> Tensor {
-        let dim = dim.into();
         compose("argsort", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
             let order = b.arg_sort(&x, a, options.descending, None)?;
@@ -81,7 +74,6 @@ impl Tensor {
     }
 
     /// The elements of each lane of the first dim in ascending order.
-    #[track_caller]
     pub fn msort(&self) -> Tensor {
         self.sort(0).0
     }
@@ -96,69 +88,61 @@ impl Tensor {
     /// assert_eq!(x.topk(TopK::new(1).dim(0).largest(false)).0.to_vec::<i64>()?, [3, 1, 2]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn topk(&self, k: impl Into<TopK>) -> (Tensor, Tensor) {
-        let TopK { k, dim, largest } = k.into();
-        two(compose_many("topk", &[self], 2, |b| {
+        let TopK { k, dim, largest } = k;
+        compose_pair("topk", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
             let count = count(&x, a, k.0)?;
             let order = b.arg_sort(&x, a, largest, Some(count))?;
             let values = b.gather(&x, a, &order)?;
             if self.ndim() == 0 && count == 1 {
-                return Ok(vec![b.reshape(&values, &[])?, b.reshape(&order, &[])?]);
+                return Ok((b.reshape(&values, &[])?, b.reshape(&order, &[])?));
             }
-            Ok(vec![values, order])
-        }))
+            Ok((values, order))
+        })
     }
 
     /// The k-th smallest element (k from 1) of each lane of a dim and its i64 index.
-    #[track_caller]
     pub fn kthvalue(&self, k: impl Into<Int>, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
-        let k = k.into().0;
-        let ReducedDim { dim, keepdim } = dim.into();
-        two(compose_many("kthvalue", &[self], 2, |b| {
+        let ReducedDim { dim, keepdim } = dim;
+        compose_pair("kthvalue", &[self], |b| {
             ensure!(k >= 1, "k counts from 1, so it can't be {k}");
             let (x, a) = lanes(b, self, &dim)?;
             let count = count(&x, a, k)?;
             let order = b.arg_sort(&x, a, false, Some(count))?;
             let index = b.narrow(&order, a, k - 1, 1i64)?;
             chosen(b, self, &x, a, &index, keepdim)
-        }))
+        })
     }
 
     /// The middle element of each lane of a dim (the lower of two) and its i64 index. If a lane has a NaN, it is the
     /// first NaN.
-    #[track_caller]
     pub fn median(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
-        let ReducedDim { dim, keepdim } = dim.into();
+        let ReducedDim { dim, keepdim } = dim;
         middle("median", self, Some(&dim), keepdim, false)
     }
 
     /// The middle element of all elements (the lower of two); NaN if there is a NaN or no element.
-    #[track_caller]
     pub fn median_all(&self) -> Tensor {
         middle("median", self, None, false, false).0
     }
 
     /// The middle element of those in each lane of a dim that are not NaN, and its i64 index.
-    #[track_caller]
     pub fn nanmedian(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
-        let ReducedDim { dim, keepdim } = dim.into();
+        let ReducedDim { dim, keepdim } = dim;
         middle("nanmedian", self, Some(&dim), keepdim, true)
     }
 
     /// The middle element of all elements that are not NaN; NaN if there is none.
-    #[track_caller]
     pub fn nanmedian_all(&self) -> Tensor {
         middle("nanmedian", self, None, false, true).0
     }
 
     /// The most frequent element of each lane of a dim (the smallest of several), and the i64 index of its last
     /// occurrence.
-    #[track_caller]
     pub fn mode(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
-        let ReducedDim { dim, keepdim } = dim.into();
-        two(compose_many("mode", &[self], 2, |b| {
+        let ReducedDim { dim, keepdim } = dim;
+        compose_pair("mode", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
             let n = known(&x, a)?;
             ensure!(n > 0, "{} has no elements along dim {dim}", self.fact());
@@ -186,7 +170,7 @@ impl Tensor {
             let best = b.unsqueeze(&best, a)?;
             let index = b.gather(&order, a, &best)?;
             chosen(b, self, &x, a, &index, keepdim)
-        }))
+        })
     }
 }
 
@@ -219,10 +203,10 @@ fn chosen(
     axis: usize,
     index: &Tensor,
     keepdim: bool,
-) -> Result<Vec<Tensor>, OpError> {
+) -> Result<(Tensor, Tensor), OpError> {
     let shape = reduced_shape(t, axis, keepdim);
     let values = b.gather(x, axis, index)?;
-    Ok(vec![b.reshape(&values, &shape)?, b.reshape(index, &shape)?])
+    Ok((b.reshape(&values, &shape)?, b.reshape(index, &shape)?))
 }
 
 /// Returns the shape with one element for each lane.
@@ -258,11 +242,11 @@ fn middle(
     keepdim: bool,
     skip_nan: bool,
 ) -> (Tensor, Tensor) {
-    two(compose_many(called, &[t], 2, |b| {
+    compose_pair(called, &[t], |b| {
         let flat = b.reshape(t, &[t.fact().numel()])?;
         if dim.is_none() && flat.dims()[0].is(0) && t.dtype().is_float() {
             let nan = b.full(f64::NAN, t.dtype(), &[])?;
-            return Ok(vec![nan, b.full(0i64, DType::I64, &[])?]);
+            return Ok((nan, b.full(0i64, DType::I64, &[])?));
         }
         let dim_is_none = dim.is_none();
         let (t, dim) = dim.map_or((&flat, &DimArg::Index(0)), |d| (t, d));
@@ -272,12 +256,12 @@ fn middle(
         let (_, nans, order) = sorted_with_nans(b, &x, a)?;
         let place = place(b, n, &nans, skip_nan)?;
         let index = b.gather(&order, a, &place)?;
-        let mut found = chosen(b, t, &x, a, &index, keepdim)?;
+        let (mut value, index) = chosen(b, t, &x, a, &index, keepdim)?;
         if dim_is_none && x.dtype().is_float() {
-            found[0] = shared(b, &x, &found[0].detach())?;
+            value = shared(b, &x, &value.detach())?;
         }
-        Ok(found)
-    }))
+        Ok((value, index))
+    })
 }
 
 /// Returns a number that is among the elements, with equal gradients for all elements equal to it.

@@ -28,9 +28,7 @@ fn of_float(
 #[on_cells]
 impl Tensor {
     /// The n-th derivative of [`Tensor::digamma`]; n is not negative.
-    #[track_caller]
     pub fn polygamma(&self, n: impl Into<Int>) -> Tensor {
-        let n = n.into().0;
         of_float("polygamma", self, |b, x| {
             ensure!(n >= 0, "polygamma has no negative orders ({n})");
             if n == 0 {
@@ -47,13 +45,11 @@ impl Tensor {
     }
 
     /// sin(πx) / (πx), and 1 at 0.
-    #[track_caller]
     pub fn sinc(&self) -> Tensor {
         of_float("sinc", self, |b, x| b.unary(Pw::Sinc, x))
     }
 
     /// The entropy −x · log(x): 0 at 0, −∞ below.
-    #[track_caller]
     pub fn entr(&self) -> Tensor {
         of_float("entr", self, |b, x| {
             let product = b.binary(Pw::Xlogy, x, x)?;
@@ -69,7 +65,6 @@ impl Tensor {
     }
 
     /// The standard normal distribution function, erfc(−x / √2) / 2.
-    #[track_caller]
     pub fn ndtr(&self) -> Tensor {
         of_float("ndtr", self, |b, x| {
             let scaled = b.with(Pw::Mul, x, -FRAC_1_SQRT_2)?;
@@ -80,15 +75,12 @@ impl Tensor {
 
     /// log(x / (1 − x)), the inverse of [`Tensor::sigmoid`]. [`Tensor::logit_with`] clamps x to `eps..=1 − eps`
     /// first.
-    #[track_caller]
     pub fn logit(&self) -> Tensor {
         self.logit_with(None)
     }
 
     /// [`Tensor::logit`] of x clamped to `eps..=1 − eps`.
-    #[track_caller]
     pub fn logit_with(&self, eps: impl Into<Option<f64>>) -> Tensor {
-        let eps = eps.into();
         of_float("logit", self, |b, x| {
             let mut x = x.clone();
             if let Some(eps) = eps.filter(|eps| *eps >= 0.0) {
@@ -106,9 +98,7 @@ impl Tensor {
 
     /// The logarithm of the multivariate gamma function of dimension p, for x > (p − 1) / 2:
     /// `p (p − 1) / 4 · log π + Σ log Γ(x − j / 2)` over j < p.
-    #[track_caller]
     pub fn mvlgamma(&self, p: impl Into<Int>) -> Tensor {
-        let p = p.into().0;
         of_float("mvlgamma", self, |b, x| {
             ensure!(
                 (1..=1024).contains(&p),
@@ -125,10 +115,9 @@ impl Tensor {
     }
 
     /// The power in f64, for any dtypes.
-    #[track_caller]
     pub fn float_power<'a>(&self, exponent: impl Into<Other<'a>>) -> Tensor {
         let base = self.to_dtype(DType::F64);
-        match exponent.into() {
+        match exponent {
             Other::Tensor(t) => {
                 let t = t.to_dtype(DType::F64);
                 binary("float_power", Pw::Pow, Rule::Plain, &base, (&t).into())

@@ -50,9 +50,8 @@ impl Tensor {
     /// assert_eq!(x.i(x.gt(8)).to_vec::<i64>()?, [9, 10, 11]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn i(&self, items: impl Indices) -> Tensor {
-        subscript(self, items.into_indices())
+        subscript(self, items)
     }
 }
 

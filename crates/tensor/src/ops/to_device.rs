@@ -31,7 +31,6 @@ impl Tensor {
     /// println!("{}", x.matmul(&x).sum(()));
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn to(&self, device: Device) -> Tensor {
         if self.error().is_some() || self.handle.node.device == Some(device) {
             return self.clone();

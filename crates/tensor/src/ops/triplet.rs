@@ -5,7 +5,7 @@ use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{SOURCE, compose};
 use crate::{Pairwise, Reduction, Tensor, on_behalf_of_caller};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -57,22 +57,18 @@ impl Settings for TripletMarginWithDistance {
 impl Tensor {
     /// `max(0, margin + d(anchor, positive) − d(anchor, negative))` with this tensor as the anchor and
     /// the distance of [`Tensor::pairwise_distance`]; the margin is 1.
-    #[track_caller]
     pub fn triplet_margin_loss(&self, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
         self.triplet_margin_loss_with(positive, negative, TripletMargin::new())
     }
 
     /// [`Tensor::triplet_margin_loss`] with another margin, norm or reduction.
     #[autocast]
-    #[track_caller]
     pub fn triplet_margin_loss_with(
         &self,
         positive: impl AsTensor,
         negative: impl AsTensor,
         options: TripletMargin,
     ) -> Tensor {
-        let positive: &Tensor = &positive.as_tensor();
-        let negative: &Tensor = &negative.as_tensor();
         let ranks = compose("triplet_margin_loss", &[self, positive, negative], |_| {
             ensure!(
                 self.ndim() == positive.ndim() && self.ndim() == negative.ndim(),
@@ -99,21 +95,17 @@ impl Tensor {
     }
 
     /// [`Tensor::triplet_margin_loss`] with any distance.
-    #[track_caller]
     pub fn triplet_margin_with_distance_loss(
         &self,
         positive: impl AsTensor,
         negative: impl AsTensor,
         distance: impl Fn(&Tensor, &Tensor) -> Tensor,
     ) -> Tensor {
-        let positive: &Tensor = &positive.as_tensor();
-        let negative: &Tensor = &negative.as_tensor();
         let options = TripletMarginWithDistance::new();
         self.triplet_margin_with_distance_loss_with(positive, negative, distance, options)
     }
 
     /// [`Tensor::triplet_margin_with_distance_loss`] with another margin or reduction.
-    #[track_caller]
     pub fn triplet_margin_with_distance_loss_with(
         &self,
         positive: impl AsTensor,
@@ -121,8 +113,6 @@ impl Tensor {
         distance: impl Fn(&Tensor, &Tensor) -> Tensor,
         options: TripletMarginWithDistance,
     ) -> Tensor {
-        let positive: &Tensor = &positive.as_tensor();
-        let negative: &Tensor = &negative.as_tensor();
         let margin = options.margin;
         let mut distances = vec![distance(self, positive), distance(self, negative)];
         if options.swap {

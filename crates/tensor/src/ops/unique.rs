@@ -27,16 +27,14 @@ impl Tensor {
     /// assert_eq!(counts.to_vec::<i64>()?, [1, 2]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn unique(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
-        distinct("unique", self, dim.into(), true)
+        distinct("unique", self, dim, true)
     }
 
     /// The first of each run of equal elements or, along a dim, of equal slices. Then the run that each is in (i64),
     /// and the lengths of the runs (i64).
-    #[track_caller]
     pub fn unique_consecutive(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
-        distinct("unique_consecutive", self, dim.into(), false)
+        distinct("unique_consecutive", self, dim, false)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{Dim, numel};
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Shape, ensure};
 
 macro_rules! unpools {
@@ -17,10 +17,8 @@ macro_rules! unpools {
         impl Tensor {
             $($(#[$doc])*
             #[autocast]
-            #[track_caller]
             pub fn $name(&self, indices: impl AsTensor, windows: impl Into<Unpool>) -> Tensor {
-                let indices: &Tensor = &indices.as_tensor();
-                unpool(stringify!($name), $spatial, self, indices, &windows.into())
+                unpool(stringify!($name), $spatial, self, indices, &windows)
             })*
         }
     };

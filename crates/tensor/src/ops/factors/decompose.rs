@@ -7,7 +7,7 @@ use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::linalg::{least, parts, permutation, unit_lower};
 use kiln_ir::{Builder, OpError, Pw};
 
@@ -37,14 +37,12 @@ impl Tensor {
     /// The lower triangular L of `A = L Lᵀ`. Only the lower triangle of A is read.
     ///
     /// Reading the result is an error if a matrix is not positive-definite.
-    #[track_caller]
     pub fn cholesky(&self) -> Tensor {
         self.cholesky_with(Triangle::Lower)
     }
 
     /// [`Tensor::cholesky`], or the upper triangular U of `A = Uᵀ U` from the upper triangle of A.
     #[autocast]
-    #[track_caller]
     pub fn cholesky_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.cholesky", [self], |b, [a]| {
             if triangle == Triangle::Lower {
@@ -58,16 +56,13 @@ impl Tensor {
     }
 
     /// The solution X of `A X = B` for this B `[.., n, k]` and the lower Cholesky factor of A.
-    #[track_caller]
     pub fn cholesky_solve(&self, factor: impl AsTensor) -> Tensor {
         self.cholesky_solve_with(factor, Triangle::Lower)
     }
 
     /// [`Tensor::cholesky_solve`] with a factor in this triangle.
     #[autocast]
-    #[track_caller]
     pub fn cholesky_solve_with(&self, factor: impl AsTensor, triangle: Triangle) -> Tensor {
-        let factor: &Tensor = &factor.as_tensor();
         one_on_host("cholesky_solve", [self, factor], |b, [x, l]| {
             square(l)?;
             let [l, x] = super::broadcast_batches(b, l, x)?;
@@ -76,14 +71,12 @@ impl Tensor {
     }
 
     /// The inverse of the matrices whose lower Cholesky factor this is.
-    #[track_caller]
     pub fn cholesky_inverse(&self) -> Tensor {
         self.cholesky_inverse_with(Triangle::Lower)
     }
 
     /// [`Tensor::cholesky_inverse`] of a factor in this triangle.
     #[autocast]
-    #[track_caller]
     pub fn cholesky_inverse_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("cholesky_inverse", [self], |b, [l]| {
             square(l)?;
@@ -97,16 +90,14 @@ impl Tensor {
 
     /// `A = Q R` with a reduced Q with orthonormal columns and an upper triangular R. The derivative needs the first
     /// k columns of A to be independent, and a reduced Q if there are more rows than columns.
-    #[track_caller]
     pub fn qr(&self) -> (Tensor, Tensor) {
         self.qr_with(QrMode::Reduced)
     }
 
     /// [`Tensor::qr`] in this mode.
     #[autocast]
-    #[track_caller]
     pub fn qr_with(&self, mode: QrMode) -> (Tensor, Tensor) {
-        let [q, r] = on_host("linalg.qr", [self], |b, [a]| {
+        on_host("linalg.qr", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
             let (op, k) = match mode {
                 QrMode::Complete => (Routine::QrComplete, m.clone()),
@@ -120,15 +111,14 @@ impl Tensor {
             }
             let [q, r] = [0, 1].map(|i| found[i].clone());
             Ok([q, r])
-        });
-        (q, r)
+        })
+        .into()
     }
 
     /// `A = P L U` with a permutation P, a lower triangular L with ones on the diagonal, and an upper triangular U,
     /// for matrices of any shape.
-    #[track_caller]
     pub fn lu(&self) -> (Tensor, Tensor, Tensor) {
-        let [p, l, u] = on_host("linalg.lu", [self], |b, [a]| {
+        on_host("linalg.lu", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
             let k = least(&m, &n)?;
             let (lu, pivots) = factored(b, a)?;
@@ -139,26 +129,22 @@ impl Tensor {
             let u = b.narrow(&lu, last - 1, 0i64, k)?;
             let u = triangle(b, &u, 0, Pw::Ge)?;
             Ok([p, l, u])
-        });
-        (p, l, u)
+        })
+        .into()
     }
 
     /// L, without its ones, and U of [`Tensor::lu`] in one matrix, and the i32 pivots `[.., k]`: at step i, rows i
     /// and `pivot − 1` were swapped. Singular matrices are factored too.
-    #[track_caller]
     pub fn lu_factor(&self) -> (Tensor, Tensor) {
-        let [lu, pivots] = on_host("linalg.lu_factor", [self], |b, [a]| {
+        on_host("linalg.lu_factor", [self], |b, [a]| {
             let (lu, pivots) = factored(b, a)?;
             Ok([lu, pivots])
-        });
-        (lu, pivots)
+        })
+        .into()
     }
 
     /// The solution X of `A X = B` with this `L U` and the pivots of [`Tensor::lu_factor`].
-    #[track_caller]
     pub fn lu_solve(&self, pivots: impl AsTensor, other: impl AsTensor) -> Tensor {
-        let pivots: &Tensor = &pivots.as_tensor();
-        let other: &Tensor = &other.as_tensor();
         one_on_host(
             "linalg.lu_solve",
             [self, pivots, other],

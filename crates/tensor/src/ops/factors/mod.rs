@@ -16,7 +16,7 @@ use crate::{Device, Tensor};
 use kiln_base::linalg::Routine;
 use kiln_base::{DType, Dim};
 use kiln_ir::linalg::{apply, matrices};
-use kiln_ir::{Builder, OpError, Shape, broadcast_shapes, ensure};
+use kiln_ir::{Builder, OpError, Shape, ensure};
 
 /// Records `f` on the host: moves the operands there and the results back. An error gives poisoned tensors.
 #[track_caller]
@@ -93,13 +93,7 @@ fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
 /// Broadcasts both to the same batch dims.
 fn broadcast_batches(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpError> {
     let ((left, ..), (right, ..)) = (sizes(x)?, sizes(y)?);
-    let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
-        OpError(format!(
-            "the batch dims of {} and {} do not broadcast",
-            x.fact(),
-            y.fact()
-        ))
-    })?;
+    let batch = crate::ops::matmul::common_batch((x, &left), (y, &right))?;
     let mut stretched = |t: &Tensor| {
         let mut shape = batch.clone();
         shape.extend(t.dims()[t.ndim() - 2..].iter().cloned());

@@ -9,7 +9,7 @@ use crate::options::options;
 use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::linalg::Routine;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::linalg::least;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -38,24 +38,20 @@ options! {
 impl Tensor {
     /// The inverse of square matrices. Reading the result is an error if one is singular.
     #[autocast]
-    #[track_caller]
     pub fn inv(&self) -> Tensor {
         one_on_host("linalg.inv", [self], |b, [a]| inverse(b, a))
     }
 
     /// The solution X of `A X = B`. B is a vector `[n]` (or one for each matrix of A) or matrices whose batch dims
     /// broadcast with A's. Reading the result is an error if A is singular.
-    #[track_caller]
     pub fn solve(&self, other: impl AsTensor) -> Tensor {
         self.solve_with(other, Solve::new())
     }
 
     /// [`Tensor::solve`] with A on either side.
     #[autocast]
-    #[track_caller]
     pub fn solve_with(&self, other: impl AsTensor, options: Solve) -> Tensor {
         let left = options.left;
-        let other: &Tensor = &other.as_tensor();
         one_on_host("linalg.solve", [self, other], |b, [a, x]| {
             square(a)?;
             let vector =
@@ -88,14 +84,11 @@ impl Tensor {
     /// assert_eq!(a.solve_triangular(&b, options).to_vec::<f64>()?, [2.0, 3.0]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[track_caller]
     pub fn solve_triangular(
         &self,
         other: impl AsTensor,
         options: impl Into<SolveTriangular>,
     ) -> Tensor {
-        let other: &Tensor = &other.as_tensor();
-        let options = options.into();
         let upper = options.triangle == Triangle::Upper;
         one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
             square(a)?;
@@ -113,7 +106,6 @@ impl Tensor {
 
     /// The determinant of square matrices, `[..]`. At singular matrices it also has a first and a second derivative;
     /// elsewhere it has further ones.
-    #[track_caller]
     pub fn det(&self) -> Tensor {
         one_on_host("linalg.det", [self], |b, [a]| {
             routine(b, Routine::Determinant, &[a])
@@ -121,20 +113,18 @@ impl Tensor {
     }
 
     /// The sign of the determinant (0 for a singular matrix) and the natural logarithm of its absolute value (−∞).
-    #[track_caller]
     pub fn slogdet(&self) -> (Tensor, Tensor) {
-        let [sign, log] = on_host("linalg.slogdet", [self], |b, [a]| {
+        on_host("linalg.slogdet", [self], |b, [a]| {
             let both = routine(b, Routine::SignAndLog, &[a])?;
             let last = both.ndim() - 1;
             let sign = b.narrow(&both, last, 0i64, 1i64)?;
             let log = b.narrow(&both, last, 1i64, 1i64)?;
             Ok([b.squeeze(&sign, &[last])?, b.squeeze(&log, &[last])?])
-        });
-        (sign, log)
+        })
+        .into()
     }
 
     /// The natural logarithm of the determinant; NaN where the determinant is negative.
-    #[track_caller]
     pub fn logdet(&self) -> Tensor {
         one_on_host("logdet", [self], |b, [a]| {
             let both = routine(b, Routine::SignAndLog, &[a])?;
@@ -148,13 +138,11 @@ impl Tensor {
     }
 
     /// The Moore-Penrose pseudo-inverse `[.., n, m]`; see [`Rank`] for the singular values that are treated as 0.
-    #[track_caller]
     pub fn pinv(&self) -> Tensor {
         self.pinv_with(Rank::new())
     }
 
     /// [`Tensor::pinv`] with other tolerances.
-    #[track_caller]
     pub fn pinv_with(&self, options: Rank) -> Tensor {
         one_on_host("linalg.pinv", [self], |b, [a]| {
             let a = symmetric_if(options.hermitian, b, a)?;
@@ -167,51 +155,45 @@ impl Tensor {
     /// rank of A and its singular values. Singular values of at most `rcond · largest` are treated as 0; the default
     /// `rcond` is `max(m, n) ε`. Residuals are empty, `[0]`, unless A has more rows than columns; they are also given
     /// for a matrix without full rank.
-    #[track_caller]
     pub fn lstsq(&self, other: impl AsTensor) -> (Tensor, Tensor, Tensor, Tensor) {
         self.lstsq_with(other, Cutoff::Default)
     }
 
     /// [`Tensor::lstsq`] with another `rcond`.
     #[autocast]
-    #[track_caller]
     pub fn lstsq_with(
         &self,
         other: impl AsTensor,
         rcond: impl Into<Cutoff>,
     ) -> (Tensor, Tensor, Tensor, Tensor) {
-        let rcond = rcond.into();
-        let other: &Tensor = &other.as_tensor();
-        let [x, residuals, rank, values] =
-            on_host("linalg.lstsq", [self, other], |b, [a, other]| {
-                let (_, m, n) = sizes(a)?;
-                let vector =
-                    other.ndim() + 1 == a.ndim() && other.dims() == &a.dims()[..a.ndim() - 1];
-                let right = match vector {
-                    true => b.unsqueeze(other, other.ndim())?,
-                    false => other.clone(),
-                };
-                let [atol, rtol] = tolerances(b, a, &Cutoff::Default, &rcond)?;
-                let inverse = routine(b, Routine::PseudoInverse, &[a, &atol, &rtol])?;
-                let x = matmul(b, &inverse, &right)?;
-                let residuals = match least(&m, &n)? == m {
-                    true => b.full(0.0, a.dtype(), &[kiln_base::Dim::ZERO])?,
-                    false => {
-                        let y = matmul(b, a, &x)?;
-                        let off = b.binary(Pw::Sub, &y, &right)?;
-                        let square = b.unary(Pw::Square, &off)?;
-                        b.sum(&square, &[square.ndim() - 2], false)?
-                    }
-                };
-                let values = super::singular_values(b, a)?;
-                let rank = super::spectrum::rank(b, &values, &atol, &rtol)?;
-                let x = match vector {
-                    true => b.squeeze(&x, &[x.ndim() - 1])?,
-                    false => x,
-                };
-                Ok([x, residuals, rank, values])
-            });
-        (x, residuals, rank, values)
+        on_host("linalg.lstsq", [self, other], |b, [a, other]| {
+            let (_, m, n) = sizes(a)?;
+            let vector = other.ndim() + 1 == a.ndim() && other.dims() == &a.dims()[..a.ndim() - 1];
+            let right = match vector {
+                true => b.unsqueeze(other, other.ndim())?,
+                false => other.clone(),
+            };
+            let [atol, rtol] = tolerances(b, a, &Cutoff::Default, &rcond)?;
+            let inverse = routine(b, Routine::PseudoInverse, &[a, &atol, &rtol])?;
+            let x = matmul(b, &inverse, &right)?;
+            let residuals = match least(&m, &n)? == m {
+                true => b.full(0.0, a.dtype(), &[kiln_base::Dim::ZERO])?,
+                false => {
+                    let y = matmul(b, a, &x)?;
+                    let off = b.binary(Pw::Sub, &y, &right)?;
+                    let square = b.unary(Pw::Square, &off)?;
+                    b.sum(&square, &[square.ndim() - 2], false)?
+                }
+            };
+            let values = super::singular_values(b, a)?;
+            let rank = super::spectrum::rank(b, &values, &atol, &rtol)?;
+            let x = match vector {
+                true => b.squeeze(&x, &[x.ndim() - 1])?,
+                false => x,
+            };
+            Ok([x, residuals, rank, values])
+        })
+        .into()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{DType, MatrixNorm, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
-use kiln_derive::{autocast, on_cells};
+use kiln_derive::on_cells;
 use kiln_ir::linalg::{least, parts};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
@@ -80,16 +80,14 @@ impl Tensor {
     /// meaningless.
     ///
     /// Reading the result is an error if a matrix holds NaN or an infinity.
-    #[track_caller]
     pub fn svd(&self) -> (Tensor, Tensor, Tensor) {
         self.svd_with(Svd::new())
     }
 
     /// [`Tensor::svd`], which can omit the vectors without singular values.
     #[autocast]
-    #[track_caller]
     pub fn svd_with(&self, options: Svd) -> (Tensor, Tensor, Tensor) {
-        let [u, s, v] = on_host("linalg.svd", [self], |b, [a]| {
+        on_host("linalg.svd", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
             let k = least(&m, &n)?;
             let (op, rows, columns) = match options.full_matrices {
@@ -100,13 +98,12 @@ impl Tensor {
             let shapes: [&[Dim]; 3] = [&[m, rows], &[k], &[columns, n]];
             let found = parts(b, &packed, &shapes)?;
             Ok([0, 1, 2].map(|i| found[i].clone()))
-        });
-        (u, s, v)
+        })
+        .into()
     }
 
     /// The singular values alone, descending. Their derivative is also right for equal ones.
     #[autocast]
-    #[track_caller]
     pub fn svdvals(&self) -> Tensor {
         one_on_host("linalg.svdvals", [self], |b, [a]| {
             super::singular_values(b, a)
@@ -118,35 +115,31 @@ impl Tensor {
     /// depends on them is meaningless.
     ///
     /// Reading the result is an error if that triangle holds NaN or an infinity.
-    #[track_caller]
     pub fn eigh(&self) -> (Tensor, Tensor) {
         self.eigh_with(Triangle::Lower)
     }
 
     /// [`Tensor::eigh`] from this triangle.
     #[autocast]
-    #[track_caller]
     pub fn eigh_with(&self, triangle: Triangle) -> (Tensor, Tensor) {
-        let [l, v] = on_host("linalg.eigh", [self], |b, [a]| {
+        on_host("linalg.eigh", [self], |b, [a]| {
             let (_, n) = square(a)?;
             let a = transposed(b, a, triangle)?;
             let packed = routine(b, Routine::Eigh, &[&a])?;
             let shapes: [&[Dim]; 2] = [std::slice::from_ref(&n), &[n.clone(), n.clone()]];
             let found = parts(b, &packed, &shapes)?;
             Ok([0, 1].map(|i| found[i].clone()))
-        });
-        (l, v)
+        })
+        .into()
     }
 
     /// The eigenvalues of [`Tensor::eigh`] alone.
-    #[track_caller]
     pub fn eigvalsh(&self) -> Tensor {
         self.eigvalsh_with(Triangle::Lower)
     }
 
     /// [`Tensor::eigvalsh`] from this triangle.
     #[autocast]
-    #[track_caller]
     pub fn eigvalsh_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.eigvalsh", [self], |b, [a]| {
             square(a)?;
@@ -156,14 +149,12 @@ impl Tensor {
     }
 
     /// The number of singular values that are not treated as 0, as i64; see [`Rank`].
-    #[track_caller]
     pub fn matrix_rank(&self) -> Tensor {
         self.matrix_rank_with(Rank::new())
     }
 
     /// [`Tensor::matrix_rank`] with other tolerances.
     #[autocast]
-    #[track_caller]
     pub fn matrix_rank_with(&self, options: Rank) -> Tensor {
         one_on_host("linalg.matrix_rank", [self], |b, [a]| {
             let a = symmetric_if(options.hermitian, b, a)?;
@@ -177,9 +168,7 @@ impl Tensor {
     /// singular values, for matrices of any shape; for other norms matrices must be square, and a singular one gives
     /// infinity. PyTorch's default is 2.
     #[autocast]
-    #[track_caller]
     pub fn cond(&self, p: impl Into<MatrixNorm>) -> Tensor {
-        let p = p.into();
         one_on_host("linalg.cond", [self], |b, [a]| {
             let (batch, m, n) = sizes(a)?;
             if m.is(0) || n.is(0) {
