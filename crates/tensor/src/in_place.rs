@@ -7,180 +7,11 @@ use crate::{
 use kiln_base::Loc;
 use std::panic::Location;
 
-macro_rules! arithmetic {
-    ($($(#[$doc:meta])* $name:ident = $op:ident;)*) => {
-        /// Arithmetic on the value of the cell, under PyTorch's in-place names. Each is an assignment: snapshots
-        /// don't change. The result is cast to the cell's dtype and must have its shape; a float result of an integer
-        /// cell is an error.
-        impl Var {
-            $($(#[$doc])*
-            ///
-            /// # Errors
-            /// If the operation is invalid or its result doesn't fit; the cell then keeps its value.
-            #[track_caller]
-            pub fn $name<'a>(&self, other: impl Into<Other<'a>>) -> Result<()> {
-                let result = self.get().detach().$op(other);
-                self.hold(stringify!($name), &result)
-            })*
-        }
-    };
-}
-
-arithmetic! {
-    /// Adds: PyTorch's `x.add_(other)` or `x += other`.
-    ///
-    /// ```
-    /// use kiln_tensor::{Tensor, Var};
-    /// let weight = Var::new(&Tensor::from([1.0f32, 2.0]))?;
-    /// let gradient = Tensor::from([0.5f32, 1.0]);
-    /// weight.sub_(gradient * 0.1)?;
-    /// assert_eq!(weight.get().to_vec::<f32>()?, [0.95, 1.9]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    add_ = add;
-    /// Subtracts: PyTorch's `x.sub_(other)` or `x -= other`.
-    sub_ = sub;
-    /// Multiplies: PyTorch's `x.mul_(other)` or `x *= other`.
-    mul_ = mul;
-    /// Divides: PyTorch's `x.div_(other)` or `x /= other`.
-    div_ = div;
-    /// [`Tensor::true_divide`].
-    true_divide_ = true_divide;
-    /// [`Tensor::floor_divide`].
-    floor_divide_ = floor_divide;
-    /// [`Tensor::fmod`].
-    fmod_ = fmod;
-    /// [`Tensor::remainder`].
-    remainder_ = remainder;
-    /// [`Tensor::pow`].
-    pow_ = pow;
-    /// [`Tensor::float_power`].
-    float_power_ = float_power;
-    /// [`Tensor::copysign`].
-    copysign_ = copysign;
-    /// [`Tensor::atan2`].
-    atan2_ = atan2;
-    /// [`Tensor::hypot`].
-    hypot_ = hypot;
-    /// [`Tensor::xlogy`].
-    xlogy_ = xlogy;
-    /// [`Tensor::gcd`].
-    gcd_ = gcd;
-    /// [`Tensor::lcm`].
-    lcm_ = lcm;
-    /// [`Tensor::eq`].
-    eq_ = eq;
-    /// [`Tensor::ne`].
-    ne_ = ne;
-    /// [`Tensor::lt`].
-    lt_ = lt;
-    /// [`Tensor::le`].
-    le_ = le;
-    /// [`Tensor::gt`].
-    gt_ = gt;
-    /// [`Tensor::ge`].
-    ge_ = ge;
-    /// [`Tensor::clamp_min`].
-    clamp_min_ = clamp_min;
-    /// [`Tensor::clamp_max`].
-    clamp_max_ = clamp_max;
-    /// [`Tensor::bitwise_and`].
-    bitwise_and_ = bitwise_and;
-    /// [`Tensor::bitwise_or`].
-    bitwise_or_ = bitwise_or;
-    /// [`Tensor::bitwise_xor`].
-    bitwise_xor_ = bitwise_xor;
-    /// [`Tensor::bitwise_left_shift`].
-    bitwise_left_shift_ = bitwise_left_shift;
-    /// [`Tensor::bitwise_right_shift`].
-    bitwise_right_shift_ = bitwise_right_shift;
-    /// [`Tensor::logical_and`].
-    logical_and_ = logical_and;
-    /// [`Tensor::logical_or`].
-    logical_or_ = logical_or;
-    /// [`Tensor::logical_xor`].
-    logical_xor_ = logical_xor;
-}
-
-macro_rules! of_one {
-    ($($name:ident = $op:ident;)*) => {
-        /// Functions of the value of the cell, under PyTorch's in-place names: assignments like those of the
-        /// arithmetic above.
-        impl Var {
-            $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
-            ///
-            /// # Errors
-            /// If the operation is invalid or its result doesn't fit; the cell then keeps its value.
-            #[track_caller]
-            pub fn $name(&self) -> Result<()> {
-                self.hold(stringify!($name), &self.get().detach().$op())
-            })*
-        }
-    };
-}
-
-of_one! {
-    neg_ = neg;
-    abs_ = abs;
-    sign_ = sign;
-    sqrt_ = sqrt;
-    rsqrt_ = rsqrt;
-    reciprocal_ = reciprocal;
-    square_ = square;
-    exp_ = exp;
-    exp2_ = exp2;
-    expm1_ = expm1;
-    log_ = log;
-    log2_ = log2;
-    log10_ = log10;
-    log1p_ = log1p;
-    sin_ = sin;
-    cos_ = cos;
-    tan_ = tan;
-    asin_ = asin;
-    acos_ = acos;
-    atan_ = atan;
-    sinh_ = sinh;
-    cosh_ = cosh;
-    tanh_ = tanh;
-    asinh_ = asinh;
-    acosh_ = acosh;
-    atanh_ = atanh;
-    erf_ = erf;
-    erfc_ = erfc;
-    erfinv_ = erfinv;
-    lgamma_ = lgamma;
-    digamma_ = digamma;
-    i0_ = i0;
-    sinc_ = sinc;
-    logit_ = logit;
-    nan_to_num_ = nan_to_num;
-    floor_ = floor;
-    ceil_ = ceil;
-    round_ = round;
-    trunc_ = trunc;
-    sigmoid_ = sigmoid;
-    relu_ = relu;
-    relu6_ = relu6;
-    silu_ = silu;
-    hardsigmoid_ = hardsigmoid;
-    hardswish_ = hardswish;
-    selu_ = selu;
-    elu_ = elu;
-    celu_ = celu;
-    mish_ = mish;
-    hardtanh_ = hardtanh;
-    leaky_relu_ = leaky_relu;
-    logical_not_ = logical_not;
-    bitwise_not_ = bitwise_not;
-    tril_ = tril;
-    triu_ = triu;
-}
-
-macro_rules! with_arguments {
-    ($($name:ident = $op:ident($($arg:ident: $type:ty),*);)*) => {
-        /// Further operations under PyTorch's in-place names. If the result has another shape, the assignment is an
-        /// error.
+macro_rules! in_place {
+    ($($(#[$doc:meta])* $name:ident = $op:ident($($arg:ident: $type:ty),*);)*) => {
+        /// Operations on the value of the cell, under PyTorch's in-place names. Each is an assignment: snapshots don't
+        /// change. The result is cast to the cell's dtype and must have its shape; a float result of an integer cell is
+        /// an error.
         ///
         /// ```
         /// use kiln_tensor::{Factors, Tensor, Var};
@@ -194,6 +25,8 @@ macro_rules! with_arguments {
         impl Var {
             $(#[doc = concat!("[`Tensor::", stringify!($op), "`].")]
             ///
+            $(#[$doc])*
+            ///
             /// # Errors
             /// If the operation is invalid or its result doesn't fit; the cell then keeps its value.
             #[track_caller]
@@ -205,7 +38,107 @@ macro_rules! with_arguments {
     };
 }
 
-with_arguments! {
+in_place! {
+    /// PyTorch's `x.add_(other)` or `x += other`.
+    ///
+    /// ```
+    /// use kiln_tensor::{Tensor, Var};
+    /// let weight = Var::new(&Tensor::from([1.0f32, 2.0]))?;
+    /// let gradient = Tensor::from([0.5f32, 1.0]);
+    /// weight.sub_(gradient * 0.1)?;
+    /// assert_eq!(weight.get().to_vec::<f32>()?, [0.95, 1.9]);
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    add_ = add(other: impl Into<Other<'a>>);
+    /// PyTorch's `x.sub_(other)` or `x -= other`.
+    sub_ = sub(other: impl Into<Other<'a>>);
+    /// PyTorch's `x.mul_(other)` or `x *= other`.
+    mul_ = mul(other: impl Into<Other<'a>>);
+    /// PyTorch's `x.div_(other)` or `x /= other`.
+    div_ = div(other: impl Into<Other<'a>>);
+    true_divide_ = true_divide(other: impl Into<Other<'a>>);
+    floor_divide_ = floor_divide(other: impl Into<Other<'a>>);
+    fmod_ = fmod(other: impl Into<Other<'a>>);
+    remainder_ = remainder(other: impl Into<Other<'a>>);
+    pow_ = pow(other: impl Into<Other<'a>>);
+    float_power_ = float_power(other: impl Into<Other<'a>>);
+    copysign_ = copysign(other: impl Into<Other<'a>>);
+    atan2_ = atan2(other: impl Into<Other<'a>>);
+    hypot_ = hypot(other: impl Into<Other<'a>>);
+    xlogy_ = xlogy(other: impl Into<Other<'a>>);
+    gcd_ = gcd(other: impl Into<Other<'a>>);
+    lcm_ = lcm(other: impl Into<Other<'a>>);
+    eq_ = eq(other: impl Into<Other<'a>>);
+    ne_ = ne(other: impl Into<Other<'a>>);
+    lt_ = lt(other: impl Into<Other<'a>>);
+    le_ = le(other: impl Into<Other<'a>>);
+    gt_ = gt(other: impl Into<Other<'a>>);
+    ge_ = ge(other: impl Into<Other<'a>>);
+    clamp_min_ = clamp_min(other: impl Into<Other<'a>>);
+    clamp_max_ = clamp_max(other: impl Into<Other<'a>>);
+    bitwise_and_ = bitwise_and(other: impl Into<Other<'a>>);
+    bitwise_or_ = bitwise_or(other: impl Into<Other<'a>>);
+    bitwise_xor_ = bitwise_xor(other: impl Into<Other<'a>>);
+    bitwise_left_shift_ = bitwise_left_shift(other: impl Into<Other<'a>>);
+    bitwise_right_shift_ = bitwise_right_shift(other: impl Into<Other<'a>>);
+    logical_and_ = logical_and(other: impl Into<Other<'a>>);
+    logical_or_ = logical_or(other: impl Into<Other<'a>>);
+    logical_xor_ = logical_xor(other: impl Into<Other<'a>>);
+    neg_ = neg();
+    abs_ = abs();
+    sign_ = sign();
+    sqrt_ = sqrt();
+    rsqrt_ = rsqrt();
+    reciprocal_ = reciprocal();
+    square_ = square();
+    exp_ = exp();
+    exp2_ = exp2();
+    expm1_ = expm1();
+    log_ = log();
+    log2_ = log2();
+    log10_ = log10();
+    log1p_ = log1p();
+    sin_ = sin();
+    cos_ = cos();
+    tan_ = tan();
+    asin_ = asin();
+    acos_ = acos();
+    atan_ = atan();
+    sinh_ = sinh();
+    cosh_ = cosh();
+    tanh_ = tanh();
+    asinh_ = asinh();
+    acosh_ = acosh();
+    atanh_ = atanh();
+    erf_ = erf();
+    erfc_ = erfc();
+    erfinv_ = erfinv();
+    lgamma_ = lgamma();
+    digamma_ = digamma();
+    i0_ = i0();
+    sinc_ = sinc();
+    logit_ = logit();
+    nan_to_num_ = nan_to_num();
+    floor_ = floor();
+    ceil_ = ceil();
+    round_ = round();
+    trunc_ = trunc();
+    sigmoid_ = sigmoid();
+    relu_ = relu();
+    relu6_ = relu6();
+    silu_ = silu();
+    hardsigmoid_ = hardsigmoid();
+    hardswish_ = hardswish();
+    selu_ = selu();
+    elu_ = elu();
+    celu_ = celu();
+    mish_ = mish();
+    hardtanh_ = hardtanh();
+    leaky_relu_ = leaky_relu();
+    logical_not_ = logical_not();
+    bitwise_not_ = bitwise_not();
+    tril_ = tril();
+    triu_ = triu();
     tril_with_ = tril_with(diagonal: impl Into<Int>);
     triu_with_ = triu_with(diagonal: impl Into<Int>);
     cumsum_ = cumsum(dim: impl Into<DimArg>);
