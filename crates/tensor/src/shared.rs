@@ -1,7 +1,7 @@
 //! Cells whose values are in memory that several processes have.
 
+use crate::var::outside_compile;
 use crate::{Device, Error, ErrorKind, Result, Var};
-use kiln_lazy::scope;
 use std::panic::Location;
 
 impl Var {
@@ -36,16 +36,11 @@ impl Var {
     #[track_caller]
     pub fn share_memory_(&self) -> Result<()> {
         let loc = Location::caller();
-        let wrong =
-            |message: String| Err(Error::new(ErrorKind::Value, "share_memory_", message, loc));
+        let wrong = |text: String| Err(Error::new(ErrorKind::Value, "share_memory_", text, loc));
         if self.is_shared() {
             return Ok(());
         }
-        if scope::is_recording() {
-            return wrong(
-                "a Var can't be moved while recording inside compile; share it before".into(),
-            );
-        }
+        outside_compile("share_memory_", "shared", "share")?;
         if self.device() != Device::Cpu {
             let text = format!(
                 "memory of {} can't be shared: move the Var to the CPU",

@@ -8,7 +8,7 @@ use kiln_base::Dim;
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
 use kiln_lazy::grad::edge::Edge;
-use kiln_lazy::{body, given, scope};
+use kiln_lazy::{Handle, body, given, scope};
 use kiln_runtime::memory::Category;
 use std::any::Any;
 use std::panic::Location;
@@ -61,21 +61,13 @@ impl Var {
 
     #[track_caller]
     fn with_role(value: &Tensor, role: Role) -> Result<Var> {
-        let loc = Location::caller();
         value.shape()?;
         value.handle.settled()?;
-        if scope::is_recording() {
-            return Err(Error::new(
-                ErrorKind::ReadWhileCompiling,
-                "Var::new",
-                "a Var can't be made while recording inside compile; make it before",
-                loc,
-            ));
-        }
+        outside_compile("Var::new", "made", "make")?;
         let var = Var {
             cell: Cell::new(&value.handle, role),
         };
-        var.cell.hold(&value.handle, loc);
+        var.cell.hold(&value.handle, Location::caller());
         Ok(var)
     }
 
@@ -257,18 +249,10 @@ impl Var {
     /// `compile`, cells can't be moved.
     #[track_caller]
     pub fn to_(&self, device: Device) -> Result<()> {
-        let loc = Location::caller();
         if self.device() == device {
             return Ok(());
         }
-        if scope::is_recording() {
-            return Err(Error::new(
-                ErrorKind::ReadWhileCompiling,
-                "to_",
-                "a Var can't be moved while recording inside compile; move it before",
-                loc,
-            ));
-        }
+        outside_compile("to_", "moved", "move")?;
         if self.source().is_some() {
             self.cell.leaf.device.set(device);
             return Ok(());
@@ -280,13 +264,10 @@ impl Var {
         }
         let value = self.get().detach().to(device);
         value.check()?;
-        let grad = self.grad().map(|g| g.to(device));
-        if let Some(grad) = &grad {
-            grad.check()?;
-        }
+        let grad = self.checked_grad(|g| g.to(device))?;
         self.cell.leaf.device.set(device);
-        self.cell.leaf.set_grad(grad.map(|g| g.handle));
-        self.cell.hold(&value.handle, loc);
+        self.cell.leaf.set_grad(grad);
+        self.cell.hold(&value.handle, Location::caller());
         Ok(())
     }
 
@@ -306,23 +287,14 @@ impl Var {
     /// stays as it is. Inside `compile`, cells can't be cast.
     #[track_caller]
     pub fn to_dtype_(&self, dtype: DType) -> Result<()> {
-        let loc = Location::caller();
         if self.dtype() == dtype {
             return Ok(());
         }
         if self.requires_grad() && !dtype.is_float() {
             let message = format!("only floats have gradients, not {dtype}");
-            return Err(Error::new(ErrorKind::Value, "to_dtype_", message, loc));
+            return Err(Error::invalid("to_dtype_", message));
         }
-        if scope::is_recording() {
-            let message = "a Var can't be cast while recording inside compile; cast it before";
-            return Err(Error::new(
-                ErrorKind::ReadWhileCompiling,
-                "to_dtype_",
-                message,
-                loc,
-            ));
-        }
+        outside_compile("to_dtype_", "cast", "cast")?;
         if self.source().is_some() {
             self.cell.leaf.set_dtype(dtype);
             return Ok(());
@@ -331,14 +303,11 @@ impl Var {
         // Computed here: if the run failed later, the cell would return to a value of the old dtype.
         let value = self.get().detach().to_dtype(dtype);
         value.realize()?;
-        let grad = self.grad().map(|g| g.to_dtype(dtype));
-        if let Some(grad) = &grad {
-            grad.check()?;
-        }
+        let grad = self.checked_grad(|g| g.to_dtype(dtype))?;
         self.cell.leaf.set_narrow(None);
         self.cell.leaf.set_dtype(dtype);
-        self.cell.leaf.set_grad(grad.map(|g| g.handle));
-        self.cell.hold(&value.handle, loc);
+        self.cell.leaf.set_grad(grad);
+        self.cell.hold(&value.handle, Location::caller());
         Ok(())
     }
 
@@ -349,13 +318,9 @@ impl Var {
         called: &'static str,
         view: impl Fn(&Tensor) -> Tensor,
     ) -> Result<()> {
-        let loc = Location::caller();
         let value = view(&self.detach());
         value.check()?;
-        let grad = self.grad().map(|g| view(&g));
-        if let Some(grad) = &grad {
-            grad.check()?;
-        }
+        let grad = self.checked_grad(&view)?;
         if value.dims() == self.dims() {
             self.assign(value)?;
         } else {
@@ -363,17 +328,38 @@ impl Var {
             if scope::is_recording() || body::is_tracing() || is_given || self.source().is_some() {
                 let message = "the shape of a Var can't change inside compile, scan, cond and functional_call, \
                                nor while it is computed from others";
-                return Err(Error::new(ErrorKind::Assign, called, message, loc));
+                return Err(Error::at_caller(ErrorKind::Assign, called, message));
             }
             // Computed here: if the run failed later, the cell would return to a value of the old shape.
             value.realize()?;
             self.cell.leaf.set_narrow(None);
             self.cell.leaf.set_shape(value.fact().shape.clone());
-            self.cell.hold(&value.handle, loc);
+            self.cell.hold(&value.handle, Location::caller());
         }
-        self.cell.leaf.set_grad(grad.map(|g| g.handle));
+        self.cell.leaf.set_grad(grad);
         Ok(())
     }
+
+    /// Returns the gradient in another form, if there is one.
+    fn checked_grad(&self, form: impl FnOnce(&Tensor) -> Tensor) -> Result<Option<Handle>> {
+        let grad = self.grad().map(|g| form(&g));
+        grad.map(|g| Ok(g.check()?.handle.clone())).transpose()
+    }
+}
+
+/// Returns an error while a function is recorded for `compile`.
+#[track_caller]
+pub(crate) fn outside_compile(called: &str, done: &str, first: &str) -> Result<()> {
+    if !scope::is_recording() {
+        return Ok(());
+    }
+    let message =
+        format!("a Var can't be {done} while recording inside compile; {first} it before");
+    Err(Error::at_caller(
+        ErrorKind::ReadWhileCompiling,
+        called,
+        message,
+    ))
 }
 
 impl Var {
