@@ -26,8 +26,7 @@ impl Var {
     #[track_caller]
     pub fn keep_narrow(&self, dtype: DType) -> Result<()> {
         let loc = Location::caller();
-        let halves = [DType::F16, DType::BF16];
-        if self.dtype() != DType::F32 || !halves.contains(&dtype) {
+        if self.dtype() != DType::F32 || !dtype.is_half() {
             let message = format!(
                 "copies are of f32 in f16 or bf16, not of {} in {dtype}",
                 self.dtype()

@@ -378,33 +378,6 @@ impl<L> Nest<L> for () {
     fn build(_: &mut Feed<'_>) {}
 }
 
-macro_rules! nest_tuple {
-    ($($($name:ident $at:tt)*;)*) => {
-        $(impl<L, $($name: Nest<L>),*> Nest<L> for ($($name,)*) {
-            type Owned = ($($name::Owned,)*);
-
-            #[track_caller]
-            fn flatten_into(&self, flat: &mut Flat<L>) {
-                $(flat.part($at, &self.$at);)*
-            }
-
-            fn build(feed: &mut Feed<'_>) -> Self::Owned {
-                ($($name::build(feed),)*)
-            }
-        })*
-    };
-}
-nest_tuple! {
-    A 0;
-    A 0 B 1;
-    A 0 B 1 C 2;
-    A 0 B 1 C 2 D 3;
-    A 0 B 1 C 2 D 3 E 4;
-    A 0 B 1 C 2 D 3 E 4 F 5;
-    A 0 B 1 C 2 D 3 E 4 F 5 G 6;
-    A 0 B 1 C 2 D 3 E 4 F 5 G 6 H 7;
-}
-
 /// A structure that can hold anything in place of its tensors, as the results of
 /// [`jacobian`](crate::jacobian) and [`hessian`](crate::hessian) do.
 #[diagnostic::on_unimplemented(
@@ -463,9 +436,22 @@ impl<N: NestOf> NestOf for Option<N> {
     }
 }
 
-macro_rules! nest_of_tuple {
-    ($($($name:ident)*;)*) => {
-        $(impl<$($name: NestOf),*> NestOf for ($($name,)*) {
+macro_rules! nest_tuple {
+    ($($($name:ident $at:tt)*;)*) => {
+        $(impl<L, $($name: Nest<L>),*> Nest<L> for ($($name,)*) {
+            type Owned = ($($name::Owned,)*);
+
+            #[track_caller]
+            fn flatten_into(&self, flat: &mut Flat<L>) {
+                $(flat.part($at, &self.$at);)*
+            }
+
+            fn build(feed: &mut Feed<'_>) -> Self::Owned {
+                ($($name::build(feed),)*)
+            }
+        }
+
+        impl<$($name: NestOf),*> NestOf for ($($name,)*) {
             type Of<T> = ($($name::Of<T>,)*);
 
             fn build_of<T>(feed: &mut Feed<'_>, each: &mut dyn FnMut() -> T) -> Self::Of<T> {
@@ -474,13 +460,13 @@ macro_rules! nest_of_tuple {
         })*
     };
 }
-nest_of_tuple! {
-    A;
-    A B;
-    A B C;
-    A B C D;
-    A B C D E;
-    A B C D E F;
-    A B C D E F G;
-    A B C D E F G H;
+nest_tuple! {
+    A 0;
+    A 0 B 1;
+    A 0 B 1 C 2;
+    A 0 B 1 C 2 D 3;
+    A 0 B 1 C 2 D 3 E 4;
+    A 0 B 1 C 2 D 3 E 4 F 5;
+    A 0 B 1 C 2 D 3 E 4 F 5 G 6;
+    A 0 B 1 C 2 D 3 E 4 F 5 G 6 H 7;
 }

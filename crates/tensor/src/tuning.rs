@@ -51,34 +51,28 @@ pub fn mode() -> Mode {
     Settings::current().mode
 }
 
+fn change(f: impl FnOnce(&mut Settings)) {
+    let mut settings = Settings::current();
+    f(&mut settings);
+    set(settings);
+}
+
 /// Sets the mode of programs that are compiled from now on.
 pub fn set_mode(mode: Mode) {
-    set(Settings {
-        mode,
-        ..Settings::current()
-    });
+    change(|settings| settings.mode = mode);
 }
 
 /// Sets the file of the store: an empty path for a store that ends with the process, `None` for the user's file.
 pub fn set_store(path: Option<&Path>) {
-    set(Settings {
-        store: path.map(Into::into),
-        ..Settings::current()
-    });
+    change(|settings| settings.store = path.map(Into::into));
 }
 
 /// Limits the workspace of a candidate in bytes. If no candidate fits, the default is used and the report says so.
 pub fn set_workspace_limit(bytes: Option<u64>) {
-    set(Settings {
-        workspace: bytes,
-        ..Settings::current()
-    });
+    change(|settings| settings.workspace = bytes);
 }
 
 /// Sets the time that one compilation may spend on measuring.
 pub fn set_budget(budget: Duration) {
-    set(Settings {
-        budget,
-        ..Settings::current()
-    });
+    change(|settings| settings.budget = budget);
 }

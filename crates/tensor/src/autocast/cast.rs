@@ -117,8 +117,7 @@ impl Cast {
         loc: &'static Location<'static>,
     ) -> Option<Arc<Narrow>> {
         let of = leaf.keeps_casts()?;
-        let halves = [DType::F16, DType::BF16];
-        if t.dtype() != DType::F32 || !halves.contains(&self.dtype) || scope::is_written(&of) {
+        if t.dtype() != DType::F32 || !self.dtype.is_half() || scope::is_written(&of) {
             return None;
         }
         let var = Var { cell: of };

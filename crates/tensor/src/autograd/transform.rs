@@ -267,46 +267,29 @@ impl RecordedFunction {
         t
     }
 
-    /// The gradients of the inputs, `None` where no seed depends on an input.
-    fn gradients(
-        &self,
-        seeds: &[(&Tensor, Tensor)],
-        create: bool,
-        loc: &'static Location<'static>,
-    ) -> Result<Vec<Option<Tensor>>> {
-        gradients(seeds, &self.inputs, create, loc)
-    }
-
     /// The gradients of the inputs for one number, recorded so that they can be differentiated again.
     fn slopes(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
         let found = match y.requires_grad() {
             true => {
                 let seed = seed(y, None, "hessian", loc)?;
-                enable_grad(|| self.gradients(&[(y, seed)], true, loc))?
+                enable_grad(|| gradients(&[(y, seed)], &self.inputs, true, loc))?
             }
             false => vec![None; self.inputs.len()],
         };
-        Ok(self.or_zeros(found))
-    }
-
-    /// Gradients of the inputs, zeros where there are none.
-    fn or_zeros(&self, found: Vec<Option<Tensor>>) -> Vec<Tensor> {
-        let found = found.into_iter().zip(&self.inputs);
-        found
-            .map(|(g, x)| g.unwrap_or_else(|| x.zeros_like()))
-            .collect()
+        Ok(or_zeros(found, &self.inputs))
     }
 
     /// The gradients of the inputs for those of the results.
     fn pulled(
         &self,
         results: &[Tensor],
-        gradients: &[Tensor],
+        cotangents: &[Tensor],
         loc: &'static Location<'static>,
     ) -> Result<Vec<Tensor>> {
-        let pairs = results.iter().zip(gradients.iter().cloned());
+        let pairs = results.iter().zip(cotangents.iter().cloned());
         let seeds: Vec<_> = pairs.filter(|(y, _)| y.requires_grad()).collect();
-        Ok(self.or_zeros(self.gradients(&seeds, self.create, loc)?))
+        let found = gradients(&seeds, &self.inputs, self.create, loc)?;
+        Ok(or_zeros(found, &self.inputs))
     }
 
     /// The derivatives of the results along tangents of the inputs.
@@ -315,15 +298,12 @@ impl RecordedFunction {
         let cotangents: Vec<Tensor> = self.results.iter().map(cotangent).collect();
         let pairs = self.results.iter().zip(cotangents.iter().cloned());
         let seeds: Vec<_> = pairs.filter(|(y, _)| y.requires_grad()).collect();
-        let pulled = self.gradients(&seeds, true, loc)?;
+        let pulled = gradients(&seeds, &self.inputs, true, loc)?;
         let linear = pulled.iter().zip(along);
         let linear = linear.filter_map(|(g, t)| Some((g.as_ref()?, t.clone())));
         let seeds: Vec<_> = linear.filter(|(g, _)| g.requires_grad()).collect();
         let found = gradients(&seeds, &cotangents, self.create, loc)?;
-        let found = found.into_iter().zip(&self.results);
-        Ok(found
-            .map(|(g, y)| g.unwrap_or_else(|| y.zeros_like()))
-            .collect())
+        Ok(or_zeros(found, &self.results))
     }
 
     /// For each result, the derivatives with respect to each input.
@@ -351,7 +331,7 @@ impl RecordedFunction {
         drop(here);
         let row = |i: &Tensor| {
             let one = numbers.eq(i).to_dtype(y.dtype()).reshape(y.dims());
-            self.gradients(&[(y, one.check()?.clone())], self.create, loc)
+            gradients(&[(y, one.check()?.clone())], &self.inputs, self.create, loc)
         };
         let mut reached = Vec::new();
         let found: Vec<Tensor> = match count.as_const().filter(|n| *n <= UNROLLED) {
@@ -425,6 +405,14 @@ fn reach_beyond(
     let walk = Walk::of(&results, loc)?;
     let beyond = |e: &GradEntry| matches!(e, GradEntry::Leaf(leaf) if !own(leaf));
     Ok(walk.entries.iter().any(beyond))
+}
+
+/// The gradients of these tensors, zeros where there are none.
+fn or_zeros(gradients: Vec<Option<Tensor>>, of: &[Tensor]) -> Vec<Tensor> {
+    let gradients = gradients.into_iter().zip(of);
+    gradients
+        .map(|(g, x)| g.unwrap_or_else(|| x.zeros_like()))
+        .collect()
 }
 
 /// The gradients of the tensors `of` for those of `seeds`, `None` where no seed depends on a tensor.
