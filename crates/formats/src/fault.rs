@@ -46,6 +46,12 @@ impl From<String> for Fault {
     }
 }
 
+impl From<&str> for Fault {
+    fn from(message: &str) -> Fault {
+        Fault::from(message.to_string())
+    }
+}
+
 impl From<std::io::Error> for Fault {
     fn from(e: std::io::Error) -> Fault {
         Fault::from(&e)

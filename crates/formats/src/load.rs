@@ -1,6 +1,8 @@
 //! Reading files of any form.
 
 use crate::fault::Fault;
+#[cfg(feature = "pytorch")]
+use crate::pytorch;
 use crate::{StateDict, Value, safetensors, shards};
 use kiln_tensor::{Device, Result, options};
 use std::fs::File;
@@ -85,11 +87,11 @@ pub(crate) fn read(path: &Path, device: Device) -> Result<Value, Fault> {
         }
         Form::Index => Ok(shards::read(path, file, device)?.into()),
         #[cfg(feature = "pytorch")]
-        Form::Zip => crate::pytorch::read_zip(file, device),
+        Form::Zip => pytorch::load(pytorch::open_zip(file)?, device),
         #[cfg(feature = "pytorch")]
-        Form::Pickle => crate::pytorch::read_legacy(file, device),
+        Form::Pickle => pytorch::load(pytorch::open_legacy(file)?, device),
         #[cfg(feature = "pytorch")]
-        Form::Tar => crate::pytorch::read_tar(file, device),
+        Form::Tar => pytorch::load(pytorch::open_tar(file)?, device),
         #[cfg(not(feature = "pytorch"))]
         Form::Zip | Form::Pickle | Form::Tar => Err(Fault::unsupported(
             "reading PyTorch's checkpoints needs the feature `pytorch` of Kiln",
@@ -105,7 +107,7 @@ fn form(file: &mut File) -> Result<Form, Fault> {
     let is = |magic: &[u8]| start.starts_with(magic);
     let other = |what: &str| Err(Fault::unsupported(what));
     match &start[..] {
-        [] => Err("the file is empty".to_string().into()),
+        [] => Err("the file is empty".into()),
         // It is tested first, since the header's length in front may look like the start of any other form.
         [_, _, _, _, _, _, _, _, b'{', ..] => Ok(Form::Safetensors),
         _ if is(b"PK\x03\x04") => Ok(Form::Zip),

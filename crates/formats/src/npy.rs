@@ -77,7 +77,7 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
     let mut budget = Budget::new();
     let start = budget.exactly(file, 8, "the magic number and the version")?;
     let Some([major, minor]) = start.strip_prefix(MAGIC) else {
-        return Err(Fault::from("this is not a .npy file".to_string()));
+        return Err(Fault::from("this is not a .npy file"));
     };
     let size = match (major, minor) {
         (1, 0) => 2,
@@ -123,7 +123,7 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
         // A compressed file may be longer than its archive says. This read also compares the checksum.
         match file.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(Fault::from("there are bytes behind the array".to_string())),
+            _ => Err(Fault::from("there are bytes behind the array")),
         }
     })?;
     Ok(match header.fortran_order && shape.len() > 1 {

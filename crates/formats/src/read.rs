@@ -8,7 +8,7 @@ pub(crate) fn fill(file: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> Result<
     const PART: usize = 1 << 18;
     for part in bytes.chunks_mut(PART) {
         let end = |e: std::io::Error| match e.kind() {
-            ErrorKind::UnexpectedEof => "the file ends within it".to_string().into(),
+            ErrorKind::UnexpectedEof => "the file ends within it".into(),
             _ => Fault::from(e),
         };
         file.read_exact(part).map_err(end)?;

@@ -105,7 +105,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     let mut start = Vec::new();
     Read::take(&mut file, 9).read_to_end(&mut start)?;
     let Some((length, b"{")) = start.split_first_chunk::<8>() else {
-        return Err("this is not a safetensors file".to_string().into());
+        return Err("this is not a safetensors file".into());
     };
     let length = u64::from_le_bytes(*length);
     let values = file_bytes

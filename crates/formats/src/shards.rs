@@ -53,10 +53,10 @@ pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict,
 fn shard(index: &Path, file: &str, device: Device) -> Result<StateDict, Fault> {
     let mut parts = Path::new(file).components();
     let (Some(Component::Normal(_)), None) = (parts.next(), parts.next()) else {
-        return Err("an index names files in its own folder".to_string().into());
+        return Err("an index names files in its own folder".into());
     };
     if file.ends_with(".json") {
-        return Err("an index names no other index".to_string().into());
+        return Err("an index names no other index".into());
     }
     let path = index.with_file_name(file);
     Ok(load::read(&path, device)?.state_dict()?)

@@ -54,7 +54,7 @@ impl Container {
                     // This read at the end makes the archive compare the checksum.
                     match entry.read(&mut [0])? {
                         0 => Ok(()),
-                        _ => Err("it is longer than the archive says".to_string().into()),
+                        _ => Err("it is longer than the archive says".into()),
                     }
                 });
                 entry.map_err(|e| e.within(name))

@@ -23,7 +23,7 @@ const MAGIC: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const VERSION: i128 = 1001;
 
 /// Reads the pickles of a file, and finds its storages.
-pub(super) fn open(file: File) -> Result<Contents, Fault> {
+pub(crate) fn open(file: File) -> Result<Contents, Fault> {
     let file_bytes = file.metadata()?.len();
     let mut file = BufReader::new(file);
     let (mut graph, mut storages) = (Graph::default(), Storages::default());
@@ -73,7 +73,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
 }
 
 /// Reads the pickles of a tar archive, and finds its storages.
-pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
+pub(crate) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     let file_bytes = file.metadata()?.len();
     let mut members = HashMap::new();
     for entry in tar::Archive::new(&mut file).entries_with_seek()? {
@@ -181,7 +181,7 @@ impl Tar {
         }
         let id = self.pickle()?;
         let Node::List(views) = self.graph.node(id).clone() else {
-            return Err("there is no list of parts of storages".to_string().into());
+            return Err("there is no list of parts of storages".into());
         };
         for view in views {
             let row = self.row(view, 4)?;

@@ -17,8 +17,10 @@ mod tree;
 mod write;
 mod zip;
 
+pub(crate) use legacy::{open as open_legacy, open_tar};
 pub use plain::read_pickle;
 pub use write::{save, save_legacy};
+pub(crate) use zip::open as open_zip;
 
 use crate::Value;
 use crate::fault::Fault;
@@ -26,32 +28,17 @@ use build::Storages;
 use fill::Container;
 use kiln_tensor::Device;
 use pickle::{Graph, Id};
-use std::fs::File;
 
 /// A parsed checkpoint: its pickle, the storages of its tensors, and the file that holds their bytes.
-struct Contents {
+pub(crate) struct Contents {
     graph: Graph,
     root: Id,
     storages: Storages,
     container: Container,
 }
 
-/// Reads a checkpoint in a zip archive.
-pub(crate) fn read_zip(file: File, device: Device) -> Result<Value, Fault> {
-    load(zip::open(file)?, device)
-}
-
-/// Reads a checkpoint that is a sequence of pickles.
-pub(crate) fn read_legacy(file: File, device: Device) -> Result<Value, Fault> {
-    load(legacy::open(file)?, device)
-}
-
-/// Reads a checkpoint in a tar archive.
-pub(crate) fn read_tar(file: File, device: Device) -> Result<Value, Fault> {
-    load(legacy::open_tar(file)?, device)
-}
-
-fn load(contents: Contents, device: Device) -> Result<Value, Fault> {
+/// Reads the tensors of a checkpoint, and builds its value.
+pub(crate) fn load(contents: Contents, device: Device) -> Result<Value, Fault> {
     let Contents {
         graph,
         root,

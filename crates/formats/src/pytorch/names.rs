@@ -27,96 +27,87 @@ pub(super) const DTYPES: [(DType, &str, &str); 17] = [
 /// The class of storages of bytes, which newer dtypes use.
 pub(super) const UNTYPED: &str = "UntypedStorage";
 
-/// Names that are refused: a prefix, a description, and what to save instead. The first matching row counts. Names
-/// that are neither here nor known are refused as code that would run.
-const REFUSED: [(&str, &str, &str); 24] = [
-    ("torch.complex", "a complex tensor", "torch.view_as_real(x)"),
-    ("torch.Complex", "a complex tensor", "torch.view_as_real(x)"),
+/// Names that are refused: a description, what to save instead, and prefixes. Names that are neither here nor known are
+/// refused as code that would run.
+const REFUSED: [(&str, &str, &[&str]); 14] = [
     (
-        "torch.float8",
-        "an 8-bit float tensor",
-        "x.to(torch.bfloat16)",
+        "a complex tensor",
+        "torch.view_as_real(x)",
+        &["torch.complex", "torch.Complex"],
     ),
     (
-        "torch.Float8",
         "an 8-bit float tensor",
         "x.to(torch.bfloat16)",
+        &["torch.float8", "torch.Float8"],
     ),
     (
-        "torch.float4",
         "a 4-bit float tensor",
         "x.to(torch.bfloat16)",
+        &["torch.float4"],
     ),
-    ("torch.quint", "a quantised tensor", "x.dequantize()"),
-    ("torch.qint", "a quantised tensor", "x.dequantize()"),
-    ("torch.QU", "a quantised tensor", "x.dequantize()"),
-    ("torch.QI", "a quantised tensor", "x.dequantize()"),
-    ("torch.per_", "a quantised tensor", "x.dequantize()"),
     (
-        "torch._utils._rebuild_qtensor",
         "a quantised tensor",
         "x.dequantize()",
+        &[
+            "torch.quint",
+            "torch.qint",
+            "torch.QU",
+            "torch.QI",
+            "torch.per_",
+            "torch._utils._rebuild_qtensor",
+        ],
     ),
-    ("torch.bits", "a tensor of bits", "x.view(torch.uint8)"),
+    ("a tensor of bits", "x.view(torch.uint8)", &["torch.bits"]),
     (
-        "torch.uint",
         "a tensor of integers of unusual width",
         "x.to(torch.int64)",
+        &["torch.uint", "torch.int"],
     ),
     (
-        "torch.int",
-        "a tensor of integers of unusual width",
-        "x.to(torch.int64)",
-    ),
-    (
-        "torch._utils._rebuild_sparse_",
         "a sparse tensor",
         "x.to_dense()",
+        &[
+            "torch._utils._rebuild_sparse_",
+            "torch.serialization._get_layout",
+        ],
     ),
     (
-        "torch.serialization._get_layout",
-        "a sparse tensor",
-        "x.to_dense()",
-    ),
-    (
-        "torch._utils._rebuild_nested_",
         "a nested tensor",
         "list(x.unbind())",
+        &["torch._utils._rebuild_nested_"],
     ),
     (
-        "torch._utils._rebuild_meta_",
         "a tensor without values",
         "it from a real device",
+        &["torch._utils._rebuild_meta_"],
     ),
     (
-        "torch._utils._rebuild_device_",
         "a tensor of another device",
         "x.cpu()",
+        &[
+            "torch._utils._rebuild_device_",
+            "torch._utils._rebuild_xla_",
+        ],
     ),
     (
-        "torch._utils._rebuild_xla_",
-        "a tensor of another device",
-        "x.cpu()",
-    ),
-    (
-        "torch._utils._rebuild_wrapper_",
         "a tensor of a class of its own",
         "plain tensors",
+        &["torch._utils._rebuild_wrapper_"],
     ),
     (
-        "torch._tensor._rebuild_from_type",
         "a tensor of a class of its own",
         "x.as_subclass(torch.Tensor)",
+        &["torch._tensor._rebuild_from_type"],
     ),
     (
-        "torch.storage._load_from_bytes",
         "a storage by itself",
         "a tensor over it",
+        &["torch.storage._load_from_bytes"],
     ),
     (
-        "numpy.",
         "a value of NumPy's",
         "float(x), or torch.from_numpy(x)",
+        &["numpy."],
     ),
 ];
 
@@ -185,8 +176,11 @@ pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
             Global::RebuildParameter
         }
         "torch._tensor._rebuild_from_type_v2" => Global::FromType,
-        _ => match REFUSED.iter().find(|(start, ..)| path.starts_with(start)) {
-            Some((_, what, instead)) => Global::Refused(
+        _ => match REFUSED
+            .iter()
+            .find(|row| row.2.iter().any(|start| path.starts_with(start)))
+        {
+            Some((what, instead, _)) => Global::Refused(
                 format!("{what} (`{path}`), which Kiln does not have; in PyTorch, save {instead}")
                     .into(),
             ),

@@ -314,7 +314,7 @@ impl Machine<'_> {
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
         let mut bytes = [0; N];
         let end = |e: std::io::Error| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => "it ends here".to_string().into(),
+            std::io::ErrorKind::UnexpectedEof => "it ends here".into(),
             _ => Fault::from(e),
         };
         self.file.read_exact(&mut bytes).map_err(end)?;
@@ -476,7 +476,7 @@ impl Machine<'_> {
 
     fn set(&mut self, values: &[Id]) -> Result<(), Fault> {
         let (pairs, []) = values.as_chunks::<2>() else {
-            return Err("a key without a value".to_string().into());
+            return Err("a key without a value".into());
         };
         match self.graph.node_mut(self.top()?) {
             Node::Dict(dict) => dict.extend(pairs.iter().map(|[key, value]| (*key, *value))),

@@ -88,9 +88,7 @@ impl Builder for Plain {
     }
 
     fn persistent(&mut self, _: &Graph, _: Id) -> Result<Node, Fault> {
-        Err("a reference to what is outside of the pickle"
-            .to_string()
-            .into())
+        Err("a reference to what is outside of the pickle".into())
     }
 
     fn call(&mut self, graph: &Graph, function: &Global, arguments: &[Id]) -> Result<Node, Fault> {
@@ -170,9 +168,7 @@ fn known(node: &Node) -> Result<DType, Fault> {
     match node {
         Node::Global(global) => match **global {
             Global::Dtype(dtype) => Ok(dtype),
-            _ => Err("a dtype that is another class or function"
-                .to_string()
-                .into()),
+            _ => Err("a dtype that is another class or function".into()),
         },
         other => Err(format!("a dtype that is {}", kind(other)).into()),
     }

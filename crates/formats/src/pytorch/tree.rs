@@ -198,7 +198,7 @@ impl<'a> Values<'a> {
             Node::Dict(entries) => self.dict(entries)?,
             Node::Tensor(view) => match self.tensors.get(view) {
                 Some(tensor) => Value::Tensor(tensor.clone()),
-                None => return Err("a tensor was not read".to_string().into()),
+                None => return Err("a tensor was not read".into()),
             },
             Node::Array(array) => Value::Tensor(array.tensor()?),
             Node::Global(global) => match &**global {
@@ -206,7 +206,7 @@ impl<'a> Values<'a> {
                     let row = super::names::DTYPES.iter().find(|(d, ..)| d == dtype);
                     Value::Str(format!("torch.{}", row.map_or("", |r| r.1)).into())
                 }
-                _ => return Err("a class is not a value".to_string().into()),
+                _ => return Err("a class is not a value".into()),
             },
             other => match scalar(other) {
                 Some(value) => value,

@@ -11,7 +11,7 @@ use zip::ZipArchive;
 use zip::read::{ZipFile, ZipReadOptions};
 
 /// Reads the pickle of an archive.
-pub(super) fn open(file: File) -> Result<Contents, Fault> {
+pub(crate) fn open(file: File) -> Result<Contents, Fault> {
     let file_bytes = file.metadata()?.len();
     let mut archive = ZipArchive::new(BufReader::new(file))?;
     let name = pickle_name(&archive)?;
@@ -33,7 +33,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
         let root = pickle::read(&mut entry, &mut graph, &mut storages)?;
         std::io::copy(&mut entry, &mut std::io::sink())?;
         match entry.get_ref().limit() {
-            0 => Err("it is longer than the archive says".to_string().into()),
+            0 => Err("it is longer than the archive says".into()),
             _ => Ok(root),
         }
     });
