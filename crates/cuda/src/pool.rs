@@ -259,8 +259,11 @@ impl Drop for DeviceBlock {
         if self.address == 0 {
             return;
         }
-        // Freed on the stream of its last use, so that the stream of copies waits for no run.
-        let last = lock(&self.uses).all.last().map(|e| e.stream.clone());
+        // Freed on the stream of its last use on its own device, so that the stream of copies waits for no run.
+        let is_own = |e: &&Arc<Event>| e.stream.context.handle.0 == self.pool.context.handle.0;
+        let uses = lock(&self.uses);
+        let last = uses.all.iter().rfind(is_own).map(|e| e.stream.clone());
+        drop(uses);
         let stream = last.as_ref().unwrap_or(&self.home);
         // Errors are ignored: the memory of a failed device is not needed any more.
         let _ = self.pool.context.within(|| {

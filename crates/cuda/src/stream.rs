@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// A queue of work, which runs in order.
 pub(super) struct Stream {
-    context: Context,
+    pub(super) context: Context,
     handle: Object<sys::CUstream_st>,
     id: u64,
 }

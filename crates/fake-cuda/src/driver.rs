@@ -5,7 +5,8 @@ use crate::config::Config;
 use crate::graph::{GraphNode, Nodes};
 use crate::pool::Accounts;
 use crate::status::{
-    Failure, INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED, OUT_OF_MEMORY, Status, failure,
+    Failure, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY,
+    Status, failure,
 };
 use crate::stream::{Captures, Event, Stream};
 use kiln_gpu_emulator::{Kernel, Memory, Program, Statistics};
@@ -227,9 +228,11 @@ impl Driver {
         Ok(address)
     }
 
-    /// True if `address` is a live allocation.
-    pub fn is_allocated(&self, address: u64) -> bool {
-        self.state().accounts.blocks.contains_key(&address)
+    /// The device of the allocation at an address.
+    pub fn owner(&self, address: u64) -> Result<usize, Failure> {
+        let block = self.state().accounts.blocks.get(&address).copied();
+        let none = || failure(INVALID_VALUE, format!("no allocation at {address:#x}"));
+        block.map(|block| block.device).ok_or_else(none)
     }
 
     /// Frees device memory at once.

@@ -66,10 +66,14 @@ exports! {
 
     fn cuMemFreeAsync(address: u64, stream: usize) {
         let driver = driver();
-        if !driver.is_allocated(address) {
-            return Err(failure(INVALID_VALUE, format!("no allocation at {address:#x}")));
+        let stream = driver.stream(stream)?;
+        let (owner, device) = (driver.owner(address)?, driver.state().stream(stream)?.device);
+        if owner != device {
+            // The pool would not know what the next user of the memory has to wait for.
+            let why = format!("memory of device {owner} is freed in a stream of device {device}");
+            return Err(failure(INVALID_VALUE, why));
         }
-        driver.enqueue(driver.stream(stream)?, Work::Free(address))
+        driver.enqueue(stream, Work::Free(address))
     }
 
     fn cuMemHostAlloc(pointer: Out<usize>, size: usize, _flags: c_uint) {

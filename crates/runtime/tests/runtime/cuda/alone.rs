@@ -369,6 +369,18 @@ fn two() {
     let current = kiln_fake_cuda::current_context();
     drop(y);
     assert_eq!(kiln_fake_cuda::current_context(), current);
+    // Memory that the other one copies from is freed once it has, by its own device.
+    let free = || {
+        first.empty_cache().unwrap();
+        first.free_memory().unwrap()
+    };
+    let before = free();
+    let there = numbers(&first, &[3.0; 1000])
+        .and_then(|x| x.to_gpu(&second))
+        .unwrap();
+    let after = free();
+    assert!(after == before || !second.is_emulated(), "{after} {before}");
+    assert_eq!(there.to_vec::<f32>().unwrap(), [3.0; 1000]);
 }
 
 #[test]
