@@ -2,15 +2,22 @@
 
 use super::driver::{Driver, Object, call, sys};
 use kiln_kernel::error::Result;
+use kiln_kernel::lock::lock;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 /// The primary context of a device, which is retained for the process's lifetime.
 #[derive(Copy, Clone)]
 pub(super) struct Context {
     pub(super) driver: &'static Driver,
     pub(super) handle: Object<sys::CUctx_st>,
+    /// Modules that nobody holds any more, but that work in progress may use.
+    retired: &'static Mutex<Vec<Object<sys::CUmod_st>>>,
 }
+
+/// The maximum number of retired modules that wait for the device to be synchronised.
+const MAX_RETIRED: usize = 32;
 
 /// A device as the driver describes it.
 pub(super) struct Described {
@@ -47,7 +54,12 @@ impl Context {
             call!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), len, device))?;
             call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
         }
-        let context = Context { driver, handle };
+        let retired = Box::leak(Box::default());
+        let context = Context {
+            driver,
+            handle,
+            retired,
+        };
         context.activate()?;
         let text = |bytes| CStr::from_bytes_until_nul(bytes).unwrap_or_default();
         let described = Described {
@@ -76,12 +88,29 @@ impl Context {
         Ok(result)
     }
 
-    /// Waits for all work that was given to its device.
+    /// Waits for all work that was given to its device. Unloads the modules that were retired before.
     pub(super) fn synchronize(self) -> Result<()> {
         self.activate()?;
+        let retired = std::mem::take(&mut *lock(self.retired));
         // SAFETY: the context is current.
         let done = unsafe { call!(cuCtxSynchronize()) };
-        done.map_err(|failure| failure.of("the GPU's work failed"))
+        done.map_err(|failure| failure.of("the GPU's work failed"))?;
+        for module in retired {
+            // SAFETY: nobody holds a function of the module, and its launches are waited for.
+            let _ = unsafe { call!(cuModuleUnload(module.0)) };
+        }
+        Ok(())
+    }
+
+    /// Unloads a module once the device is synchronised: the driver waits for the device's work before it unloads one.
+    pub(super) fn retire(self, module: Object<sys::CUmod_st>) {
+        lock(self.retired).push(module);
+    }
+
+    /// Synchronises the device if many modules are retired. Called where modules are loaded, which takes longer.
+    pub(super) fn limit_retired(self) -> Result<()> {
+        let is_full = lock(self.retired).len() > MAX_RETIRED;
+        if is_full { self.synchronize() } else { Ok(()) }
     }
 
     /// Bytes of its device's memory that no process uses.

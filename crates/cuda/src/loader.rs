@@ -80,6 +80,7 @@ impl Loader {
     /// [`Error::Plan`] if compiled kernels do not match their description, [`Error::Cuda`] if there are none for this
     /// device and they can't be compiled.
     pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
+        self.device.context.limit_retired()?;
         let stored = kernels.iter().map(|k| self.stored(k));
         let stored = stored.collect::<Result<Vec<Option<Function>>>>()?;
         let missing = kernels.iter().zip(&stored).filter(|(_, f)| f.is_none());

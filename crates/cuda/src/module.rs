@@ -29,7 +29,7 @@ pub(super) struct Modules {
     code: Option<Code>,
 }
 
-/// A loaded unit. Unloaded when dropped, after the device has finished the work that may use it.
+/// A loaded unit, which is retired when it is dropped.
 pub struct Module {
     context: Context,
     handle: Object<sys::CUmod_st>,
@@ -37,12 +37,7 @@ pub struct Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let _ = self.context.within(|| {
-            if self.context.synchronize().is_ok() {
-                // SAFETY: nobody holds a function of the module, and its launches are waited for.
-                let _ = unsafe { call!(cuModuleUnload(self.handle.0)) };
-            }
-        });
+        self.context.retire(self.handle);
     }
 }
 

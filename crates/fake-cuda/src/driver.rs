@@ -37,6 +37,10 @@ pub struct Counters {
     pub instructions: u64,
     /// Copies between devices that need not go through the host.
     pub peer_copies: u64,
+    /// Modules that are loaded now.
+    pub modules: u64,
+    /// Modules whose unloading waited for work in progress.
+    pub waiting_unloads: u64,
 }
 
 /// The state that calls change.

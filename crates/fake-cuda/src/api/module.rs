@@ -69,7 +69,13 @@ exports! {
     }
 
     fn cuModuleUnload(module: usize) {
-        let mut state = driver().state();
+        let driver = driver();
+        let device = driver.current_device()?;
+        if !driver.streams_of(device, |s| !s.queue.is_empty()).is_empty() {
+            driver.state().counters.waiting_unloads += 1;
+            driver.drain_device(device)?;
+        }
+        let mut state = driver.state();
         state.modules.remove(&module).ok_or(INVALID_HANDLE)?;
         state.functions.retain(|_, function| function.module != module);
         Ok(())
