@@ -5,7 +5,7 @@
 
 use crate::status::{Failure, failure};
 use half::{bf16, f16};
-use kiln_gpu_emulator::{Memory, NotAllocated};
+use kiln_gpu_emulator::{Memory, NotAllocated, Trail};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -285,6 +285,13 @@ impl Product {
         }
     }
 
+    /// The memory that it touches.
+    pub fn trail(&self, memory: &Memory) -> Trail {
+        let [a, b, _, d] = [0, 1, 2, 3].map(|i| columns(&self.problem.layouts[i], self.memory[i]));
+        let workspace = (self.workspace, self.algorithm.workspace as usize);
+        Trail::of(memory, &[a, b].concat(), &[d, vec![workspace]].concat())
+    }
+
     /// Computes the result.
     pub fn execute(&self, memory: &Memory) -> Result<(), NotAllocated> {
         let [a, b, _, d] = self.problem.layouts;
@@ -329,6 +336,16 @@ impl Product {
         }
         Ok(())
     }
+}
+
+/// The addresses and bytes of the columns of all matrices of a batch.
+fn columns(x: &Layout, address: u64) -> Vec<(u64, usize)> {
+    let size = size(x.kind);
+    let at = |batch: i64, j: i64| address + (batch * x.stride + j * x.leading) as u64 * size;
+    let batches = 0..i64::from(x.count);
+    let column =
+        |batch| (0..x.columns as i64).map(move |j| (at(batch, j), (x.rows * size) as usize));
+    batches.flat_map(column).collect()
 }
 
 /// The columns of a matrix in memory.

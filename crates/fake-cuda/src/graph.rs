@@ -173,7 +173,11 @@ impl GraphRun {
                         }
                         _ => {
                             let end = node.execute(driver, device, start)?;
-                            (end.unwrap_or(start), Trail::default())
+                            let trail = match (node, before) {
+                                (Node::Product(product), Some(_)) => product.trail(&driver.memory),
+                                _ => Trail::default(),
+                            };
+                            (end.unwrap_or(start), trail)
                         }
                     };
                     state.free = end;
@@ -246,6 +250,7 @@ fn name(of: &GraphNode) -> String {
     match &of.node {
         Node::Kernel(k) => k.kernel.name().to_string(),
         Node::Nccl(part) => part.to_string(),
+        Node::Product(_) => "cublaslt".into(),
         _ => String::new(),
     }
 }
@@ -284,4 +289,67 @@ fn ancestors(nodes: &[GraphNode]) -> Vec<Set> {
         all.push(set);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cublaslt::{Algorithm, Layout, Operation, Problem, Product};
+    use crate::driver::driver;
+
+    /// Two products in a graph, the second of which reads the matrix at `read`, of four numbers, two columns of which
+    /// lie three apart. The first writes the matrix at an address.
+    fn run(read: u64, written: u64, after: &[usize]) -> Result<Option<f64>, String> {
+        let layout = Layout {
+            kind: 0,
+            rows: 2,
+            columns: 2,
+            leading: 3,
+            count: 1,
+            stride: 0,
+        };
+        let problem = Problem {
+            operation: Operation {
+                compute: 68,
+                scale: 0,
+                transposed: [false; 2],
+            },
+            layouts: [layout; 4],
+        };
+        let memory = &driver().memory;
+        let own = memory.allocate(20);
+        let product = |at: [u64; 2], after: &[usize]| GraphNode {
+            handle: 0,
+            node: Node::Product(Box::new(Product {
+                problem,
+                algorithm: Algorithm::default(),
+                memory: [at[0], at[0], at[1], at[1]],
+                workspace: 0,
+            })),
+            after: after.to_vec(),
+        };
+        let input = memory.allocate(20);
+        memory.write(input, &[0; 20]).unwrap();
+        let nodes = [product([input, written], &[]), product([read, own], after)];
+        let ran = GraphRun::new(&nodes, 1).advance(driver(), 0, 0.0);
+        ran.map_err(|broken| broken.text)
+    }
+
+    #[test]
+    fn products_that_meet_are_a_fault_unless_one_depends_on_the_other() {
+        let memory = &driver().memory;
+        let shared = memory.allocate(64);
+        memory.write(shared, &[0; 64]).unwrap();
+        let error = run(shared, shared, &[]).unwrap_err();
+        assert!(error.contains("cublaslt"), "{error}");
+        assert!(error.contains("neither depends on the other"), "{error}");
+        assert_eq!(run(shared, shared, &[0]), Ok(Some(0.0)));
+        // The numbers of one lie behind those of the other, or its first column begins between the other's two.
+        assert_eq!(run(shared + 20, shared, &[]), Ok(Some(0.0)));
+        let between = run(shared + 8, shared, &[]).unwrap_err();
+        assert!(
+            between.contains("neither depends on the other"),
+            "{between}"
+        );
+    }
 }
