@@ -30,7 +30,6 @@ pub mod driver {
         pub type CUevent_st = u8;
         pub type CUfunc_st = u8;
         pub type CUfunction = *mut CUfunc_st;
-        pub type CUgraph = *mut CUgraph_st;
         pub type CUgraph_st = u8;
         pub type CUgraphExec_st = u8;
         pub type CUgraphNode = *mut CUgraphNode_st;

@@ -7,7 +7,7 @@
 use super::device::Device;
 use super::driver::{Object, sys};
 use super::libraries::lt_version;
-use super::library::{cublas_lt, symbols};
+use super::library::cublas_lt;
 use super::loader::Loader;
 use super::stream::{Captured, Stream};
 use hashbrown::HashMap;
@@ -43,7 +43,7 @@ struct Found {
     reserved: [c_int; 4],
 }
 
-symbols! {
+crate::symbols! {
     /// The functions of the library, as NVIDIA documents them.
     struct Functions {
         cublasLtCreate: fn(*mut Pointer) -> c_int,

@@ -84,6 +84,7 @@ pub use driver::set_driver;
 pub use graph::{Graph, Graphs};
 pub use image::Image;
 pub use launch::Launch;
+pub use libloading::Library as DynamicLibrary;
 pub use libraries::{Library, Sensors, libraries, nccl_version};
 pub use library::nccl;
 pub use loader::Loader;

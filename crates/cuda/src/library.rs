@@ -292,20 +292,21 @@ fn named_candidates(variable_name: &str, names: &[&str], wheel: &str) -> Vec<Pat
     }
 }
 
-/// Declares a struct of a library's functions, by their names in the library.
+/// Declares a struct of the functions of a library that is opened at run time, by their names there.
+#[macro_export]
 macro_rules! symbols {
-    ($(#[$about:meta])* struct $type:ident {
+    ($(#[$about:meta])* $visibility:vis struct $type:ident {
         $($name:ident: fn($($argument:ty),* $(,)?) -> $result:ty),* $(,)?
     }) => {
         $(#[$about])*
         #[allow(non_snake_case)]
-        struct $type {
+        $visibility struct $type {
             $($name: unsafe extern "C" fn($($argument),*) -> $result),*
         }
 
         impl $type {
             /// The functions of a library, or the name of one that it lacks.
-            fn of(library: &libloading::Library) -> std::result::Result<$type, &'static str> {
+            fn of(library: &$crate::DynamicLibrary) -> std::result::Result<$type, &'static str> {
                 // SAFETY: the library documents these types.
                 unsafe {
                     Ok($type {
@@ -316,7 +317,6 @@ macro_rules! symbols {
         }
     };
 }
-pub(super) use symbols;
 
 /// The folder of NVRTC in NVIDIA's wheels for CUDA 12.
 const NVRTC_WHEEL: &str = "cuda_nvrtc";

@@ -2,7 +2,6 @@
 
 use kiln_base::DType;
 use kiln_base::collective::{DeviceCall, Kind, Reducer};
-use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -23,43 +22,26 @@ pub(super) struct UniqueId(pub [u8; 128]);
 /// `ncclInt8`, as which elements of one byte are moved.
 const BYTE: c_int = 0;
 
-/// Declares the functions that are called, by their names without `nccl`.
-macro_rules! functions {
-    ($($field:ident $name:literal ($($arg:ty),*) -> $result:ty;)*) => {
-        /// The functions of the open library.
-        pub(super) struct Api {
-            $($field: unsafe extern "C" fn($($arg),*) -> $result,)*
-        }
-
-        impl Api {
-            fn of(library: &'static Library, path: &str) -> Result<Api, String> {
-                Ok(Api {
-                    // SAFETY: the types are those that NVIDIA documents for NCCL 2.
-                    $($field: *unsafe { library.get(concat!("nccl", $name, "\0").as_bytes()) }
-                        .map_err(|_| format!("{path} has no nccl{}: install a newer NCCL", $name))?,)*
-                })
-            }
-        }
-    };
-}
-
-functions! {
-    unique_id "GetUniqueId" (*mut UniqueId) -> Status;
-    init "CommInitRank" (*mut Handle, c_int, UniqueId, c_int) -> Status;
-    destroy "CommDestroy" (Handle) -> Status;
-    abort "CommAbort" (Handle) -> Status;
-    async_error "CommGetAsyncError" (Handle, *mut Status) -> Status;
-    last_error "GetLastError" (Handle) -> *const c_char;
-    error_string "GetErrorString" (Status) -> *const c_char;
-    all_reduce "AllReduce" (Address, Address, usize, c_int, c_int, Handle, Stream) -> Status;
-    reduce "Reduce" (Address, Address, usize, c_int, c_int, c_int, Handle, Stream) -> Status;
-    reduce_scatter "ReduceScatter" (Address, Address, usize, c_int, c_int, Handle, Stream) -> Status;
-    broadcast "Broadcast" (Address, Address, usize, c_int, c_int, Handle, Stream) -> Status;
-    all_gather "AllGather" (Address, Address, usize, c_int, Handle, Stream) -> Status;
-    send "Send" (Address, usize, c_int, c_int, Handle, Stream) -> Status;
-    receive "Recv" (Address, usize, c_int, c_int, Handle, Stream) -> Status;
-    group_start "GroupStart" () -> Status;
-    group_end "GroupEnd" () -> Status;
+kiln_runtime::cuda::symbols! {
+    /// The functions of the open library, as NVIDIA documents them for NCCL 2.
+    pub(super) struct Api {
+        ncclGetUniqueId: fn(*mut UniqueId) -> Status,
+        ncclCommInitRank: fn(*mut Handle, c_int, UniqueId, c_int) -> Status,
+        ncclCommDestroy: fn(Handle) -> Status,
+        ncclCommAbort: fn(Handle) -> Status,
+        ncclCommGetAsyncError: fn(Handle, *mut Status) -> Status,
+        ncclGetLastError: fn(Handle) -> *const c_char,
+        ncclGetErrorString: fn(Status) -> *const c_char,
+        ncclAllReduce: fn(Address, Address, usize, c_int, c_int, Handle, Stream) -> Status,
+        ncclReduce: fn(Address, Address, usize, c_int, c_int, c_int, Handle, Stream) -> Status,
+        ncclReduceScatter: fn(Address, Address, usize, c_int, c_int, Handle, Stream) -> Status,
+        ncclBroadcast: fn(Address, Address, usize, c_int, c_int, Handle, Stream) -> Status,
+        ncclAllGather: fn(Address, Address, usize, c_int, Handle, Stream) -> Status,
+        ncclSend: fn(Address, usize, c_int, c_int, Handle, Stream) -> Status,
+        ncclRecv: fn(Address, usize, c_int, c_int, Handle, Stream) -> Status,
+        ncclGroupStart: fn() -> Status,
+        ncclGroupEnd: fn() -> Status,
+    }
 }
 
 /// A communicator of NCCL's: this rank's end of a group.
@@ -78,7 +60,8 @@ impl Api {
         static OPEN: OnceLock<Result<Api, String>> = OnceLock::new();
         let open = OPEN.get_or_init(|| {
             let (library, path) = kiln_runtime::cuda::nccl().map_err(|e| e.to_string())?;
-            Api::of(library, &path.display().to_string())
+            let missing = |name| format!("{} has no {name}: install a newer NCCL", path.display());
+            Api::of(library).map_err(missing)
         });
         open.as_ref().map_err(Clone::clone)
     }
@@ -99,8 +82,8 @@ impl Api {
         // SAFETY: both functions take any status or communicator.
         let (name, last) = unsafe {
             (
-                text((self.error_string)(status)),
-                text((self.last_error)(comm)),
+                text((self.ncclGetErrorString)(status)),
+                text((self.ncclGetLastError)(comm)),
             )
         };
         Err(match last.is_empty() {
@@ -116,7 +99,7 @@ impl Api {
     pub fn unique_id(&self) -> Result<UniqueId, String> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: the pointer is to writable memory.
-        let status = unsafe { (self.unique_id)(&mut id) };
+        let status = unsafe { (self.ncclGetUniqueId)(&mut id) };
         self.check("ncclGetUniqueId", null_mut(), status)
             .map(|()| id)
     }
@@ -128,7 +111,8 @@ impl Api {
     pub fn join(&self, id: UniqueId, ranks: usize, rank: usize) -> Result<Comm, String> {
         let mut comm = null_mut();
         // SAFETY: the pointer is to writable memory, and the number is one that NCCL has made.
-        let status = unsafe { (self.init)(&mut comm, ranks as c_int, id, rank as c_int) };
+        let status =
+            unsafe { (self.ncclCommInitRank)(&mut comm, ranks as c_int, id, rank as c_int) };
         self.check("ncclCommInitRank", null_mut(), status)
             .map(|()| Comm(comm))
     }
@@ -140,7 +124,7 @@ impl Api {
     pub fn state(&self, Comm(comm): Comm) -> Result<(), String> {
         let mut error = 0;
         // SAFETY: the communicator is alive and the pointer is to writable memory.
-        let status = unsafe { (self.async_error)(comm, &mut error) };
+        let status = unsafe { (self.ncclCommGetAsyncError)(comm, &mut error) };
         // `ncclInProgress` is none.
         let error = if error == 7 { 0 } else { error };
         let asked = self.check("ncclCommGetAsyncError", comm, status);
@@ -152,7 +136,10 @@ impl Api {
     /// # Errors
     /// NCCL's.
     pub fn end(&self, Comm(comm): Comm, abort: bool) -> Result<(), String> {
-        let end = if abort { self.abort } else { self.destroy };
+        let end = match abort {
+            true => self.ncclCommAbort,
+            false => self.ncclCommDestroy,
+        };
         // SAFETY: the communicator is alive, and nobody has it afterwards.
         let status = unsafe { end(comm) };
         self.check("the end of a communicator", null_mut(), status)
@@ -188,14 +175,21 @@ impl Api {
         // before the stream has done the work. Every rank makes the same calls.
         unsafe {
             let send =
-                |at, count, to| done((self.send)(at, count, BYTE, to as c_int, comm, stream));
+                |at, count, to| done((self.ncclSend)(at, count, BYTE, to as c_int, comm, stream));
             let receive = |at, count, from| {
-                done((self.receive)(at, count, BYTE, from as c_int, comm, stream))
+                done((self.ncclRecv)(
+                    at,
+                    count,
+                    BYTE,
+                    from as c_int,
+                    comm,
+                    stream,
+                ))
             };
             match kind {
                 _ if given == 0 && made == 0 => Ok(()),
-                Kind::AllReduce(_) => done((self.all_reduce)(x, y, given, of, op, comm, stream)),
-                Kind::Reduce(_, root) => done((self.reduce)(
+                Kind::AllReduce(_) => done((self.ncclAllReduce)(x, y, given, of, op, comm, stream)),
+                Kind::Reduce(_, root) => done((self.ncclReduce)(
                     x,
                     y,
                     given,
@@ -206,9 +200,9 @@ impl Api {
                     stream,
                 )),
                 Kind::ReduceScatter(_) => {
-                    done((self.reduce_scatter)(x, y, made, of, op, comm, stream))
+                    done((self.ncclReduceScatter)(x, y, made, of, op, comm, stream))
                 }
-                Kind::Broadcast(root) => done((self.broadcast)(
+                Kind::Broadcast(root) => done((self.ncclBroadcast)(
                     x,
                     y,
                     given,
@@ -217,8 +211,8 @@ impl Api {
                     comm,
                     stream,
                 )),
-                Kind::AllGather => done((self.all_gather)(x, y, given, of, comm, stream)),
-                Kind::Barrier => done((self.all_reduce)(
+                Kind::AllGather => done((self.ncclAllGather)(x, y, given, of, comm, stream)),
+                Kind::Barrier => done((self.ncclAllReduce)(
                     x,
                     y,
                     given,
@@ -254,11 +248,11 @@ impl Api {
     /// Enqueues messages that are exchanged together.
     fn together(&self, messages: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         // SAFETY: it has no preconditions.
-        let begun = unsafe { (self.group_start)() };
+        let begun = unsafe { (self.ncclGroupStart)() };
         self.check("ncclGroupStart", null_mut(), begun)?;
         let all = messages();
         // SAFETY: a group has begun.
-        let ended = unsafe { (self.group_end)() };
+        let ended = unsafe { (self.ncclGroupEnd)() };
         all.and(self.check("ncclGroupEnd", null_mut(), ended))
     }
 }
