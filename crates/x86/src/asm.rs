@@ -2,7 +2,7 @@
 
 use crate::op::{Kind, Op};
 use crate::operand::{Base, Gpr, Index, Mask, Mem, Operand, Operands, Width};
-use iced_x86::{Code, Encoder, Instruction, MemoryOperand, OpKind, Register};
+use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, OpKind, Register};
 
 /// An assembler: collects instructions and the constants that they read.
 ///
@@ -69,11 +69,6 @@ impl Asm {
     /// Returns the number of vector registers.
     pub fn registers(&self) -> u8 {
         if self.evex { 32 } else { 16 }
-    }
-
-    /// True if an instruction has an encoding for vectors of a width.
-    pub fn has(&self, op: Op, width: Width) -> bool {
-        op.encoding(self.evex, width).is_some()
     }
 
     /// Appends a vector instruction; the first operand is the result.
@@ -173,6 +168,14 @@ impl Asm {
         }
     }
 
+    /// Appends an instruction made by `iced_x86`.
+    ///
+    /// # Panics
+    /// If its operands are not those of its code.
+    pub(crate) fn made(&mut self, instruction: Result<Instruction, IcedError>) {
+        self.encode(&instruction.unwrap_or_else(|e| panic!("{e}")));
+    }
+
     /// Appends an instruction on two general registers, or a register and memory.
     fn two(&mut self, code: Code, a: Gpr, b: Operand) {
         let done = match b {
@@ -180,12 +183,11 @@ impl Asm {
             Operand::Memory(m, _) => Instruction::with2(code, a.wide(), address(m)),
             _ => panic!("{code:?} of {b:?}"),
         };
-        self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
+        self.made(done);
     }
 
     fn with_immediate(&mut self, code: Code, a: Gpr, n: i32) {
-        let done = Instruction::with2(code, a.wide(), n);
-        self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
+        self.made(Instruction::with2(code, a.wide(), n));
     }
 
     /// Appends `a = b`, 64 bits.
@@ -195,8 +197,11 @@ impl Asm {
 
     /// Appends a store of a register, 64 bits.
     pub fn store(&mut self, to: Mem, a: Gpr) {
-        let done = Instruction::with2(Code::Mov_rm64_r64, address(to), a.wide());
-        self.encode(&done.unwrap_or_else(|e| panic!("mov: {e}")));
+        self.made(Instruction::with2(
+            Code::Mov_rm64_r64,
+            address(to),
+            a.wide(),
+        ));
     }
 
     /// Appends `a = n`.
@@ -206,7 +211,7 @@ impl Asm {
             (Ok(n), _) => Instruction::with2(Code::Mov_rm64_imm32, a.wide(), n),
             _ => Instruction::with2(Code::Mov_r64_imm64, a.wide(), n),
         };
-        self.encode(&done.unwrap_or_else(|e| panic!("mov: {e}")));
+        self.made(done);
     }
 
     /// Appends `a += b`, which sets the flags, as do all that follow.
@@ -221,8 +226,7 @@ impl Asm {
 
     /// Appends the addition of `n` to eight bytes in memory.
     pub fn add_at(&mut self, at: Mem, n: i32) {
-        let done = Instruction::with2(Code::Add_rm64_imm32, address(at), n);
-        self.encode(&done.unwrap_or_else(|e| panic!("add: {e}")));
+        self.made(Instruction::with2(Code::Add_rm64_imm32, address(at), n));
     }
 
     /// Appends `a -= b`.
@@ -242,8 +246,11 @@ impl Asm {
 
     /// Appends `a <<= n`.
     pub fn shl(&mut self, a: Gpr, n: u8) {
-        let done = Instruction::with2(Code::Shl_rm64_imm8, a.wide(), u32::from(n));
-        self.encode(&done.unwrap_or_else(|e| panic!("shl: {e}")));
+        self.made(Instruction::with2(
+            Code::Shl_rm64_imm8,
+            a.wide(),
+            u32::from(n),
+        ));
     }
 
     /// Appends a comparison of `a` and `b`.
@@ -269,20 +276,25 @@ impl Asm {
             Code::Prefetcht2_m8,
         ];
         let code = code[usize::from(level)];
-        let done = Instruction::with1(code, address(of));
-        self.encode(&done.unwrap_or_else(|e| panic!("prefetch: {e}")));
+        self.made(Instruction::with1(code, address(of)));
     }
 
     /// Appends a move of the low bits of a register, up to 64, to a mask.
     pub fn kmov(&mut self, mask: Mask, from: Gpr) {
-        let done = Instruction::with2(Code::VEX_Kmovq_kr_r64, mask.register(), from.wide());
-        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+        self.made(Instruction::with2(
+            Code::VEX_Kmovq_kr_r64,
+            mask.register(),
+            from.wide(),
+        ));
     }
 
     /// Appends a move of a mask to the low bits of a register.
     pub fn kmov_to(&mut self, to: Gpr, mask: Mask) {
-        let done = Instruction::with2(Code::VEX_Kmovq_r64_kr, to.wide(), mask.register());
-        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+        self.made(Instruction::with2(
+            Code::VEX_Kmovq_r64_kr,
+            to.wide(),
+            mask.register(),
+        ));
     }
 
     /// Appends an operation on masks of up to 64 bits: `and`, `or`, `xor`, `and not` (of the first), `equal` bits.
@@ -294,40 +306,57 @@ impl Asm {
             MaskOp::AndNot => Code::VEX_Kandnq_kr_kr_kr,
             MaskOp::Equal => Code::VEX_Kxnorq_kr_kr_kr,
         };
-        let done = Instruction::with3(code, a.register(), b.register(), c.register());
-        self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
+        self.made(Instruction::with3(
+            code,
+            a.register(),
+            b.register(),
+            c.register(),
+        ));
     }
 
     /// Appends a load of a mask of up to 64 bits.
     pub fn kmov_load(&mut self, mask: Mask, from: Mem) {
-        let done = Instruction::with2(Code::VEX_Kmovq_kr_km64, mask.register(), address(from));
-        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+        self.made(Instruction::with2(
+            Code::VEX_Kmovq_kr_km64,
+            mask.register(),
+            address(from),
+        ));
     }
 
     /// Appends a store of a mask of up to 64 bits.
     pub fn kmov_store(&mut self, to: Mem, mask: Mask) {
-        let done = Instruction::with2(Code::VEX_Kmovq_m64_kr, address(to), mask.register());
-        self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
+        self.made(Instruction::with2(
+            Code::VEX_Kmovq_m64_kr,
+            address(to),
+            mask.register(),
+        ));
     }
 
     /// Appends a shift of the upper bits of a mask to the lower end.
     pub fn kshiftr(&mut self, to: Mask, from: Mask, by: u8) {
         let (to, from) = (to.register(), from.register());
-        let done = Instruction::with3(Code::VEX_Kshiftrq_kr_kr_imm8, to, from, u32::from(by));
-        self.encode(&done.unwrap_or_else(|e| panic!("kshiftrq: {e}")));
+        self.made(Instruction::with3(
+            Code::VEX_Kshiftrq_kr_kr_imm8,
+            to,
+            from,
+            u32::from(by),
+        ));
     }
 
     /// Appends the concatenation of the lower eight bits of two masks; those of `high` are the upper ones.
     pub fn kunpack(&mut self, to: Mask, high: Mask, low: Mask) {
         let (to, high, low) = (to.register(), high.register(), low.register());
-        let done = Instruction::with3(Code::VEX_Kunpckbw_kr_kr_kr, to, high, low);
-        self.encode(&done.unwrap_or_else(|e| panic!("kunpckbw: {e}")));
+        self.made(Instruction::with3(
+            Code::VEX_Kunpckbw_kr_kr_kr,
+            to,
+            high,
+            low,
+        ));
     }
 
     /// Appends a call of the function that a register points to.
     pub fn call(&mut self, to: Gpr) {
-        let done = Instruction::with1(Code::Call_rm64, to.wide());
-        self.encode(&done.unwrap_or_else(|e| panic!("call: {e}")));
+        self.made(Instruction::with1(Code::Call_rm64, to.wide()));
     }
 
     /// Makes a label for a place that is not known yet.
@@ -363,8 +392,7 @@ impl Asm {
     /// Appends raw bytes.
     fn raw(&mut self, bytes: &[u8]) {
         // The encoder takes only instructions, so bytes are declared as data.
-        let done = Instruction::with_declare_byte(bytes);
-        self.encode(&done.unwrap_or_else(|e| panic!("bytes: {e}")));
+        self.made(Instruction::with_declare_byte(bytes));
     }
 
     /// Fills up to a multiple of `to` bytes.
@@ -415,14 +443,12 @@ impl Asm {
 
     /// Appends a push of a register onto the stack.
     pub fn push(&mut self, r: Gpr) {
-        let done = Instruction::with1(Code::Push_r64, r.wide());
-        self.encode(&done.unwrap_or_else(|e| panic!("push: {e}")));
+        self.made(Instruction::with1(Code::Push_r64, r.wide()));
     }
 
     /// Appends a pop of a register from the stack.
     pub fn pop(&mut self, r: Gpr) {
-        let done = Instruction::with1(Code::Pop_r64, r.wide());
-        self.encode(&done.unwrap_or_else(|e| panic!("pop: {e}")));
+        self.made(Instruction::with1(Code::Pop_r64, r.wide()));
     }
 
     /// Returns the address of a constant of 4, 8, 16, 32 or 64 bytes. It is after the code, without duplicates, aligned

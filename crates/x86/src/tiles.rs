@@ -56,14 +56,10 @@ impl TileSizes {
 }
 
 impl Asm {
-    fn of_tiles(&mut self, done: Result<Instruction, iced_x86::IcedError>) {
-        self.encode(&done.unwrap_or_else(|e| panic!("an instruction on tiles: {e}")));
-    }
-
     /// Configures the tiles, which are then zero.
     pub fn configure_tiles(&mut self, sizes: &TileSizes) {
         let at = self.constant(&sizes.bytes());
-        self.of_tiles(Instruction::with1(Code::VEX_Ldtilecfg_m512, address(at)));
+        self.made(Instruction::with1(Code::VEX_Ldtilecfg_m512, address(at)));
     }
 
     /// Ends the use of tiles.
@@ -74,21 +70,21 @@ impl Asm {
     /// Zeroes a tile.
     pub fn zero_tile(&mut self, tile: Tile) {
         let code = Code::VEX_Tilezero_tmm;
-        self.of_tiles(Instruction::with1(code, tile.register()));
+        self.made(Instruction::with1(code, tile.register()));
     }
 
     /// Loads a tile, whose rows have the stride in a register.
     pub fn load_tile(&mut self, to: Tile, from: Mem, apart: Gpr) {
         let from = address(from.index(apart, 1));
         let code = Code::VEX_Tileloadd_tmm_sibmem;
-        self.of_tiles(Instruction::with2(code, to.register(), from));
+        self.made(Instruction::with2(code, to.register(), from));
     }
 
     /// Stores a tile, with the stride of rows in a register.
     pub fn store_tile(&mut self, to: Mem, apart: Gpr, from: Tile) {
         let to = address(to.index(apart, 1));
         let code = Code::VEX_Tilestored_sibmem_tmm;
-        self.of_tiles(Instruction::with2(code, to, from.register()));
+        self.made(Instruction::with2(code, to, from.register()));
     }
 
     /// `sums += left · right`.
@@ -99,6 +95,6 @@ impl Asm {
             TileProduct::U8I8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
         };
         let [sums, left, right] = [sums, left, right].map(Tile::register);
-        self.of_tiles(Instruction::with3(code, sums, left, right));
+        self.made(Instruction::with3(code, sums, left, right));
     }
 }

@@ -135,10 +135,7 @@ fn immediates_do_what_the_processor_does() {
             op::VCMPPD,
             op::VROUNDPS,
             op::VROUNDPD,
-            op::VGETMANTPS,
-            op::VGETMANTPD,
             op::VCVTPS2PH,
-            op::VPTERNLOGD,
         ];
         let named = by_immediate.iter().any(|o| o.name == form.op.name);
         if !named || form.width != Width::Y {
@@ -148,7 +145,6 @@ fn immediates_do_what_the_processor_does() {
             (false, "VCM") => 32,
             (false, "VRO") => 16,
             (_, "VCV") => 8,
-            (_, "VGE") => 16,
             _ => 256u16,
         };
         for n in 0..values {

@@ -169,8 +169,8 @@ fn gathers_have_their_index() {
             let mut a = Asm::new(evex);
             let m = Mem::at(Gpr::R13).gather(Vreg(index), width, scale);
             match evex {
-                true => a.masked(op::VGATHERDPS, width, (Mask(2), false), (Vreg(1), m)),
-                false => a.op(op::VGATHERDPS, width, (Vreg(1), m, Vreg(2))),
+                true => a.masked(op::VPGATHERDD, width, (Mask(2), false), (Vreg(1), m)),
+                false => a.op(op::VPGATHERDD, width, (Vreg(1), m, Vreg(2))),
             }
             let i = only(&a.finish());
             assert_eq!(name(i.memory_index()), format!("{class}{index}"));
@@ -232,9 +232,9 @@ fn what_there_is_not_panics() {
         (Vreg(0), Vreg(0), Vreg(0))
     )));
     assert!(panics(|| Asm::new(true).op(
-        op::VBLENDPS,
+        op::VBLENDVPS,
         Width::Y,
-        (Vreg(0), Vreg(0), Vreg(0), 1)
+        (Vreg(0), Vreg(0), Vreg(0), Vreg(0))
     )));
     assert!(panics(|| Asm::new(false).op(
         op::VADDPS,
@@ -285,7 +285,7 @@ fn what_there_is_not_panics() {
     }));
     assert!(panics(|| {
         let one = Mem::at(Gpr::RAX).broadcast();
-        Asm::new(true).op(op::VPADDB, Width::Y, (Vreg(1), Vreg(0), one));
+        Asm::new(true).op(op::VPACKUSWB, Width::Y, (Vreg(1), Vreg(0), one));
     }));
     assert!(panics(|| {
         let mut a = Asm::new(true);
