@@ -62,7 +62,7 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     /// [`Forward::call`] that returns an error as a `Result`: also for results that can't carry one.
     ///
     /// # Errors
-    /// The error of [`Forward::forward`], or the one that the result carries.
+    /// The error of [`Forward::forward`], or the error that the result carries.
     #[track_caller]
     fn try_call<A: Nest<Owned = I>>(&self, input: A) -> Result<O>
     where

@@ -153,8 +153,8 @@ pub fn register_parametrization(
     Ok(())
 }
 
-/// Makes a module hold a parameter itself again: its computed value, or the one that it was computed from if
-/// `leave_parametrized` is false (`torch.nn.utils.parametrize.remove_parametrizations`).
+/// Makes a computed parameter an ordinary one again (`torch.nn.utils.parametrize.remove_parametrizations`). It keeps
+/// its computed value, or its original if `leave_parametrized` is false.
 ///
 /// # Errors
 /// If the parameter is not computed, the value can't be, there are several originals of which none can stay, or inside

@@ -15,7 +15,7 @@ pub(crate) struct NamedVar {
     pub(crate) is_parameter: bool,
 }
 
-/// Returns the path of what is called `name` in the module at `prefix`.
+/// Returns the full path of the member `name` of the module at `prefix`.
 pub(crate) fn joined(prefix: &str, name: &str) -> String {
     match prefix {
         "" => name.to_string(),
@@ -75,7 +75,7 @@ pub(crate) fn get_submodule<'a>(m: &'a dyn Module, path: &str) -> Result<&'a dyn
     submodule(m, "get_submodule", path)
 }
 
-/// Returns the module at a path. The error names what is in the last module on the way to it.
+/// Returns the module at a path. The error lists the children of the last module on it that exists.
 #[track_caller]
 pub(crate) fn submodule<'a>(m: &'a dyn Module, called: &str, path: &str) -> Result<&'a dyn Module> {
     let all = named_modules(m);

@@ -1,8 +1,8 @@
 //! Apex's `amp`: a model and its optimisers, prepared by a level.
 
-use super::found;
 use super::level::{Initialize, LossScale, Properties};
 use super::scale::{Scale, Scaling};
+use super::unscale::{self, unscale};
 use crate::optim::Optimizer;
 use crate::{Module, is_batch_norm, tree};
 use kiln_tensor::{
@@ -22,7 +22,7 @@ pub struct Amp {
     /// The scale of each loss.
     scales: Vec<Scale>,
     /// The overflows of each loss that its scale has not processed yet.
-    unseen: Vec<Option<Tensor>>,
+    delayed_checks: Vec<Option<Tensor>>,
     /// The optimisers, by number.
     optimizers: Vec<u64>,
 }
@@ -92,7 +92,7 @@ pub fn initialize(
         enabled: options.enabled,
         half: options.half,
         cast_model_outputs: options.cast_model_outputs,
-        unseen: scales.iter().map(|_| None).collect(),
+        delayed_checks: scales.iter().map(|_| None).collect(),
         scales,
         optimizers: Vec::new(),
     };
@@ -210,12 +210,12 @@ impl Amp {
         }
         let scale = &self.scales[options.loss_id as usize];
         scale.follow(loss.device())?;
-        // Unscaled gradients are set aside, and are added again afterwards.
-        let aside: Vec<Vec<(Var, Tensor)>> = match options.delay_unscale {
+        // Unscaled gradients are stashed, and are added again afterwards.
+        let stashed: Vec<Vec<(Var, Tensor)>> = match options.delay_unscale {
             true => Vec::new(),
             false => optimizers.iter().map(|o| take_gradients(o)).collect(),
         };
-        let inverse = found::inverse(&scale.get());
+        let inverse = unscale::inverse(&scale.get());
         {
             let _casts = set_autocast(None);
             f(wide * scale.get().to(loss.device()))?;
@@ -225,16 +225,16 @@ impl Amp {
             return Ok(());
         }
         let mut flags = Vec::new();
-        for (optimizer, aside) in optimizers.iter_mut().zip(aside) {
-            let found = found::unscale(optimizer, &inverse, true)?;
-            add_back(aside)?;
+        for (optimizer, stashed) in optimizers.iter_mut().zip(stashed) {
+            let found_inf = unscale(optimizer, &inverse, true)?;
+            add_back(stashed)?;
             optimizer.amp.scaled = false;
-            if let Some(found) = found.filter(|_| dynamic) {
-                flags.push(found.clone());
+            if let Some(found_inf) = found_inf.filter(|_| dynamic) {
+                flags.push(found_inf.clone());
                 let before = optimizer.amp.skip.take();
                 optimizer.amp.skip = Some(match before {
-                    Some(before) => found.logical_or(before),
-                    None => found,
+                    Some(before) => found_inf.logical_or(before),
+                    None => found_inf,
                 });
             }
         }
@@ -244,20 +244,20 @@ impl Amp {
         }
     }
 
-    /// Updates the scale of a loss, now or the next time; `found` is true if gradients were not finite.
+    /// Updates the scale of a loss, now or the next time; `found_inf` is true if gradients were not finite.
     #[track_caller]
-    fn overflowed(&mut self, found: Tensor, options: &ScaleLoss) -> Result<()> {
-        let unseen = &mut self.unseen[options.loss_id as usize];
-        let found = match unseen.take() {
-            Some(before) => found.logical_or(before),
-            None => found,
+    fn overflowed(&mut self, found_inf: Tensor, options: &ScaleLoss) -> Result<()> {
+        let delayed_checks = &mut self.delayed_checks[options.loss_id as usize];
+        let found_inf = match delayed_checks.take() {
+            Some(before) => found_inf.logical_or(before),
+            None => found_inf,
         };
         if options.delay_overflow_check {
-            *unseen = Some(found);
+            *delayed_checks = Some(found_inf);
             return Ok(());
         }
         let _casts = set_autocast(None);
-        self.scales[options.loss_id as usize].update(&found)
+        self.scales[options.loss_id as usize].update(&found_inf)
     }
 
     #[track_caller]
@@ -371,25 +371,25 @@ pub fn master_params(optimizer: &Optimizer) -> Vec<Var> {
 
 /// Removes and returns the unscaled gradients.
 fn take_gradients(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
-    let mut aside = Vec::new();
+    let mut stashed = Vec::new();
     if optimizer.amp.scaled {
-        return aside;
+        return stashed;
     }
     for (p, master) in optimizer.with_masters() {
         let held = master.unwrap_or(p);
         if let Some(g) = held.grad() {
-            aside.push((held.clone(), g));
+            stashed.push((held.clone(), g));
         }
         p.zero_grad();
         held.zero_grad();
     }
-    aside
+    stashed
 }
 
 /// Adds gradients to the present ones.
 #[track_caller]
-fn add_back(aside: Vec<(Var, Tensor)>) -> Result<()> {
-    for (held, before) in aside {
+fn add_back(stashed: Vec<(Var, Tensor)>) -> Result<()> {
+    for (held, before) in stashed {
         let sum = match held.grad() {
             Some(now) => kiln_tensor::no_grad(|| before + now),
             None => before,

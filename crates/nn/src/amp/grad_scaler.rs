@@ -1,7 +1,7 @@
 //! The scaler of losses and gradients.
 
-use super::found;
 use super::scale::{GradScalerState, Scale, Scaling};
+use super::unscale::{self, unscale};
 use crate::optim::{NamedState, Optimizer};
 use kiln_tensor::{
     AsTensor, Device, Error, Result, Tensor, is_recording, set_autocast, set_device,
@@ -29,7 +29,7 @@ pub struct GradScaler {
 /// The progress of an optimiser's step.
 struct Progress {
     /// A bool, true if a gradient was not finite.
-    found: Tensor,
+    found_inf: Tensor,
     stepped: bool,
 }
 
@@ -122,15 +122,15 @@ impl GradScaler {
             }
             None => {}
         }
-        let inverse = found::inverse(&self.scale.get());
-        let Some(found) = found::unscale(optimizer, &inverse, false)? else {
+        let inverse = unscale::inverse(&self.scale.get());
+        let Some(found_inf) = unscale(optimizer, &inverse, false)? else {
             let message =
                 "no parameter of this optimiser has a gradient; call scale(loss).backward() before";
             return Err(Error::invalid("unscale_", message));
         };
         let stepped = false;
         self.optimizers
-            .push((optimizer.id(), Progress { found, stepped }));
+            .push((optimizer.id(), Progress { found_inf, stepped }));
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl GradScaler {
         let Some((_, progress)) = self.optimizers.iter_mut().find(|(i, _)| *i == id) else {
             return Ok(()); // unscaled above
         };
-        optimizer.step_unless(Some(&progress.found))?;
+        optimizer.step_unless(Some(&progress.found_inf))?;
         progress.stepped = true;
         Ok(())
     }
@@ -183,9 +183,12 @@ impl GradScaler {
         }
         let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
         let device = self.scale.device();
-        let flags = self.optimizers.drain(..).map(|(_, p)| p.found.to(device));
-        let found = stack(flags, 0).any(());
-        self.scale.update(&found)?;
+        let flags = self
+            .optimizers
+            .drain(..)
+            .map(|(_, p)| p.found_inf.to(device));
+        let found_inf = stack(flags, 0).any(());
+        self.scale.update(&found_inf)?;
         self.scale.settle()
     }
 
@@ -228,7 +231,7 @@ impl GradScaler {
     /// If a gradient can't be computed.
     #[track_caller]
     pub fn first_not_finite(&self, optimizer: &Optimizer) -> Result<Option<String>> {
-        found::first_not_finite(optimizer)
+        unscale::first_not_finite(optimizer)
     }
 
     /// See [`Scaling::growth_factor`].
@@ -305,8 +308,8 @@ impl GradScaler {
     fn progress(&mut self, optimizer: &Optimizer) -> Option<&Progress> {
         self.forget_other_recordings();
         let id = optimizer.id();
-        let found = self.optimizers.iter().find(|(i, _)| *i == id);
-        found.map(|(_, progress)| progress)
+        let own = self.optimizers.iter().find(|(i, _)| *i == id);
+        own.map(|(_, progress)| progress)
     }
 
     /// Forgets the steps begun so far if recording has started or ended since.

@@ -26,12 +26,12 @@
 //! ```
 
 pub(crate) mod apex;
-mod found;
 mod grad_scaler;
 mod level;
 mod names;
 mod saved;
 mod scale;
+mod unscale;
 
 pub use apex::{Amp, AmpState, LossScalerState, ScaleLoss, initialize, master_params};
 pub use grad_scaler::GradScaler;

@@ -172,9 +172,9 @@ impl Scale {
         self.scale.device()
     }
 
-    /// Grows or backs off. `found` is a bool of rank 0, true if a step was skipped.
+    /// Grows or backs off. `found_inf` is a bool of rank 0, true if a step was skipped.
     #[track_caller]
-    pub(super) fn update(&self, found: &Tensor) -> Result<()> {
+    pub(super) fn update(&self, found_inf: &Tensor) -> Result<()> {
         let number = |i: i64| self.numbers.get().select(0, i);
         let (old, counts) = (self.scale.get(), self.counts.get());
         let wide = old.to_dtype(kiln_tensor::DType::F64);
@@ -186,12 +186,12 @@ impl Scale {
         let less = (&wide * number(1)).maximum(number(3)).to_dtype(old.dtype());
         let kept = where_(&grows, grown, &old);
         let zero = steps.zeros_like();
-        let steps = where_(grows.logical_or(found), &zero, steps);
-        let skipped = found.to_dtype(counts.dtype());
+        let steps = where_(grows.logical_or(found_inf), &zero, steps);
+        let skipped = found_inf.to_dtype(counts.dtype());
         let in_a_row = (counts.select(0, 1) + &skipped) * &skipped;
         let in_all = counts.select(0, 2) + &skipped;
         let counts = kiln_tensor::stack([steps, in_a_row, in_all], 0);
-        let scale = where_(found, less, kept);
+        let scale = where_(found_inf, less, kept);
         assign_together([(&self.scale, scale), (&self.counts, counts)])
     }
 

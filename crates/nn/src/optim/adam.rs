@@ -15,7 +15,7 @@ macro_rules! adam {
                 betas: (f64, f64) = (0.9, 0.999),
                 /// Keeps the divisor from zero.
                 eps: f64 = 1e-8,
-                /// L2 penalty, or where it is decoupled, decay of the parameters.
+                /// L2 penalty, or decoupled weight decay.
                 weight_decay: f64 = $weight_decay,
                 $($field)*
                 /// Divides by the largest second moment so far (Reddi et al., 2018).

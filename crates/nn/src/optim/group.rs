@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Parameters that share a [`Rule`], and the state kept for them.
 pub struct Group {
     pub(crate) rule: Box<dyn Rule>,
-    pub(crate) about: Description,
+    pub(crate) description: Description,
     pub(crate) parameters: Vec<Var>,
     pub(crate) values: Vec<(&'static str, f64)>,
     /// `values` as data of the step: `[K]` f64.
@@ -25,9 +25,9 @@ pub struct Group {
     pub(crate) masters: Masters,
     updates: Updates,
     /// The state of a rule that searches.
-    pub(crate) kept: BTreeMap<String, Tensor>,
-    /// The numbers of a schedule, which are saved besides the rule's.
-    pub(crate) notes: BTreeMap<&'static str, f64>,
+    pub(crate) search_state: BTreeMap<String, Tensor>,
+    /// The numbers of a schedule, which are saved with the rule's.
+    pub(crate) schedule_numbers: BTreeMap<&'static str, f64>,
 }
 
 /// A part of a parameter's state.
@@ -39,15 +39,19 @@ pub(crate) type Assignment = (Var, Tensor);
 impl Group {
     #[track_caller]
     pub(crate) fn new(parameters: Vec<Var>, rule: Box<dyn Rule>) -> Result<Group> {
-        let about = rule.describe();
+        let description = rule.describe();
         if let Some(p) = parameters.iter().find(|p| !p.dtype().is_float()) {
             let message = format!("only floats can be trained, not {}", p.dtype());
-            return Err(about.error(message));
+            return Err(description.error(message));
         }
         let home = parameters.first().map(Var::device).unwrap_or_default();
-        let values: Vec<_> = about.numbers.iter().map(|n| (n.name, n.value)).collect();
+        let values: Vec<_> = description
+            .numbers
+            .iter()
+            .map(|n| (n.name, n.value))
+            .collect();
         let named = |name: &str, cell: Var| {
-            cell.set_name(&format!("{}.{name}", about.name));
+            cell.set_name(&format!("{}.{name}", description.name));
             cell
         };
         let count = |(name, start): (&'static str, f64)| {
@@ -56,7 +60,7 @@ impl Group {
         };
         let counts = [("step", 0.0)]
             .into_iter()
-            .chain(about.counts.iter().copied());
+            .chain(description.counts.iter().copied());
         let data = Var::volatile(vector(values.iter().map(|(_, v)| *v)).to(home))?;
         let mut group = Group {
             data: named("numbers", data),
@@ -64,15 +68,15 @@ impl Group {
             state: parameters.iter().map(|_| None).collect(),
             masters: Masters::default(),
             updates: Updates::default(),
-            kept: BTreeMap::new(),
-            notes: BTreeMap::new(),
+            search_state: BTreeMap::new(),
+            schedule_numbers: BTreeMap::new(),
             rule,
-            about,
+            description,
             parameters,
             values,
         };
         if let Err(message) = group.all_fit(&group.values) {
-            return Err(group.about.error(message));
+            return Err(group.description.error(message));
         }
         for i in 0..group.parameters.len() {
             if group.parameters[i].requires_grad() {
@@ -99,8 +103,8 @@ impl Group {
 
     /// A number such as `lr`, `momentum` or `weight_decay`, if the rule has it.
     pub fn number(&self, name: &str) -> Option<f64> {
-        let found = self.values.iter().find(|(n, _)| *n == name);
-        found.map(|(_, value)| *value)
+        let number = self.values.iter().find(|(n, _)| *n == name);
+        number.map(|(_, value)| *value)
     }
 
     /// Changes a number from the next step on. This includes compiled steps, except that a step compiled while the
@@ -111,12 +115,12 @@ impl Group {
     /// or inside `compile`: call it between runs.
     #[track_caller]
     pub fn set_number(&mut self, name: &str, value: f64) -> Result<()> {
-        let at = match self.fits(name, value) {
-            Ok(at) => at,
+        let index = match self.fits(name, value) {
+            Ok(index) => index,
             Err(message) => return Err(Error::invalid("set_number", message)),
         };
         let mut values = self.values.clone();
-        values[at].1 = value;
+        values[index].1 = value;
         self.set_values(values)
     }
 
@@ -142,17 +146,18 @@ impl Group {
 
     /// Returns the index of a number that may take this value, or the reason why it can't.
     pub(crate) fn fits(&self, name: &str, value: f64) -> Result<usize, String> {
-        let found = self.values.iter().position(|(n, _)| *n == name);
-        let at = found.ok_or_else(|| format!("{} has no number {name:?}", self.about.name))?;
+        let index = self.values.iter().position(|(n, _)| *n == name);
+        let index =
+            index.ok_or_else(|| format!("{} has no number {name:?}", self.description.name))?;
         let mut values = self.values.clone();
-        values[at].1 = value;
-        self.all_fit(&values).map(|()| at)
+        values[index].1 = value;
+        self.all_fit(&values).map(|()| index)
     }
 
     /// Checks that the numbers may take these values; the error names the reason.
     pub(crate) fn all_fit(&self, values: &[(&'static str, f64)]) -> Result<(), String> {
         let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or(0.0, |v| v.1);
-        self.about.check(&value)?;
+        self.description.check(&value)?;
         self.rule.check(&value)
     }
 
@@ -169,8 +174,13 @@ impl Group {
         let mut assignments = Vec::new();
         for device in devices {
             let counts = self.counted(&gradients, device);
-            let mut scalars =
-                Scalars::new(&self.about, &self.values, &self.data.get(), &counts, device);
+            let mut scalars = Scalars::new(
+                &self.description,
+                &self.values,
+                &self.data.get(),
+                &counts,
+                device,
+            );
             self.rule.scalars(&mut scalars);
             if device == self.data.device() {
                 assignments.extend(self.next_counts(&gradients, &scalars));
@@ -181,14 +191,14 @@ impl Group {
                     continue;
                 };
                 if p.device() == device {
-                    let updated = Updated {
+                    let inputs = UpdateInputs {
                         parameter: i,
                         cell: self.masters.of(i).unwrap_or(p),
                         gradient: g,
                         state: cells,
                         stochastic: stochastic && p.dtype() == DType::BF16,
                     };
-                    let values = self.updates.of(&*self.rule, &scalars, updated);
+                    let values = self.updates.record(&*self.rule, &scalars, inputs);
                     assignments.extend(self.masters.assigned(i, p, cells, values));
                 }
             }
@@ -228,7 +238,7 @@ impl Group {
         let step = &mut counts[0].1;
         *step = match gradients.iter().all(Option::is_some) {
             true => &*step + 1.0,
-            false => &*step + made(gradients).to(device),
+            false => &*step + has_gradient(gradients).to(device),
         };
         counts
     }
@@ -241,7 +251,7 @@ impl Group {
             let next = match all || *name == "step" {
                 true => next,
                 false => where_(
-                    made(gradients).to(count.device()).gt(0.0),
+                    has_gradient(gradients).to(count.device()).gt(0.0),
                     &next,
                     count.get(),
                 ),
@@ -259,7 +269,7 @@ impl Group {
         let p = &self.parameters[i];
         let dtype = wide(p.dtype());
         let mut cells = Vec::new();
-        for state in &self.about.state {
+        for state in &self.description.state {
             let Some(shape) = (state.shape)(&p.shape()?) else {
                 continue;
             };
@@ -272,8 +282,8 @@ impl Group {
             }
             let cell = Var::new(start.to(p.device()))?;
             cell.count_as(Category::Moments);
-            if let Some(of) = p.name() {
-                cell.set_name(&format!("{of}.{}", state.name));
+            if let Some(name) = p.name() {
+                cell.set_name(&format!("{name}.{}", state.name));
             }
             cells.push((state.name, cell));
         }
@@ -282,8 +292,8 @@ impl Group {
     }
 }
 
-/// 1 for each parameter that makes this step, else 0.
-fn made(gradients: &[Option<Tensor>]) -> Tensor {
+/// Returns 1 for each parameter that has a gradient, else 0.
+fn has_gradient(gradients: &[Option<Tensor>]) -> Tensor {
     vector(gradients.iter().map(|g| f64::from(u8::from(g.is_some()))))
 }
 
@@ -291,55 +301,56 @@ fn made(gradients: &[Option<Tensor>]) -> Tensor {
 #[derive(Default)]
 struct Updates {
     recorded: Repeated,
-    /// The scalars that updates ask for; they are operands of each update.
-    asked: Vec<&'static str>,
+    /// The scalars that updates use, which are operands of each update.
+    operand_names: Vec<&'static str>,
 }
 
 /// The inputs of one update.
-struct Updated<'a> {
+struct UpdateInputs<'a> {
     /// The number of the parameter in its group.
     parameter: usize,
     /// The cell to update: the parameter, or its master weight.
     cell: &'a Var,
     gradient: &'a Tensor,
     state: &'a [Cell],
-    /// True if the result is rounded stochastically, where it is narrower than the update computes in.
+    /// True if the result is rounded stochastically to a dtype narrower than the computation's.
     stochastic: bool,
 }
 
 impl Updates {
     /// Returns the new values of a parameter's state, followed by the parameter's own new value.
-    fn of(&mut self, rule: &dyn Rule, scalars: &Scalars, of: Updated) -> Vec<Tensor> {
-        let dtype = of.cell.dtype();
-        let (wide, held) = (wide(dtype), 2 + of.state.len());
-        let random = of
+    fn record(&mut self, rule: &dyn Rule, scalars: &Scalars, inputs: UpdateInputs) -> Vec<Tensor> {
+        let dtype = inputs.cell.dtype();
+        let (wide, held) = (wide(dtype), 2 + inputs.state.len());
+        let random = inputs
             .stochastic
-            .then(|| of.gradient.to_dtype(DType::F32).rand_like());
+            .then(|| inputs.gradient.to_dtype(DType::F32).rand_like());
         loop {
-            let mut operands = vec![of.cell.get(), of.gradient.clone()];
-            operands.extend(of.state.iter().map(|(_, cell)| cell.get()));
+            let mut operands = vec![inputs.cell.get(), inputs.gradient.clone()];
+            operands.extend(inputs.state.iter().map(|(_, cell)| cell.get()));
             operands.extend(random.clone());
-            let asked = self.asked.iter();
-            operands.extend(asked.map(|name| scalars.operand(name, wide, of.parameter)));
+            let operand_names = self.operand_names.iter();
+            operands
+                .extend(operand_names.map(|name| scalars.operand(name, wide, inputs.parameter)));
             let missing = RefCell::new(Vec::new());
             let new = |x: &[Tensor]| {
-                let (values, given) = x.split_at(held);
-                let (random, given) = given.split_at(of.stochastic.into());
+                let (values, rest) = x.split_at(held);
+                let (random, numbers) = rest.split_at(inputs.stochastic.into());
                 let mut wide_values = values.iter().map(|v| v.to_dtype(wide));
                 let both =
                     std::array::from_fn(|_| wide_values.next().unwrap_or_else(|| x[0].clone()));
-                let given = OperandScalars {
-                    names: &self.asked,
-                    values: given.iter().map(|c| c.reshape(())).collect(),
+                let numbers = OperandScalars {
+                    names: &self.operand_names,
+                    values: numbers.iter().map(|c| c.reshape(())).collect(),
                     missing: &missing,
                 };
-                let names = of.state.iter().map(|(name, _)| *name);
+                let names = inputs.state.iter().map(|(name, _)| *name);
                 let mut u = Update::new(
                     scalars,
                     dtype,
                     both,
                     names.zip(wide_values).collect(),
-                    given,
+                    numbers,
                 );
                 // Numbers of rank 0 join the operands.
                 let _here = set_device(Device::Cpu);
@@ -360,7 +371,7 @@ impl Updates {
             if missing.is_empty() {
                 return values;
             }
-            self.asked.extend(missing);
+            self.operand_names.extend(missing);
         }
     }
 }
@@ -400,7 +411,7 @@ mod tests {
 
     #[test]
     fn an_update_is_one_operation() -> Result<()> {
-        let found = [
+        let recorded = [
             kinds(SGD::new().momentum(0.9).dampening(0.1).weight_decay(0.1))?,
             kinds(SGD::new().momentum(0.9).nesterov(true))?,
             kinds(Adam::new().amsgrad(true).maximize(true))?,
@@ -414,7 +425,7 @@ mod tests {
             kinds(RAdam::new())?,
             kinds(Rprop::new())?,
         ];
-        assert_eq!(found, [2; 12]);
+        assert_eq!(recorded, [2; 12]);
         // This rule reduces, so its updates are not pointwise.
         assert_eq!(kinds(Adafactor::new())?, 0);
         Ok(())

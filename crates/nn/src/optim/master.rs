@@ -48,9 +48,9 @@ impl Group {
     /// Makes a master weight for each parameter of a narrower float that has none.
     #[track_caller]
     pub(crate) fn make_masters(&mut self) -> Result<()> {
-        if self.about.by_search {
+        if self.description.by_search {
             let message = "a search keeps no master weights";
-            return Err(Error::invalid(self.about.name, message));
+            return Err(Error::invalid(self.description.name, message));
         }
         self.masters.cells.resize(self.parameters.len(), None);
         for (p, master) in self.parameters.iter().zip(&mut self.masters.cells) {
@@ -62,8 +62,8 @@ impl Group {
             value.realize()?;
             let cell = Var::new(value)?;
             cell.count_as(Category::Moments);
-            if let Some(of) = p.name() {
-                cell.set_name(&format!("{of}.{MASTER}"));
+            if let Some(name) = p.name() {
+                cell.set_name(&format!("{name}.{MASTER}"));
             }
             *master = Some(cell);
         }

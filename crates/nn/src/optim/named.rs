@@ -68,14 +68,14 @@ impl Group {
 
     /// Appends the state of the parameters. The first of them has number `first`.
     fn moments(&self, first: usize, all: &mut Vec<NamedState>) {
-        for (i, (of, cells)) in self.parameters.iter().zip(&self.state).enumerate() {
-            let of = of
+        for (i, (parameter, cells)) in self.parameters.iter().zip(&self.state).enumerate() {
+            let owner = parameter
                 .name()
                 .map_or_else(|| (first + i).to_string(), |n| n.to_string());
             let cells = cells.iter().flatten().map(|(name, var)| (*name, var));
             let master = self.masters.of(i).map(|var| (MASTER, var));
             all.extend(cells.chain(master).map(|(name, var)| NamedState {
-                name: format!("{name}.{of}"),
+                name: format!("{name}.{owner}"),
                 var: var.clone(),
                 elements: Vec::new(),
             }));

@@ -1,7 +1,7 @@
 //! The optimiser: groups of parameters and their steps.
 
+use super::amp_status::AmpStatus;
 use super::group::Group;
-use super::mark::Mark;
 use super::rule::Rule;
 use super::search::Search;
 use crate::SOURCE;
@@ -19,7 +19,7 @@ pub struct Optimizer {
     /// True if parameters of bf16 are rounded stochastically.
     pub(super) stochastic: bool,
     /// The state that `amp` keeps in it.
-    pub(crate) amp: Mark,
+    pub(crate) amp: AmpStatus,
 }
 
 impl Optimizer {
@@ -43,12 +43,14 @@ impl Optimizer {
             groups: Vec::new(),
             keeps_masters: false,
             stochastic: false,
-            amp: Mark::default(),
+            amp: AmpStatus::default(),
         };
         optimizer.add_group(parameters, rule)?;
         let group = &optimizer.groups[0];
         if group.parameters.is_empty() {
-            return Err(group.about.error("there are no parameters to optimise"));
+            return Err(group
+                .description
+                .error("there are no parameters to optimise"));
         }
         Ok(optimizer)
     }
@@ -84,10 +86,10 @@ impl Optimizer {
             }
         }
         let mut group = Group::new(parameters, Box::new(rule))?;
-        let search = |g: &Group| g.about.by_search;
+        let search = |g: &Group| g.description.by_search;
         if search(&group) && !self.groups.is_empty() || self.groups.iter().any(search) {
             let message = "a search is over all parameters: there can't be other groups";
-            return Err(group.about.error(message));
+            return Err(group.description.error(message));
         }
         if self.keeps_masters {
             group.make_masters()?;
@@ -104,7 +106,7 @@ impl Optimizer {
 
     /// True if its steps evaluate the loss themselves.
     pub(crate) fn searches(&self) -> bool {
-        self.groups.iter().any(|g| g.about.by_search)
+        self.groups.iter().any(|g| g.description.by_search)
     }
 
     /// The groups.
@@ -177,9 +179,9 @@ impl Optimizer {
     }
 
     fn recorded_step(&mut self, skip: Option<&Tensor>) -> Result<()> {
-        if let Some(group) = self.groups.iter().find(|g| g.about.by_search) {
+        if let Some(group) = self.groups.iter().find(|g| g.description.by_search) {
             let message = "evaluates the loss several times a step; use step_with";
-            return Err(group.about.error(message));
+            return Err(group.description.error(message));
         }
         let (mode, casts) = (set_grad_enabled(false), set_autocast(None));
         let mut assignments: Vec<(Var, Tensor)> = Vec::new();
@@ -222,7 +224,7 @@ impl Optimizer {
     pub fn step_with(&mut self, mut loss: impl FnMut() -> Result<Tensor>) -> Result<Tensor> {
         let mut loss = || enable_grad(&mut loss);
         if let [group] = &mut self.groups[..]
-            && group.about.by_search
+            && group.description.by_search
         {
             return on_behalf_of_caller(SOURCE, || group.search(&mut loss));
         }
@@ -237,25 +239,25 @@ impl Group {
     fn search(&mut self, loss: &mut dyn FnMut() -> Result<Tensor>) -> Result<Tensor> {
         if kiln_tensor::is_recording() {
             let message = "reads the loss, which inside compile has no value yet";
-            return Err(self.about.error(message));
+            return Err(self.description.error(message));
         }
         let before: Vec<Tensor> = self.parameters.iter().map(|p| p.get().detach()).collect();
-        let mut kept = self.kept.clone();
+        let mut kept = self.search_state.clone();
         let mut search = Search {
             values: &self.values,
             parameters: &self.parameters,
             kept: &mut kept,
             loss,
         };
-        let found = self.rule.search(&mut search);
-        let found = found.and_then(|loss| realize_first(&self.parameters).map(|()| loss.detach()));
-        match found {
-            Ok(_) => self.kept = kept,
+        let loss = self.rule.search(&mut search);
+        let loss = loss.and_then(|loss| realize_first(&self.parameters).map(|()| loss.detach()));
+        match loss {
+            Ok(_) => self.search_state = kept,
             Err(_) => {
                 let back = assign_together(self.parameters.iter().zip(&before));
                 back.and_then(|()| realize_first(&self.parameters))?;
             }
         }
-        found
+        loss
     }
 }

@@ -20,7 +20,7 @@ options! {
         betas: (f64, f64) = (0.9, 0.999),
         /// Keeps the divisor from zero.
         eps: f64 = 1e-8,
-        /// L2 penalty, or where it is decoupled, decay of the parameters.
+        /// L2 penalty, or decoupled weight decay.
         weight_decay: f64 = 0.0,
         /// True if `weight_decay` is decoupled.
         decoupled_weight_decay: bool = false,

@@ -8,7 +8,7 @@ use std::ops::{Bound, RangeBounds};
 /// An optimiser's formula and the hyperparameters of one group.
 ///
 /// [`Rule::describe`] names the parts: numbers, switches, and the state that is kept for each parameter.
-/// [`Rule::update`] asks for these by name. Groups, saving and loading, changing numbers, and writing new values over
+/// [`Rule::update`] reads these by name. Groups, saving and loading, changing numbers, and writing new values over
 /// old ones need nothing more. Two names have a meaning: where a rule has a number `weight_decay` or a switch
 /// `maximize`, they are already applied to the gradient (or to the parameter, see [`Description::decoupled`]).
 ///
@@ -68,7 +68,7 @@ pub trait Rule: Send + Sync + 'static {
     }
 
     /// Names scalars that depend on numbers and steps alone. They are computed in f64, once for all parameters of the
-    /// group, and [`Rule::update`] asks for them as for numbers.
+    /// group, and [`Rule::update`] reads them like numbers.
     fn scalars(&self, scalars: &mut Scalars) {
         let _ = scalars;
     }

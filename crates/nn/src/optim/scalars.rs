@@ -6,18 +6,18 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// The name of the factor of the parameter under decoupled decay.
-const KEPT: &str = "1 - lr * weight_decay";
+const DECAY_FACTOR: &str = "1 - lr * weight_decay";
 
 /// The scalars of a step, in f64: the group's numbers, and those that [`Rule::scalars`](super::Rule::scalars) derives
 /// from them.
 pub struct Scalars<'a> {
-    about: &'a Description,
+    description: &'a Description,
     values: &'a [(&'static str, f64)],
     /// The numbers, `[K]`.
     data: Tensor,
-    /// The numbers asked for so far, and the scalars that were set: rank 0, or `[P]` with one element per parameter.
+    /// The numbers used so far, and the scalars that were set: rank 0, or `[P]` with one element per parameter.
     known: RefCell<Vec<(&'static str, Tensor)>>,
-    /// The scalars that updates have asked for, in the dtypes of these updates.
+    /// The scalars that updates use, in the dtypes of these updates.
     cast: RefCell<HashMap<(&'static str, DType), Tensor>>,
 }
 
@@ -25,24 +25,24 @@ impl<'a> Scalars<'a> {
     /// The scalars of the parameters on one device. `counts` are the numbers that are kept for each parameter, `step`
     /// first.
     pub(crate) fn new(
-        about: &'a Description,
+        description: &'a Description,
         values: &'a [(&'static str, f64)],
         data: &Tensor,
         counts: &[(&'static str, Tensor)],
         device: Device,
     ) -> Scalars<'a> {
-        let there = |(name, value): &(&'static str, Tensor)| (*name, value.to(device));
-        let known = RefCell::new(counts.iter().map(there).collect());
+        let moved = |(name, value): &(&'static str, Tensor)| (*name, value.to(device));
+        let known = RefCell::new(counts.iter().map(moved).collect());
         let mut scalars = Scalars {
-            about,
+            description,
             values,
             data: data.to(device),
             known,
             cast: RefCell::default(),
         };
-        if about.decoupled && scalars.uses("weight_decay") {
-            let kept = 1.0 - scalars.number("lr") * scalars.number("weight_decay");
-            scalars.set(KEPT, kept);
+        if description.decoupled && scalars.uses("weight_decay") {
+            let factor = 1.0 - scalars.number("lr") * scalars.number("weight_decay");
+            scalars.set(DECAY_FACTOR, factor);
         }
         scalars
     }
@@ -55,13 +55,16 @@ impl<'a> Scalars<'a> {
         if let Some((_, value)) = known {
             return value;
         }
-        let Some(at) = self.values.iter().position(|(n, _)| *n == name) else {
-            return Tensor::from_error(self.about.error(format!("there is no number {name:?}")));
+        let Some(index) = self.values.iter().position(|(n, _)| *n == name) else {
+            return Tensor::from_error(
+                self.description
+                    .error(format!("there is no number {name:?}")),
+            );
         };
-        let value = self.data.select(0, at as i64);
+        let value = self.data.select(0, index as i64);
         self.known
             .borrow_mut()
-            .push((self.values[at].0, value.clone()));
+            .push((self.values[index].0, value.clone()));
         value
     }
 
@@ -106,7 +109,7 @@ fn uses(values: &[(&'static str, f64)], name: &str) -> bool {
     values.iter().any(|(n, v)| *n == name && *v != 0.0)
 }
 
-/// One parameter at one step: [`Rule::update`](super::Rule::update) asks it for tensors by name. All have one
+/// One parameter at one step: [`Rule::update`](super::Rule::update) reads its tensors by name. All have one
 /// dtype, the parameter's, or f32 for f16 and bf16.
 pub struct Update<'a> {
     scalars: &'a Scalars<'a>,
@@ -145,12 +148,12 @@ impl<'a> Update<'a> {
             operands,
             failed: None,
         };
-        if u.scalars.about.is_on("maximize") {
+        if u.scalars.description.is_on("maximize") {
             u.gradient = u.gradient.neg();
         }
         if u.uses("weight_decay") {
-            match u.scalars.about.decoupled {
-                true => u.parameter = &u.parameter * u.number(KEPT),
+            match u.scalars.description.decoupled {
+                true => u.parameter = &u.parameter * u.number(DECAY_FACTOR),
                 false => u.gradient = &u.gradient + &u.parameter * u.number("weight_decay"),
             }
         }
@@ -228,7 +231,7 @@ impl<'a> Update<'a> {
     #[track_caller]
     fn no_state(&self, name: &str) -> Tensor {
         let message = format!("no {name:?} is kept for this parameter");
-        Tensor::from_error(self.scalars.about.error(message))
+        Tensor::from_error(self.scalars.description.error(message))
     }
 
     /// Returns the state, followed by `new`, the parameter's new value.

@@ -15,8 +15,8 @@ pub struct Search<'a> {
 impl Search<'_> {
     /// A number of the group; 0 if it has none of this name.
     pub fn number(&self, name: &str) -> f64 {
-        let found = self.values.iter().find(|(n, _)| *n == name);
-        found.map_or(0.0, |(_, value)| *value)
+        let number = self.values.iter().find(|(n, _)| *n == name);
+        number.map_or(0.0, |(_, value)| *value)
     }
 
     /// The parameters.

@@ -39,7 +39,7 @@ impl TryFrom<&Value> for OptimizerState {
 
     #[track_caller]
     fn try_from(dict: &Value) -> Result<OptimizerState> {
-        let mut found = OptimizerState::default();
+        let mut saved = OptimizerState::default();
         for (id, kept) in dict.get("state")?.entries() {
             let moments = kept.entries().iter().filter_map(|(name, value)| {
                 let value = match value {
@@ -49,37 +49,38 @@ impl TryFrom<&Value> for OptimizerState {
                 };
                 Some((name.str().ok()?.to_string(), value))
             });
-            found.state.insert(id.int()? as usize, moments.collect());
+            saved.state.insert(id.int()? as usize, moments.collect());
         }
         for group in dict.get("param_groups")?.list()? {
-            let mut to = GroupDict::default();
+            let mut group_dict = GroupDict::default();
             for id in group.get("params")?.list()? {
-                to.params.push(id.int()? as usize);
+                group_dict.params.push(id.int()? as usize);
             }
             for (name, value) in group.entries() {
                 let name = name.str()?;
-                let several = SEVERAL.iter().find(|(torch, _)| *torch == name);
-                match (value, several) {
+                let tuple = TUPLES.iter().find(|(torch, _)| *torch == name);
+                match (value, tuple) {
                     (Value::Tuple(all) | Value::List(all), Some((_, names))) => {
                         for (name, value) in names.iter().zip(all.iter()) {
-                            to.numbers.insert(name.to_string(), value.float()?);
+                            group_dict.numbers.insert(name.to_string(), value.float()?);
                         }
                     }
-                    (Value::Bool(on), _) => drop(to.flags.insert(name.to_string(), *on)),
+                    (Value::Bool(on), _) => drop(group_dict.flags.insert(name.to_string(), *on)),
                     (Value::Int(_) | Value::Float(_), _) => {
-                        to.numbers.insert(name.to_string(), value.float()?);
+                        group_dict.numbers.insert(name.to_string(), value.float()?);
                     }
                     // A learning rate may be a tensor in PyTorch.
                     (Value::Tensor(t), _) if t.ndim() == 0 => {
-                        to.numbers
+                        group_dict
+                            .numbers
                             .insert(name.to_string(), t.to_dtype(DType::F64).item()?);
                     }
-                    _ => {} // what says how PyTorch computes
+                    _ => {} // Flags of the implementation, such as `foreach`.
                 }
             }
-            found.param_groups.push(to);
+            saved.param_groups.push(group_dict);
         }
-        Ok(found)
+        Ok(saved)
     }
 }
 
@@ -88,9 +89,9 @@ impl From<&OptimizerState> for Value {
     fn from(dict: &OptimizerState) -> Value {
         let state = dict.state.iter().map(|(id, kept)| (*id, Value::dict(kept)));
         let groups = dict.param_groups.iter().map(|group| {
-            let of_several = |name: &str| SEVERAL.iter().any(|(_, names)| names.contains(&name));
-            let single = group.numbers.iter().filter(|(name, _)| !of_several(name));
-            let several = SEVERAL.iter().filter_map(|(torch, names)| {
+            let in_tuple = |name: &str| TUPLES.iter().any(|(_, names)| names.contains(&name));
+            let single = group.numbers.iter().filter(|(name, _)| !in_tuple(name));
+            let tuples = TUPLES.iter().filter_map(|(torch, names)| {
                 let all = names
                     .iter()
                     .map(|name| group.numbers.get(*name).copied().map(Value::from));
@@ -102,7 +103,7 @@ impl From<&OptimizerState> for Value {
                 .map(|(name, on)| (name.as_str(), Value::from(*on)));
             let single = single.map(|(name, value)| (name.as_str(), Value::from(*value)));
             let params = ("params", Value::from(group.params.clone()));
-            Value::dict(single.chain(several).chain(flags).chain([params]))
+            Value::dict(single.chain(tuples).chain(flags).chain([params]))
         });
         let groups: Vec<Value> = groups.collect();
         Value::dict([
@@ -113,7 +114,7 @@ impl From<&OptimizerState> for Value {
 }
 
 /// Hyperparameters that PyTorch keeps as one tuple of numbers.
-const SEVERAL: [(&str, [&str; 2]); 3] = [
+const TUPLES: [(&str, [&str; 2]); 3] = [
     ("betas", ["beta1", "beta2"]),
     ("etas", ["etaminus", "etaplus"]),
     ("step_sizes", ["step_size_min", "step_size_max"]),
@@ -123,7 +124,7 @@ const SEVERAL: [(&str, [&str; 2]); 3] = [
 pub(crate) struct Load {
     assignments: Vec<(Var, Tensor)>,
     values: Vec<(&'static str, f64)>,
-    kept: BTreeMap<String, Tensor>,
+    search_state: BTreeMap<String, Tensor>,
     /// Master weights that were not saved, each with the parameter that it is made from.
     masters: Vec<(Var, Var)>,
 }
@@ -144,12 +145,12 @@ impl Optimizer {
             }
             let owned = |(name, value): &(&'static str, f64)| (name.to_string(), *value);
             let flag = |(name, on): &(&'static str, bool)| (name.to_string(), *on);
-            let notes = group.notes.iter();
+            let notes = group.schedule_numbers.iter();
             let notes = notes.map(|(name, value)| (name.to_string(), *value));
             let next = first + group.parameters.len();
             dict.param_groups.push(GroupDict {
                 numbers: notes.chain(group.values.iter().map(owned)).collect(),
-                flags: group.about.flags.iter().map(flag).collect(),
+                flags: group.description.flags.iter().map(flag).collect(),
                 params: (first..next).collect(),
             });
             first = next;
@@ -192,7 +193,7 @@ impl Optimizer {
                 master.assign(value.realize()?)?;
             }
             group.set_values(load.values)?;
-            group.kept = load.kept;
+            group.search_state = load.search_state;
         }
         Ok(())
     }
@@ -202,8 +203,8 @@ impl Group {
     /// Returns the state of each parameter that has made a step.
     #[track_caller]
     fn saved(&self) -> Result<Vec<(usize, BTreeMap<String, Tensor>)>> {
-        if self.about.by_search {
-            let kept = (!self.kept.is_empty()).then(|| (0, self.kept.clone()));
+        if self.description.by_search {
+            let kept = (!self.search_state.is_empty()).then(|| (0, self.search_state.clone()));
             return Ok(kept.into_iter().collect());
         }
         let mut counts = Vec::new();
@@ -239,7 +240,7 @@ impl Group {
                 "a group of {given} parameters can't be loaded into one of {here}"
             ));
         }
-        for (name, on) in &self.about.flags {
+        for (name, on) in &self.description.flags {
             if given.flags.get(*name).is_some_and(|g| g != on) {
                 return Err(format!("{name} is {} there and {on} here", !on));
             }
@@ -250,12 +251,12 @@ impl Group {
         }
         self.all_fit(&values)?;
         let states: Vec<_> = given.params.iter().map(|id| dict.state.get(id)).collect();
-        if self.about.by_search {
+        if self.description.by_search {
             let kept = states.first().copied().flatten().cloned();
             return Ok(Load {
                 assignments: Vec::new(),
                 values,
-                kept: kept.unwrap_or_default(),
+                search_state: kept.unwrap_or_default(),
                 masters: Vec::new(),
             });
         }
@@ -278,7 +279,7 @@ impl Group {
         Ok(Load {
             assignments,
             values,
-            kept: BTreeMap::new(),
+            search_state: BTreeMap::new(),
             masters,
         })
     }
@@ -289,7 +290,7 @@ impl Group {
         states: &[Option<&BTreeMap<String, Tensor>>],
     ) -> Result<Vec<(Var, Tensor)>, String> {
         let starts = [("step", 0.0)].into_iter();
-        let starts = starts.chain(self.about.counts.iter().copied());
+        let starts = starts.chain(self.description.counts.iter().copied());
         let mut assignments = Vec::new();
         for ((name, start), (_, count)) in starts.zip(&self.counts) {
             let mut all = Vec::new();

@@ -130,8 +130,8 @@ impl Scheduler {
         };
         scheduler.go_to(0, optimizer)?;
         for (group, base) in optimizer.groups_mut().iter_mut().zip(&scheduler.base) {
-            let notes = scheduler.schedules.iter().flat_map(|s| s.in_groups(*base));
-            group.notes.extend(notes);
+            let numbers = scheduler.schedules.iter().flat_map(|s| s.in_groups(*base));
+            group.schedule_numbers.extend(numbers);
         }
         Ok(scheduler)
     }

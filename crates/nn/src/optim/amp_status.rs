@@ -4,7 +4,7 @@ use kiln_tensor::Tensor;
 
 /// The flags of an optimiser in mixed-precision training.
 #[derive(Default)]
-pub(crate) struct Mark {
+pub(crate) struct AmpStatus {
     /// True if it was given to [`initialize`](crate::amp::initialize).
     pub(crate) initialized: bool,
     /// True if its gradients are scaled.
