@@ -124,7 +124,7 @@ fn part(
     Ok((kind, contents))
 }
 
-/// The array of numbers that an element of `size` bytes holds; none where it is anything else.
+/// The name and the numbers of an element of `size` bytes; `None` if it is not a numeric array.
 fn array(
     file: &mut dyn Read,
     size: u64,

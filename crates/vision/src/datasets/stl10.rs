@@ -94,7 +94,7 @@ fn load(root: &Path, split: Stl10Split, verify: bool) -> Result<Labelled> {
     set.checked_from(-1)
 }
 
-/// The names in their file, or the numbers where it is missing.
+/// The names of the classes in `class_names.txt`, or their numbers without that file.
 #[track_caller]
 fn classes(folder: &Path) -> Result<Vec<String>> {
     let path = folder.join("class_names.txt");

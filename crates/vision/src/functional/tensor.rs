@@ -204,7 +204,7 @@ wide! {
 /// their greatest.
 ///
 /// # Errors
-/// If a float can't hold every integer that is asked for.
+/// If the float dtype can't represent every integer of the other dtype.
 #[track_caller]
 pub fn convert_image_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     converted("convert_image_dtype", x, dtype)

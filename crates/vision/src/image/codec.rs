@@ -207,7 +207,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     )
 }
 
-/// True if the scans of a JPEG end with its end marker. Without it the decoder makes up what is missing.
+/// True if the scans of a JPEG end with its end marker. Without it the decoder fills in the missing pixels.
 fn jpeg_ends(bytes: &[u8]) -> bool {
     let mut at = 2;
     while let Some(n) = bytes

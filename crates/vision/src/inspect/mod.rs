@@ -23,7 +23,7 @@
 //! model.eval();
 //! let image = Image::filled(16, 16, Mode::RGB, &[200, 30, 90])?;
 //! let batch = (image.to_tensor()?.to_dtype(DType::F32) / 255.0).unsqueeze(0);
-//! let maps = grad_cam(&model, "1", &batch, 7)?; // of the class 7; `None` is the one that is predicted
+//! let maps = grad_cam(&model, "1", &batch, 7)?; // of class 7; `None` is the predicted class
 //! let picture = overlay(&image, &normalise(&maps)?.i(0), ColourMap::Jet, 0.5)?;
 //! assert_eq!(picture.size(), (16, 16));
 //! # Ok::<(), kiln_tensor::Error>(())

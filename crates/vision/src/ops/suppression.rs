@@ -4,8 +4,9 @@ use super::rows;
 use crate::fault::{SOURCE, invalid};
 use kiln_tensor::{DType, Result, Sort, Tensor, on_behalf_of_caller};
 
-/// The indices (i64) of the boxes that remain when each box is removed that overlaps a better one of those that
-/// remain by more than the threshold ([`super::box_iou`]), best scores first. Computes boxes and scores.
+/// Non-maximum suppression: the indices (i64) of the boxes that remain, best scores first. A box is removed if it
+/// overlaps a remaining box of a better score by more than the threshold ([`super::box_iou`]). Computes boxes and
+/// scores.
 ///
 /// ```
 /// use kiln_tensor::Tensor;
