@@ -1,7 +1,7 @@
 //! Probability distributions, under the names of `torch.distributions`.
 //!
-//! Parameters are tensors that broadcast; their shape is that of the *batch*. Samples have the shape that is asked for
-//! in front of it. Everything is recorded like any operation, and differentiable. Nothing is validated: a scale of 0 or
+//! Parameters are tensors that broadcast; their shape is that of the *batch*. Samples put the
+//! requested shape in front of it. Everything is recorded like any operation, and differentiable. Nothing is validated: a scale of 0 or
 //! a value outside of the support gives what the formula gives.
 //!
 //! ```
