@@ -14,43 +14,14 @@ use std::sync::Arc;
 const SIDE: usize = 64;
 
 /// Name, mean and standard deviation of the pixels, and MD5 of the archive.
+#[rustfmt::skip]
 const SETS: [(&str, f64, f64, &str); 6] = [
-    (
-        "notredame_harris",
-        0.4854,
-        0.1864,
-        "69f8c90f78e171349abdf0307afefe4d",
-    ),
-    (
-        "yosemite_harris",
-        0.4844,
-        0.1818,
-        "a73253d1c6fbd3ba2613c45065c00d46",
-    ),
-    (
-        "liberty_harris",
-        0.4437,
-        0.2019,
-        "c731fcfb3abb4091110d0ae8c7ba182c",
-    ),
-    (
-        "notredame",
-        0.4854,
-        0.1864,
-        "509eda8535847b8c0a90bbb210c83484",
-    ),
-    (
-        "yosemite",
-        0.4844,
-        0.1818,
-        "533b2e8eb7ede31be40abc317b2fd4f0",
-    ),
-    (
-        "liberty",
-        0.4437,
-        0.2019,
-        "fdd9152f138ea5ef2091746689176414",
-    ),
+    ("notredame_harris", 0.4854, 0.1864, "69f8c90f78e171349abdf0307afefe4d"),
+    ("yosemite_harris", 0.4844, 0.1818, "a73253d1c6fbd3ba2613c45065c00d46"),
+    ("liberty_harris", 0.4437, 0.2019, "c731fcfb3abb4091110d0ae8c7ba182c"),
+    ("notredame", 0.4854, 0.1864, "509eda8535847b8c0a90bbb210c83484"),
+    ("yosemite", 0.4844, 0.1818, "533b2e8eb7ede31be40abc317b2fd4f0"),
+    ("liberty", 0.4437, 0.2019, "fdd9152f138ea5ef2091746689176414"),
 ];
 
 /// Multi-view stereo correspondence: grey patches of 64x64, torchvision's `PhotoTour(train=True)`. Its pairs, those
