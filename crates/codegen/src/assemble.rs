@@ -154,8 +154,8 @@ impl Assembler<'_> {
             Some(anchor) if alone(anchor) => self.alone(group, anchor)?,
             _ => self.fused(group)?,
         };
-        let before = group.before.iter().flat_map(|b| &b.group.members);
-        let members = group.members.iter().chain(before);
+        let prologues = group.prologues.iter().flat_map(|b| &b.group.members);
+        let members = group.members.iter().chain(prologues);
         let mut nodes: Vec<NodeId> = (members.map(|m| self.flow.nodes[*m].source.node)).collect();
         nodes.sort();
         nodes.dedup();
@@ -220,13 +220,13 @@ impl Assembler<'_> {
     ) -> Work {
         let mut work = Work {
             body,
-            before: [None, None],
+            prologues: [None, None],
             epilogue: None,
             args,
             in_place: Vec::new(),
         };
         for (side, emitted) in materialised {
-            work.before[side] = Some(Box::new(self.before(emitted, nodes)));
+            work.prologues[side] = Some(Box::new(self.prologue(emitted, nodes)));
             match &mut work.body {
                 Body::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX,
                 Body::Conv(c) => c.operands[side] = u16::MAX,
@@ -275,10 +275,10 @@ impl Assembler<'_> {
         group: &Group,
         anchor: &Anchor,
     ) -> Result<(Vec<Nid>, Vec<Materialised>), LowerError> {
-        let mut materialised = Vec::with_capacity(group.before.len());
-        for before in &group.before {
-            let emitted = emit_prologue(self.flow, &before.group, anchor.node)?;
-            materialised.push((before.side, emitted));
+        let mut materialised = Vec::with_capacity(group.prologues.len());
+        for prologue in &group.prologues {
+            let emitted = emit_prologue(self.flow, &prologue.group, anchor.node)?;
+            materialised.push((prologue.side, emitted));
         }
         let is_materialised = |i: &usize| materialised.iter().any(|m| m.0 == *i);
         let plain = (0..anchor.operands.len()).filter(|i| !is_materialised(i));
@@ -294,7 +294,7 @@ impl Assembler<'_> {
     }
 
     /// Returns the prologue of an operand, in terms of the arguments of the work.
-    fn before(&self, Emitted { builder, args }: Emitted, nodes: &[Nid]) -> kir::Kernel {
+    fn prologue(&self, Emitted { builder, args }: Emitted, nodes: &[Nid]) -> kir::Kernel {
         let mut kernel = builder.kernel;
         let place = |of: &ArgOf| match of {
             ArgOf::Buffer(n) => nodes.iter().position(|x| x == n),

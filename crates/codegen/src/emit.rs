@@ -65,8 +65,8 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
         };
         e.k.store(access, other.unwrap_or(v), combine);
     }
-    let before = group.before.iter().flat_map(|b| &b.group.members);
-    let nodes = group.members.iter().chain(before).copied();
+    let prologues = group.prologues.iter().flat_map(|b| &b.group.members);
+    let nodes = group.members.iter().chain(prologues).copied();
     Ok(e.finish(name(flow, nodes.collect())))
 }
 

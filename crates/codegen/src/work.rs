@@ -20,7 +20,7 @@ pub struct Work {
     /// The body of the computation.
     pub body: Body,
     /// The prologues of the operands of a product or a convolution, one for each.
-    pub before: [Option<Box<kir::Kernel>>; 2],
+    pub prologues: [Option<Box<kir::Kernel>>; 2],
     /// The epilogue.
     pub epilogue: Option<kir::Kernel>,
     /// The arguments that it reads and writes.
@@ -63,7 +63,7 @@ pub struct Arg {
     pub fixed: bool,
 }
 
-/// A candidate: a way to compute some work.
+/// A candidate: kernels that compute some work, by one schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The division among threads.
@@ -126,7 +126,7 @@ impl Work {
             Body::Fused(kernel) => Some(kernel),
             _ => self.epilogue.as_ref(),
         };
-        self.before.iter().flatten().map(|k| &**k).chain(own)
+        self.prologues.iter().flatten().map(|k| &**k).chain(own)
     }
 
     /// Returns its Kernel IR on a machine as text, if it has any: its contraction, and the fused kernels.
@@ -139,7 +139,7 @@ impl Work {
 
     /// Returns the prologues, one for each operand that may have one.
     pub fn prologues(&self) -> [Option<&kir::Kernel>; 2] {
-        self.before.each_ref().map(Option::as_deref)
+        self.prologues.each_ref().map(Option::as_deref)
     }
 
     /// Returns a readable name.
@@ -153,8 +153,8 @@ impl Work {
 
     /// Returns the name of the kernel that is fused into it: of the epilogue, or else of a prologue.
     pub(crate) fn fused_name(&self) -> Option<&str> {
-        let before = self.before.iter().flatten().map(|k| &**k);
-        let named = self.epilogue.iter().chain(before).next();
+        let prologues = self.prologues.iter().flatten().map(|k| &**k);
+        let named = self.epilogue.iter().chain(prologues).next();
         named.map(|k| &k.name[..])
     }
 

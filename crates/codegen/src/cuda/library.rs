@@ -17,7 +17,7 @@ pub fn library_product(work: &Work) -> Option<LibraryProduct> {
     };
     let dtype = m.dtype();
     let is_known = matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8);
-    if !is_known || m.dtypes != [dtype; 2] || work.before.iter().any(Option::is_some) {
+    if !is_known || m.dtypes != [dtype; 2] || work.prologues.iter().any(Option::is_some) {
         return None;
     }
     let extents = m

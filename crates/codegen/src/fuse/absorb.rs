@@ -5,7 +5,7 @@
 //! data errors. On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes
 //! a part of every product and convolution that reads it: that is hardly more work than reading the input.
 
-use super::fuser::{Anchor, Before, Group, renumbered};
+use super::fuser::{Anchor, Group, Prologue, renumbered};
 use crate::Options;
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
@@ -64,13 +64,13 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
                 product.deps.retain(|d| *d != g);
                 product.deps.extend(&group.deps);
                 let group = group.clone();
-                product.before.push(Before { side, group });
+                product.prologues.push(Prologue { side, group });
             }
         }
     }
     let mut left = renumbered(taken);
     for group in &mut left {
-        group.before.sort_by_key(|b| b.side);
+        group.prologues.sort_by_key(|b| b.side);
     }
     left
 }
@@ -112,7 +112,9 @@ fn hosts(
     }
     let is_concat = |m: &Nid| matches!(flow.nodes[*m].op, Op::Concat(_));
     if !matches!(machine, Machine::Gpu(_)) && group.members.iter().any(is_concat) {
-        return Err(Some("for each element it tests which part it is of"));
+        return Err(Some(
+            "each of its elements would be tested for the operand that it is of",
+        ));
     }
     if !keeps_less(flow, group) {
         return Err(Some(
@@ -158,11 +160,11 @@ fn side(
     let sides = anchor.operands.iter().enumerate();
     let mut sides = sides.filter(|(_, o)| o.held == v).map(|(side, _)| side);
     let (Some(side), None) = (sides.next(), sides.next()) else {
-        return Err("it is several operands of the product");
+        return Err("several operands of the product are this value");
     };
     let mut others = reader.members.iter().filter(|m| **m != anchor.node);
     if others.any(|m| flow.nodes[*m].inputs.contains(&v)) {
-        return Err("work behind the product reads it too");
+        return Err("the epilogue of the product reads it too");
     }
     let node = &flow.nodes[anchor.node];
     let makes = match (machine, &node.op) {

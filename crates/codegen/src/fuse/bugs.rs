@@ -100,8 +100,8 @@ const BUGS: &[(&str, Bug)] = &[
     (
         "an operand is made of one element again and again",
         |flow, groups| {
-            let before = groups.iter_mut().flat_map(|g| &mut g.before);
-            let mut roots = before.flat_map(|b| &mut b.group.roots);
+            let prologues = groups.iter_mut().flat_map(|g| &mut g.prologues);
+            let mut roots = prologues.flat_map(|b| &mut b.group.roots);
             roots.any(|(v, map)| {
                 let long = |d: &Dim| d.as_const().is_some_and(|n| n > 1);
                 let at = flow.nodes[*v].shape.iter().rposition(long);
@@ -113,8 +113,8 @@ const BUGS: &[(&str, Bug)] = &[
         },
     ),
     ("an operand is made for the other side", |_, groups| {
-        let made = groups.iter_mut().flat_map(|g| &mut g.before).next();
-        made.is_some_and(|b| {
+        let prologue = groups.iter_mut().flat_map(|g| &mut g.prologues).next();
+        prologue.is_some_and(|b| {
             b.side = 1 - b.side;
             true
         })

@@ -7,11 +7,11 @@ use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use kiln_ir::Pw;
 
 /// The highest cost of a value that every group that reads it rematerialises.
-pub(super) const CHEAP: u32 = 3;
+pub(super) const MAX_CHEAP_COST: u32 = 3;
 /// The cost of a primitive that is much dearer than a load.
 const EXPENSIVE: u32 = 8;
 /// The lowest cost of a value that is not rematerialised for each element that it is broadcast to.
-pub(super) const DEAR: u32 = 6;
+pub(super) const MIN_COSTLY: u32 = 6;
 
 /// The properties of each node before grouping.
 pub(super) struct NodeFacts {

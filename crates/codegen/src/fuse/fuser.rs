@@ -1,6 +1,6 @@
 //! Groups under construction: the demands on nodes, and the groups that have them.
 
-use super::cost::{CHEAP, NodeFacts, is_result};
+use super::cost::{MAX_CHEAP_COST, NodeFacts, is_result};
 use crate::Options;
 use crate::affine::{Affine, Ax, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Node, Op};
@@ -20,7 +20,7 @@ pub(crate) struct Group {
     /// The library kernel whose result the rest of the group reads.
     pub anchor: Option<Anchor>,
     /// The prologues of operands of the library kernel.
-    pub before: Vec<Before>,
+    pub prologues: Vec<Prologue>,
     /// For each reduction in it, the index of the reduced dims over the inner axes, or over those walked in order.
     pub reduced: HashMap<Nid, Map>,
     /// The nodes it computes, users before operands.
@@ -89,7 +89,7 @@ pub(super) struct Use {
 
 /// The prologue of an operand of a product.
 #[derive(Clone, Debug)]
-pub(crate) struct Before {
+pub(crate) struct Prologue {
     /// The operand's position.
     pub side: usize,
     /// The group whose only value is the operand.
@@ -229,7 +229,7 @@ impl<'a> Fuser<'a> {
     /// sums would be stored, which are twice as wide.
     pub(super) fn is_cheap(&self, v: Nid) -> bool {
         matches!(self.node(v).op, Op::Pw(_) | Op::Cast(_))
-            && self.facts.cost[v] <= CHEAP
+            && self.facts.cost[v] <= MAX_CHEAP_COST
             && !is_result(self.flow, v)
     }
 

@@ -1,6 +1,6 @@
 //! Legality and profit of computing a node in a group that reads it.
 
-use super::cost::{DEAR, own_cost};
+use super::cost::{MIN_COSTLY, own_cost};
 use super::fuser::{Anchor, Fuser, Group, Use};
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
@@ -18,7 +18,7 @@ pub(super) const LARGE_BUFFER_WEIGHT: usize = 4;
 /// the second-level cache.
 const MAX_ROW: i64 = 4096;
 
-/// The way in which a node joins a group.
+/// The form in which a node joins a group.
 pub(super) enum Join {
     /// As one more expression.
     Inline,
@@ -46,7 +46,7 @@ pub(super) fn keeps_parallel(space: &Space, limits: &Limits) -> bool {
 }
 
 impl Fuser<'_> {
-    /// Returns the way in which the group of `u` may compute `v`, or the reason why it may not.
+    /// Returns the form in which the group of `u` may compute `v`, or the reason why it may not.
     pub(super) fn can_join(&self, v: Nid, u: &Use) -> Result<Join, String> {
         let node = self.node(v);
         let facts = &self.facts;
@@ -138,7 +138,7 @@ impl Fuser<'_> {
         }
         let points = group.space.points();
         let factor = points / self.facts.numel[v].max(1);
-        if factor < 2 || points <= 2048 || cost < DEAR {
+        if factor < 2 || points <= 2048 || cost < MIN_COSTLY {
             return Ok(Join::Inline);
         }
         let flat = self.flat(v, u.group, &u.maps[0]);

@@ -7,7 +7,7 @@
 //!
 //! * is computed in place by every group that reads it, if it is an index map ([`Node::is_index_map`]),
 //! * joins the one group that reads it, if [`Fuser::can_join`] allows it,
-//! * is computed twice, if several groups read it and it is cheap ([`cost::CHEAP`]),
+//! * is computed twice, if several groups read it and it is cheap ([`cost::MAX_CHEAP_COST`]),
 //! * else is stored: by a group that reads it at a bijective map as one more output, where that makes
 //!   no cycle, or by a group of its own.
 //!

@@ -419,7 +419,7 @@ mod tests {
                 Kernel::Conv(c) => Body::Conv(c),
                 other => panic!("{} is not tried here", other.name()),
             },
-            before: [None, None],
+            prologues: [None, None],
             epilogue: None,
             args,
             in_place: Vec::new(),

@@ -12,7 +12,7 @@ const BLOCKS: [[i64; 2]; 5] = [[32, 1024], [128, 128], [128, 1024], [512, 128], 
 /// The numbers of terms that are summed at a time.
 const TERMS: [u32; 4] = [64, 128, 512, 1024];
 /// The relative cost from which on a schedule is not tried, as a multiple of the algorithm's.
-const DEAR: f64 = 1.5;
+const MAX_RELATIVE_COST: f64 = 1.5;
 /// The numbers of parts of sums.
 const PARTS: [u16; 5] = [1, 2, 4, 8, 16];
 
@@ -30,7 +30,9 @@ impl Kernel {
         let usual = Cpu::from(by).tile_cost(level, instruction);
         let priced = found.into_iter().flatten();
         let priced = priced.map(|s| (s, s.tile_cost(level, instruction) / usual));
-        priced.filter(|(_, cost)| *cost < DEAR).collect()
+        priced
+            .filter(|(_, cost)| *cost < MAX_RELATIVE_COST)
+            .collect()
     }
 }
 
