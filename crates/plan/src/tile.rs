@@ -35,7 +35,7 @@ pub const TILE: usize = 512;
 pub struct Reg(pub u16);
 
 /// A kernel as a list of vector instructions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TileProgram {
     /// A readable name, such as `mul_add_relu`.
     pub name: String,
@@ -84,9 +84,10 @@ pub struct TileSizes {
 }
 
 /// The part of the iteration space that is cut into tiles; see the [module](self).
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schedule {
     /// Tiles of the parallel axes.
+    #[default]
     Lanes,
     /// Tiles of the inner axes.
     Rows,
@@ -144,7 +145,7 @@ pub enum SerialPoints {
 }
 
 /// A stage: a sequence of instructions with one loop.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// True if it runs for every point of `inner`.
     pub over_inner: bool,
@@ -158,7 +159,7 @@ dims!(Stage: code; over_inner, serial_points);
 
 /// A data-dependent part of an address, `index · stride`, which is added. If `0 <= index < extent` does not hold, the
 /// site reports an error (and the load reads index 0).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dynamic {
     /// An i64 register.
     pub index: Reg,
@@ -173,7 +174,7 @@ pub struct Dynamic {
 dims!(Dynamic: stride, extent; index, site);
 
 /// A vector instruction. Operands have the compute type of their registers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Inst {
     /// Reads memory, converting from the argument's dtype to the register's type.
     Load {
