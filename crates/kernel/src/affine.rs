@@ -96,9 +96,7 @@ impl Affine {
             fits
         })
     }
-}
 
-impl Affine {
     /// Returns the range of values that the indices of a box give, its end excluded, if it is known to have no gaps.
     pub fn range_without_gaps(&self, extents: &[i64]) -> Option<(i64, i64)> {
         if extents.contains(&0) {
@@ -138,22 +136,13 @@ impl Limit {
     }
 }
 
-/// The result of a proof about an access.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// Every accessed element is within the buffer.
-    Inside,
-    /// Some element may be outside.
-    Unknown,
-}
-
-/// Proves that `address` stays within `0..len` wherever all `limits` hold, over a box of indices.
+/// True if it is proven that `address` stays within `0..len` wherever all `limits` hold, over a box of indices.
 ///
 /// A limit whose axes the address uses in the same proportions becomes a separate variable, with the limit's range. The
 /// other axes are bounded by their extents.
-pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> Proof {
+pub fn stays_inside(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> bool {
     if extents.contains(&0) {
-        return Proof::Inside;
+        return true;
     }
     let mut rest = address.clone();
     let (mut low, mut high) = (0i128, 0i128);
@@ -161,7 +150,7 @@ pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> P
         let (l, h) = limit.value.range(extents);
         let (l, h) = (l.max(0), h.min(limit.extent as i128 - 1));
         if l > h {
-            return Proof::Inside; // it never holds
+            return true; // it never holds
         }
         let Some(factor) = proportion(&rest.strides, &limit.value.strides, extents) else {
             continue;
@@ -175,7 +164,7 @@ pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> P
             .checked_mul(limit.value.offset)
             .and_then(|o| rest.offset.checked_sub(o))
         else {
-            return Proof::Unknown;
+            return false;
         };
         rest.offset = offset;
         let ends = (factor as i128 * l, factor as i128 * h);
@@ -183,11 +172,7 @@ pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> P
         high += ends.0.max(ends.1);
     }
     let (l, h) = rest.range(extents);
-    if l + low >= 0 && h + high < len as i128 {
-        Proof::Inside
-    } else {
-        Proof::Unknown
-    }
+    l + low >= 0 && h + high < len as i128
 }
 
 /// Returns the number `c` with `strides = c · of` on every axis that `of` uses.
@@ -231,12 +216,12 @@ mod tests {
             extent: 8,
         };
         let both = [rows.clone(), cols];
-        assert_eq!(prove(&address, &both, &extents, 64), Proof::Inside);
-        assert_eq!(prove(&address, &both, &extents, 63), Proof::Unknown);
-        assert_eq!(prove(&address, &[rows], &extents, 64), Proof::Unknown);
-        assert_eq!(prove(&affine(0, &[8, 1]), &[], &[8, 8], 64), Proof::Inside);
-        assert_eq!(prove(&affine(1, &[8, 1]), &[], &[8, 8], 64), Proof::Unknown);
-        assert_eq!(prove(&affine(1, &[8, 1]), &[], &[8, 0], 0), Proof::Inside);
+        assert!(stays_inside(&address, &both, &extents, 64));
+        assert!(!stays_inside(&address, &both, &extents, 63));
+        assert!(!stays_inside(&address, &[rows], &extents, 64));
+        assert!(stays_inside(&affine(0, &[8, 1]), &[], &[8, 8], 64));
+        assert!(!stays_inside(&affine(1, &[8, 1]), &[], &[8, 8], 64));
+        assert!(stays_inside(&affine(1, &[8, 1]), &[], &[8, 0], 0));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Binding of a tile program: the result has known numbers and is safe to run.
 
-use crate::affine::{Affine, Limit, Proof, eval, extent, product, prove};
+use crate::affine::{Affine, Limit, eval, extent, product, stays_inside};
 use crate::bound::{Bound, BoundAccess, BoundDynamic};
 use crate::check;
 use crate::error::{Result, damaged};
@@ -206,7 +206,7 @@ fn union_end(ranges: &mut [(i64, i64)]) -> i64 {
 }
 
 fn contain(a: &mut BoundAccess, full: &[i64], len: i64, program: &TileProgram) -> Result<()> {
-    if prove(&a.address, &a.limits, full, len) == Proof::Inside {
+    if stays_inside(&a.address, &a.limits, full, len) {
         return Ok(());
     }
     if a.limits.is_empty() {

@@ -83,10 +83,6 @@ impl Around<'_> {
         }
     }
 
-    fn guarded(&self) -> bool {
-        self.guarded_from == 0
-    }
-
     /// Returns a launch in these surroundings; the engine's own launches have no site.
     pub fn call<'l>(
         &self,
@@ -99,7 +95,7 @@ impl Around<'_> {
             args,
             sites: sites.iter().copied().take(launch.sites()).collect(),
             record: self.record as u64,
-            guarded: self.guarded(),
+            guarded: self.guarded_from == 0,
             step: self.step.unwrap_or(0),
             after: self.after.into(),
         }

@@ -1,33 +1,19 @@
 //! Rust types of registers.
 
 pub use kiln_base::Compute;
-use kiln_base::DType;
 
 /// Evaluates `$body` with the type `$T` of a register's elements.
 #[macro_export]
 macro_rules! with_compute {
     ($ty:expr, $T:ident => $body:expr) => {
+        $crate::with_compute!($ty, $T => $body; F32 f32, F64 f64, I32 i32, I64 i64, Mask u8)
+    };
+    ($ty:expr, $T:ident => $body:expr; $($name:ident $element:ty),*) => {
         match $ty {
-            $crate::compute::Compute::F32 => {
-                type $T = f32;
+            $($crate::compute::Compute::$name => {
+                type $T = $element;
                 $body
-            }
-            $crate::compute::Compute::F64 => {
-                type $T = f64;
-                $body
-            }
-            $crate::compute::Compute::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::compute::Compute::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::compute::Compute::Mask => {
-                type $T = u8;
-                $body
-            }
+            })*
         }
     };
 }
@@ -42,9 +28,4 @@ pub fn scalar_bits(value: kiln_base::Scalar, ty: Compute) -> u64 {
         Compute::I64 => value.as_i64() as u64,
         Compute::Mask => value.as_bool() as u64,
     }
-}
-
-/// Returns the dtype that a register type is stored as without any change.
-pub fn plain_dtype(ty: Compute) -> DType {
-    ty.dtype()
 }

@@ -48,7 +48,8 @@ pub trait Elem: Copy + PartialOrd + 'static {
     fn is_nan(self) -> bool;
     fn add(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
-    fn bits(bits: u64) -> Self;
+    /// Returns the element with these low bits of a word.
+    fn from_bits(bits: u64) -> Self;
     /// Evaluates a primitive that gives an element.
     fn unary(op: Unary, x: Self) -> Self;
     /// Evaluates a primitive that gives an element; `None` for a division by 0.
@@ -106,7 +107,7 @@ macro_rules! float_elem {
             fn mul(self, b: $t) -> $t {
                 self * b
             }
-            fn bits(bits: u64) -> $t {
+            fn from_bits(bits: u64) -> $t {
                 $t::from_bits(bits as $bits)
             }
             #[inline(always)]
@@ -186,7 +187,7 @@ macro_rules! int_elem {
             fn mul(self, b: $t) -> $t {
                 self.wrapping_mul(b)
             }
-            fn bits(bits: u64) -> $t {
+            fn from_bits(bits: u64) -> $t {
                 bits as $t
             }
             #[inline(always)]
@@ -240,7 +241,7 @@ impl Elem for u8 {
     fn mul(self, b: u8) -> u8 {
         self & b
     }
-    fn bits(bits: u64) -> u8 {
+    fn from_bits(bits: u64) -> u8 {
         (bits != 0) as u8
     }
     #[inline(always)]
@@ -267,11 +268,6 @@ impl Elem for u8 {
     fn cast(x: Number, _: DType) -> u8 {
         (x.float() != 0.0) as u8
     }
-}
-
-/// Returns a register element from the low bits of a word.
-pub fn from_bits<T: Elem>(bits: u64) -> T {
-    T::bits(bits)
 }
 
 /// Casts a register element that represents one of a dtype to another dtype.

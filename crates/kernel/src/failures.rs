@@ -15,22 +15,20 @@ pub struct Position {
     /// The linear position of a lane in the iteration space is `outer · outer_step + lane · lane_step`.
     pub outer_step: i64,
     pub lane_step: i64,
+    /// The sink outlives the run that the position belongs to.
     pub failures: *const Failures,
 }
 
 impl Position {
-    /// Reports a data error of a lane.
+    /// Returns the data error of a lane.
     #[cold]
-    pub fn fail(&self, site: u32, lane: usize, index: i64, bound: i64) {
-        let place = self.outer * self.outer_step + (self.start + lane as i64) * self.lane_step;
-        let failure = Failure {
-            place,
+    pub fn failure(&self, site: u32, lane: usize, index: i64, bound: i64) -> Failure {
+        Failure {
+            place: self.outer * self.outer_step + (self.start + lane as i64) * self.lane_step,
             site,
             index,
             bound,
-        };
-        // SAFETY: the sink outlives the run that this context belongs to.
-        unsafe { &*self.failures }.report(failure);
+        }
     }
 }
 

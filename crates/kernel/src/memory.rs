@@ -5,10 +5,6 @@
 
 mod block;
 mod budget;
-#[cfg(target_os = "linux")]
-mod container;
-mod evict;
-mod figures;
 mod holder;
 mod ledger;
 mod lent;
@@ -16,15 +12,14 @@ mod shared;
 
 use crate::error::{Error, Result};
 use crate::lock::lock;
+pub use crate::system::{can_evict, evict};
 #[cfg(target_os = "linux")]
-use crate::system::physical_memory;
+use crate::system::{container_memory, physical_memory};
 use block::AlignedBlock;
 pub use block::{ALIGN, SharedMemory};
 pub use budget::{Budget, read_file};
-pub use evict::{can_evict, evict};
-pub use figures::MemoryStats;
 pub use holder::{Category, Holder};
-pub use ledger::{Ledger, MemoryEvent, MemoryHolders};
+pub use ledger::{Ledger, MemoryEvent, MemoryHolders, MemoryStats};
 pub use lent::Lender;
 use lent::Lent;
 use std::any::Any;
@@ -71,18 +66,19 @@ enum Home {
     Shared(Arc<SharedMemory>),
 }
 
+/// The maximum number of bytes that are kept for reuse.
+const MAX_FREE: usize = 1 << 30;
+
 struct Cache {
     /// Free blocks by size class.
     free: BTreeMap<usize, Vec<AlignedBlock>>,
     free_bytes: usize,
-    free_limit: usize,
     ledger: Ledger,
 }
 
 static CACHE: Mutex<Cache> = Mutex::new(Cache {
     free: BTreeMap::new(),
     free_bytes: 0,
-    free_limit: 1 << 30,
     ledger: Ledger::new(),
 });
 
@@ -121,14 +117,6 @@ pub fn set_limit(limit: Option<usize>) {
     cache().ledger.stats.limit = limit;
 }
 
-/// Limits the bytes kept for reuse.
-pub fn set_cache_limit(bytes: usize) {
-    cache().free_limit = bytes;
-    if cache().free_bytes > bytes {
-        empty_cache();
-    }
-}
-
 /// Returns all unused blocks to the system.
 pub fn empty_cache() {
     let mut c = cache();
@@ -145,7 +133,7 @@ pub fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
         static BYTES: OnceLock<usize> = OnceLock::new();
-        *BYTES.get_or_init(|| physical_memory().min(container::limit()))
+        *BYTES.get_or_init(|| physical_memory().min(container_memory()))
     }
     #[cfg(not(target_os = "linux"))]
     usize::MAX
@@ -393,37 +381,6 @@ impl Storage {
         self.len == 0
     }
 
-    /// Returns the contents; empty for memory that is not on the host.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        let start = match &self.home {
-            Home::Host(_) | Home::Part(..) | Home::Lent(_) | Home::Shared(_) => self.ptr(),
-            Home::Gpu(..) => return &[],
-        };
-        // SAFETY: the block, or what was lent, holds at least `len` initialised bytes, and nothing writes
-        // them while the storage is used by several, but for other processes, which may have shared memory: any bit
-        // pattern of that is a value.
-        unsafe { std::slice::from_raw_parts(start, self.len) }
-    }
-
-    /// Returns the contents, to be changed; empty for memory that the host does not own. The identity changes with
-    /// them.
-    #[inline]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.renew();
-        let own = match &self.home {
-            Home::Host(_) | Home::Shared(_) => true,
-            Home::Part(whole, _) => whole.is_own(),
-            Home::Gpu(..) | Home::Lent(_) => false,
-        };
-        if !own {
-            return &mut [];
-        }
-        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably. Whoever makes
-        // overlapping parts of a block uses only one of them at a time.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
-    }
-
     /// Gives the memory a new identity, because its contents have changed.
     pub fn renew(&mut self) {
         self.id = Arc::new(next_id());
@@ -455,7 +412,7 @@ impl Drop for Storage {
         let mut c = cache();
         let holder = Holder::of_bits(*self.holder.get_mut());
         (c.ledger).remove(counted(self.len), holder, block.ptr().addr());
-        if c.free_bytes + held <= c.free_limit {
+        if c.free_bytes + held <= MAX_FREE {
             c.free_bytes += held;
             c.free.entry(held).or_default().push(block);
         } else {
@@ -464,19 +421,6 @@ impl Drop for Storage {
             drop(block);
         }
     }
-}
-
-/// Returns memory for `len` elements, kept in `storage` between calls.
-pub fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
-    let bytes = len as usize * size_of::<T>();
-    if storage.as_ref().is_none_or(|s| s.len() < bytes) {
-        let holder = Holder::unknown(Category::Workspaces);
-        *storage = Some(Storage::held_by(bytes, holder)?);
-    }
-    let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
-    #[cfg(feature = "testing")]
-    crate::interpreted::declare_memory(start, bytes, true);
-    Ok(start.cast())
 }
 
 #[cfg(test)]
@@ -505,7 +449,6 @@ mod tests {
         let mut cache = Cache {
             free: BTreeMap::new(),
             free_bytes: 0,
-            free_limit: 0,
             ledger: Ledger::new(),
         };
         let keep = |cache: &mut Cache, len: usize| {

@@ -108,13 +108,14 @@ impl Pool {
             .unwrap_or_else(|| FIRST.get_or_init(|| Pool::new(DefaultThreads::find().count)));
         match current.generation == fork::generation() {
             true => current,
-            false => current.renewed(),
+            false => current.replace(),
         }
     }
 
-    /// Replaces this pool, whose threads stayed in the parent process, by one with as many threads.
+    /// Replaces the pool of the process by one with as many threads as this one, whose threads are no longer available:
+    /// they stayed in the parent process, or belong to another run.
     #[cold]
-    fn renewed(&self) -> &'static Pool {
+    fn replace(&self) -> &'static Pool {
         let fresh: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
         CURRENT.store(std::ptr::from_ref(fresh).cast_mut(), Ordering::Release);
         fresh
@@ -125,8 +126,7 @@ impl Pool {
     pub fn abandon() {
         let held = Pool::global();
         if matches!(held.workers.try_lock(), Err(TryLockError::WouldBlock)) {
-            let fresh = Box::leak(Box::new(Pool::new(held.threads())));
-            CURRENT.store(fresh, Ordering::Release);
+            held.replace();
         }
     }
 

@@ -9,7 +9,7 @@
 //! same elements that may be written are alive. All views that are derived from it rely on this promise.
 
 use crate::error::Result;
-use crate::memory::{Storage, room};
+use crate::memory::{Category, Holder, Storage};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -217,9 +217,16 @@ impl<'a, T: Plain> ViewMut<'a, T> {
     /// # Errors
     /// If memory is short.
     pub fn room(storage: &'a mut Option<Storage>, len: i64) -> Result<ViewMut<'a, T>> {
-        let at = room::<T>(storage, len)?;
+        let bytes = len as usize * size_of::<T>();
+        if storage.as_ref().is_none_or(|s| s.len() < bytes) {
+            let holder = Holder::unknown(Category::Workspaces);
+            *storage = Some(Storage::held_by(bytes, holder)?);
+        }
+        let start = storage.as_ref().map_or(std::ptr::null_mut(), Storage::ptr);
+        #[cfg(feature = "testing")]
+        crate::interpreted::declare_memory(start, bytes, true);
         // SAFETY: the storage is borrowed, and has room.
-        Ok(unsafe { ViewMut::new(at, len as usize) })
+        Ok(unsafe { ViewMut::new(start.cast(), len as usize) })
     }
 
     /// As [`View::shift`].

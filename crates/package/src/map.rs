@@ -14,9 +14,8 @@ pub(crate) enum Map {
     Memory(Storage),
 }
 
-// SAFETY: a mapping stays where it is until it is dropped, and so does a storage, which nothing here writes. That no
-// other process changes the file is the user's promise; see `Package::open`.
-unsafe impl Lender for Map {
+/// No other process changes the file: that is the user's promise; see `Package::open`.
+impl Lender for Map {
     fn bytes(&self) -> &[u8] {
         match self {
             Map::File(map) => map,

@@ -7,7 +7,7 @@ use super::pieces::{is_plain, part};
 use super::walk::Walk;
 use kiln_base::{DType, Dim};
 use kiln_kernel::affine::{eval, extent};
-use kiln_kernel::element::{Elem, from_bits};
+use kiln_kernel::element::Elem;
 use kiln_kernel::error::Result;
 use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
@@ -206,7 +206,7 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
         unsafe {
             let (ctx, code, walk, memory) = at::<T>(call);
             let d = ctx.reg::<T>(code.dst);
-            let fill = from_bits::<T>(walk.fill);
+            let fill = T::from_bits(walk.fill);
             let mut rows = Rows::default();
             walk.runs(ctx, |lane, address, stride, len, low, high| {
                 for i in (0..low).chain(high..len) {

@@ -481,7 +481,7 @@ impl BodyBuilder {
             let new = Reg(self.body.registers.len() as u16);
             let ty = self.body.registers[usize::from(out.0)];
             self.body.registers.push(ty);
-            let mask = kiln_kernel::compute::plain_dtype(ty);
+            let mask = ty.dtype();
             self.body.code.push(Inst::Convert {
                 dst: new,
                 a: out,

@@ -79,7 +79,8 @@ pub(super) fn binary(op: Binary, ty: Compute) -> Op {
             for i in 0..ctx.n {
                 let x = *a.add(i);
                 *d.add(i) = T::binary(Binary::ALL[N], x, *b.add(i)).unwrap_or_else(|| {
-                    ctx.at.fail(c.x, i, x.number().int(DType::I64), 0);
+                    let failure = ctx.at.failure(c.x, i, x.number().int(DType::I64), 0);
+                    (*ctx.at.failures).report(failure);
                     T::ZERO
                 });
             }

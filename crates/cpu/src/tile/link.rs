@@ -9,7 +9,7 @@ use super::{kernels, live, load, reduce};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
 use kiln_kernel::bound::{Bound, BoundDynamic};
-use kiln_kernel::compute::{plain_dtype, scalar_bits};
+use kiln_kernel::compute::scalar_bits;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::ALIGN;
 use kiln_kernel::simd::Features;
@@ -290,7 +290,7 @@ impl Linker<'_> {
             let converted = self.fresh(dtype.compute());
             out.body.push(Instruction {
                 a: from,
-                ..plain(kernels::cast(plain_dtype(ty), dtype), converted, 0)
+                ..plain(kernels::cast(ty.dtype(), dtype), converted, 0)
             });
             from = converted;
         }

@@ -4,7 +4,7 @@ use super::code::{Call, Ctx, Instruction, Op};
 use super::walk::Walk;
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
-use kiln_kernel::element::{Elem, from_bits};
+use kiln_kernel::element::Elem;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 
 /// Returns the operands of a load or store: the context, its code, the walk, and the argument's element zero.
@@ -31,7 +31,7 @@ pub(super) fn load(dtype: DType) -> Op {
         unsafe {
             let (ctx, code, walk, memory) = at::<M::Raw>(call);
             let d = ctx.reg::<M::C>(code.dst);
-            let fill = from_bits::<M::C>(walk.fill);
+            let fill = <M::C>::from_bits(walk.fill);
             walk.runs(ctx, |lane, address, stride, len, low, high| {
                 let d = d.add(lane);
                 for i in (0..low).chain(high..len) {
@@ -82,7 +82,7 @@ pub(super) fn load_at(dtype: DType) -> Op {
             let (ctx, code, walk, memory) = at::<M::Raw>(call);
             let dynamic = &*ctx.dynamics.add(code.a as usize);
             let d = ctx.reg::<M::C>(code.dst);
-            let fill = from_bits::<M::C>(walk.fill);
+            let fill = <M::C>::from_bits(walk.fill);
             walk.runs(ctx, |lane, address, stride, len, low, high| {
                 for i in (0..low).chain(high..len) {
                     *d.add(lane + i) = fill;
@@ -92,7 +92,8 @@ pub(super) fn load_at(dtype: DType) -> Op {
                     for part in dynamic {
                         let index = *ctx.reg::<i64>(part.index).add(lane + i);
                         if index as u64 >= part.extent as u64 {
-                            ctx.at.fail(part.site, lane + i, index, part.extent);
+                            let failure = ctx.at.failure(part.site, lane + i, index, part.extent);
+                            (*ctx.at.failures).report(failure);
                         } else {
                             address = address.wrapping_add(index.wrapping_mul(part.stride));
                         }
@@ -141,7 +142,7 @@ pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
     where
         M::C: Elem,
     {
-        let raw = M::store(from_bits::<M::C>(bits));
+        let raw = M::store(<M::C>::from_bits(bits));
         let at = (&raw const raw).cast::<u8>();
         // SAFETY: elements in memory are numbers, which are bytes without gaps.
         unsafe { std::slice::from_raw_parts(at, size_of::<M::Raw>()) }.to_vec()

@@ -128,7 +128,7 @@ impl<'a> Runner<'a> {
             unsafe {
                 with_compute!(*ty, T => {
                     let d: *mut T = self.ctx.reg(*reg);
-                    let value = kiln_kernel::element::from_bits::<T>(*bits);
+                    let value = <T as kiln_kernel::element::Elem>::from_bits(*bits);
                     for i in 0..lanes {
                         *d.add(i) = value;
                     }

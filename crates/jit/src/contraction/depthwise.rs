@@ -16,7 +16,7 @@ use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
 
 /// A tile of positions by columns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Depthwise {
     /// The tile: its rows are positions, its taps those of a line. It does not describe A.
     pub tile: Tile,
@@ -79,19 +79,6 @@ impl Depthwise {
             })
         };
         taps.is_none_or(|[from, last]| (*from..to(last)).contains(&tap))
-    }
-
-    /// Returns all that emitted code depends on.
-    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub(super) fn key(&self) -> Vec<u8> {
-        let taps = self.inside.as_flattened();
-        let numbers = [self.stride, self.dilation, taps.len() as u32];
-        let numbers = numbers.iter().chain(taps);
-        let mut key = vec![b'e', self.reads as u8];
-        key.extend(self.position.to_le_bytes());
-        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
-        key.extend(self.tile.key());
-        key
     }
 
     /// True if code is emitted for its level, and all of its distances fit into instructions.

@@ -560,12 +560,7 @@ impl Emitter<'_> {
                     high: UPPER_TAIL,
                 };
             }
-            self.asm.mov_number(CALL, i64::from(lanes));
-            let mask: Vec<u8> = (0..8u16)
-                .flat_map(|i| (if i < lanes { u32::MAX } else { 0 }).to_le_bytes())
-                .collect();
-            let mask = self.asm.constant(&mask);
-            Tail::Memory { mask, lanes: CALL }
+            Tail::in_memory(&mut self.asm, lanes.into(), CALL)
         });
         for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {

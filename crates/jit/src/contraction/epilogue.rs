@@ -7,6 +7,7 @@
 use kiln_kernel::bound::Bound;
 use kiln_kernel::view::Arguments;
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
@@ -128,13 +129,13 @@ impl PartialEq for RegisterEpilogue {
     }
 }
 impl Eq for RegisterEpilogue {}
+impl Hash for RegisterEpilogue {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
+}
 
 impl RegisterEpilogue {
-    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub(super) fn key(&self) -> &[u8] {
-        &self.key
-    }
-
     /// Returns the epilogue on rows of `width` results, if it can be emitted after accumulators of 32 bits.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub fn of(

@@ -70,9 +70,12 @@ impl Description {
     fn emitted(&self) -> Option<Arc<kiln_x86::Code>> {
         use Description::{Depthwise, Tile, Transform};
         match self {
-            Tile(t) if t.is_emitted() => cache::code(t.key(), || t.name("sums"), || self.emit()),
+            Tile(t) if t.is_emitted() => {
+                cache::code(cache::key(b'c', t), || t.name("sums"), || self.emit())
+            }
             Depthwise(e) if e.is_emitted() => {
-                cache::code(e.key(), || e.tile.name("sums a column"), || self.emit())
+                let name = || e.tile.name("sums a column");
+                cache::code(cache::key(b'e', e), name, || self.emit())
             }
             Transform(t) if t.is_emitted() => cache::code(t.key(), || t.name(), || self.emit()),
             _ => None,
@@ -122,15 +125,6 @@ impl Kernel {
         let (footprint, epilogue) = (of.footprint(), of.epilogue().clone());
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if let Some(code) = of.emitted() {
-            #[cfg(feature = "testing")]
-            super::interpreted::takes(
-                code.bytes(),
-                super::interpreted::Lists {
-                    taps: footprint.taps,
-                    locations: epilogue.as_ref().map_or(0, |f| f.locations.len()),
-                    lines: footprint.weights.is_some(),
-                },
-            );
             let code = Code::Emitted(code);
             return Ok(Kernel {
                 code,
@@ -246,7 +240,7 @@ impl Kernel {
             #[cfg(all(target_arch = "x86_64", not(portable), unix))]
             Code::Emitted(code) => {
                 #[cfg(feature = "testing")]
-                if super::interpreted::tile(code.bytes(), call) {
+                if self.interpret(code.bytes(), call) {
                     return;
                 }
                 // SAFETY: emitted code is a function of this type.
@@ -267,6 +261,32 @@ impl Kernel {
                 }
             },
         }
+    }
+
+    /// Interprets a call of its code, which may also read the call's lists of addresses, if this thread interprets.
+    /// Returns false otherwise.
+    #[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
+    fn interpret(&self, code: &[u8], call: &Call) -> bool {
+        let list = |at: *const u8, n: usize| (at, 8 * n, false);
+        let accesses = self.epilogue.as_ref().map_or(0, |f| f.locations.len());
+        let mut memory = vec![
+            (std::ptr::from_ref(call).cast(), size_of::<Call>(), false),
+            list(call.taps.cast(), self.footprint.taps),
+            list(call.accesses.cast(), accesses),
+        ];
+        if self.footprint.weights.is_some() {
+            let (lines, mut n) = (call.left.cast::<usize>(), 0);
+            // Pairs of addresses up to a zero, then addresses up to a zero.
+            for step in [2, 1] {
+                // SAFETY: either list ends with a zero.
+                while unsafe { *lines.add(n) } != 0 {
+                    n += step;
+                }
+                n += 1;
+            }
+            memory.push(list(call.left, n));
+        }
+        kiln_kernel::interpreted::call(code, &[std::ptr::from_ref(call) as u64], &memory)
     }
 }
 

@@ -10,8 +10,6 @@ mod emit;
 mod epilogue;
 mod footprint;
 mod grid;
-#[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
-mod interpreted;
 mod kernel;
 mod portable;
 mod product;

@@ -14,7 +14,7 @@ use kiln_kernel::bind::bind;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{Arguments, View, ViewMut};
 use kiln_plan::schedule::{lanes, max_rows};
-use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
+use kiln_plan::tile::{Access, Arg, Inst, Reg, Stage, TileProgram};
 use std::sync::Arc;
 
 /// A generator of random numbers; all are small integers, so that sums are exact in any order.
@@ -338,10 +338,6 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     TileProgram {
         name: "work".into(),
         axes: vec![rows.into(), width.into()],
-        inner: vec![],
-        serial: 0,
-        schedule: Schedule::Lanes,
-        sizes: Default::default(),
         args: vec![
             arg(false),
             arg(false),
@@ -362,13 +358,11 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
         constants: (0..9)
             .map(|i| (Reg(20 + i), Scalar::Float(f64::from(i) - 4.0)))
             .collect(),
-        slots: vec![],
         stages: vec![Stage {
-            over_inner: false,
-            serial_points: SerialPoints::Every,
             code,
+            ..Stage::default()
         }],
-        sites: 0,
+        ..TileProgram::default()
     }
 }
 

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A register tile, for known sizes. All distances are in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tile {
     pub level: Features,
     /// The instruction that multiplies: a step of K is an element of f32, f64, i32 or i64, or the terms of a word. If
@@ -43,7 +43,7 @@ pub struct Tile {
 }
 
 /// The B of a tile: a row of vectors for each step of K, with the taps contiguous.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RightSide {
     /// The distance of two steps.
     pub step: i64,
@@ -80,7 +80,7 @@ impl RightSide {
 }
 
 /// The rows of a tile: `across` side by side in each line, of which the last may have fewer.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     pub count: u8,
     pub across: u8,
@@ -244,35 +244,6 @@ impl Tile {
         let (columns, taps, steps) = (self.columns, self.taps, self.steps);
         let epilogue = self.epilogue.as_ref().map_or("", |_| ", with an epilogue");
         format!("{kind}, {level:?} {by:?} {rows}x{columns}, {taps} x {steps} steps{epilogue}")
-    }
-
-    /// Returns all that emitted code depends on.
-    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub(super) fn key(&self) -> Vec<u8> {
-        let Rows {
-            count,
-            across,
-            left,
-            result,
-        } = self.rows;
-        let flags = [b'c', self.instruction as u8, count, across];
-        let switches = [self.right.padded, self.adds, self.has_initial_row].map(u8::from);
-        let right = &self.right;
-        let numbers = [self.step, right.step, right.panel, right.ahead, self.out];
-        let numbers = left
-            .iter()
-            .chain(&result)
-            .chain(&numbers)
-            .chain(&self.strip);
-        let counts = [u32::from(self.columns), self.steps, self.taps];
-        let mut key = flags.to_vec();
-        key.extend(self.level.bits().to_le_bytes());
-        key.extend(switches);
-        key.push(right.half_dtype.map_or(u8::MAX, |half| half as u8));
-        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
-        key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
-        key.extend(self.epilogue.iter().flat_map(|f| f.key()));
-        key
     }
 
     /// Returns the size of a lane of B in bytes.

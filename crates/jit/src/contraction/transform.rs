@@ -11,6 +11,8 @@ mod tests;
 
 use super::epilogue::RegisterEpilogue;
 use super::footprint::Footprint;
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
+use crate::emission::cache;
 use kiln_base::{DType, Features};
 use kiln_kernel::view::span;
 use kiln_plan::Rows;
@@ -81,17 +83,12 @@ impl Transform {
     /// Returns all that emitted code depends on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
-        let mut key = vec![b'w', self.matrix.len() as u8];
-        key.extend(self.level.bits().to_le_bytes());
-        key.push(self.reads as u8);
-        key.extend(self.kept);
-        key.extend(self.channels.to_le_bytes());
-        let numbers = self.from.iter().chain(&self.to);
-        key.extend(numbers.flat_map(|n| n.to_le_bytes()));
-        let matrix = self.matrix.iter().flat_map(|row| row.iter());
-        key.extend(matrix.flat_map(|x| x.to_le_bytes()));
-        key.extend(self.epilogue.iter().flat_map(|f| f.key()));
-        key
+        let coefficients: Vec<Vec<u64>> = (self.matrix.iter())
+            .map(|row| row.iter().map(|x| x.to_bits()).collect())
+            .collect();
+        let strides = [self.from, self.to];
+        let sizes = (self.channels, self.kept, strides, &self.epilogue);
+        cache::key(b'w', &(self.level, self.reads, coefficients, sizes))
     }
 }
 

@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use kiln_kernel::lock::lock;
 use kiln_x86::Code;
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -29,10 +30,31 @@ struct Entry {
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
+/// The bytes that a value is hashed by.
+struct HashedBytes(Vec<u8>);
+
+impl Hasher for HashedBytes {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        unreachable!("the bytes themselves are compared")
+    }
+}
+
+/// Returns the key of a description for an emitter, which has a letter of its own. Descriptions are equal if the bytes
+/// that they are hashed by are.
+pub fn key(emitter: u8, description: &impl Hash) -> Vec<u8> {
+    let mut bytes = HashedBytes(vec![emitter]);
+    description.hash(&mut bytes);
+    bytes.0
+}
+
 /// Returns the code that `key` describes, and emits it if it is not cached. `name` is for people. Returns `None` if the
 /// system gives no executable memory.
 ///
-/// A key starts with a byte that is unique to each emitter, and contains all that the code depends on.
+/// A [`key`] contains all that the code depends on.
 pub fn code(
     #[cfg_attr(not(feature = "testing"), expect(unused_mut))] mut key: Vec<u8>,
     name: impl FnOnce() -> String,

@@ -195,13 +195,7 @@ impl Ir {
         immediate: Option<u8>,
         a: impl Into<Src>,
     ) -> Virt {
-        let what = Do::Op {
-            op,
-            width,
-            immediate,
-            memory: false,
-            tied: false,
-        };
+        let what = Do::op(op, width, immediate, false);
         self.push(what, false, [Some(a.into()), None, None])
     }
 
@@ -235,13 +229,8 @@ impl Ir {
             Src::Const(c) => matches!(self.constants[c as usize], Constant::Lanes64(_)),
             Src::Virt(_) => false,
         };
-        let what = Do::Op {
-            op,
-            width,
-            immediate,
-            memory: width == self.width() && !(narrow && wide),
-            tied: false,
-        };
+        let memory = width == self.width() && !(narrow && wide);
+        let what = Do::op(op, width, immediate, memory);
         self.push(what, false, [Some(a), Some(b), None])
     }
 
@@ -287,13 +276,8 @@ impl Ir {
         a: impl Into<Src>,
         b: impl Into<Src>,
     ) -> Virt {
-        let what = Do::Op {
-            op: if wide { op::VCMPPD } else { op::VCMPPS },
-            width: self.width(),
-            immediate: Some(cmp.float()),
-            memory: true,
-            tied: false,
-        };
+        let op = if wide { op::VCMPPD } else { op::VCMPPS };
+        let what = Do::op(op, self.width(), Some(cmp.float()), true);
         let from = [Some(a.into()), Some(b.into()), None];
         self.push(what, self.target.evex, from)
     }
@@ -301,13 +285,8 @@ impl Ir {
     /// Adds a comparison of integers.
     pub(super) fn compare_int(&mut self, wide: bool, cmp: Cmp, a: Src, b: Src) -> Virt {
         if self.target.evex {
-            let what = Do::Op {
-                op: if wide { op::VPCMPQ } else { op::VPCMPD },
-                width: self.width(),
-                immediate: Some(cmp.int()),
-                memory: true,
-                tied: false,
-            };
+            let op = if wide { op::VPCMPQ } else { op::VPCMPD };
+            let what = Do::op(op, self.width(), Some(cmp.int()), true);
             return self.push(what, true, [Some(a), Some(b), None]);
         }
         let (equal, greater) = match wide {
@@ -341,13 +320,8 @@ impl Ir {
     /// Returns the sign bits of a vector's lanes, as a mask.
     pub(super) fn signs(&mut self, wide: bool, a: Virt) -> Virt {
         if self.target.evex {
-            let what = Do::Op {
-                op: if wide { op::VPMOVQ2M } else { op::VPMOVD2M },
-                width: self.width(),
-                immediate: None,
-                memory: false,
-                tied: false,
-            };
+            let op = if wide { op::VPMOVQ2M } else { op::VPMOVD2M };
+            let what = Do::op(op, self.width(), None, false);
             return self.push(what, true, [Some(a.into()), None, None]);
         }
         match wide {
@@ -456,13 +430,7 @@ impl Ir {
             true => (op::VINSERT256, Width::Z),
             false => (op::VINSERT128, Width::Y),
         };
-        let what = Do::Op {
-            op,
-            width,
-            immediate: Some(1),
-            memory: false,
-            tied: false,
-        };
+        let what = Do::op(op, width, Some(1), false);
         self.push(what, false, [Some(low.into()), Some(high.into()), None])
     }
 }

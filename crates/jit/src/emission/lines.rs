@@ -21,8 +21,8 @@ use super::value::{Value, in_registers, is_wide};
 use super::{float8, native};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Reduction;
-use kiln_base::{Compute, DType, Dim, Float8, Scalar};
-use kiln_kernel::compute::{plain_dtype, scalar_bits};
+use kiln_base::{Compute, DType, Dim, Scalar};
+use kiln_kernel::compute::scalar_bits;
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Mem, Vreg, op};
 
@@ -76,7 +76,7 @@ impl Lines {
         }
         for r in outputs {
             let value = build.value(*r)?;
-            let dtype = plain_dtype(value.ty);
+            let dtype = value.ty.dtype();
             build.store(Key::Output(*r), dtype, value)?;
         }
         let mut ir = build.ir;
@@ -190,7 +190,7 @@ impl Build<'_> {
         let constant = self.about.constants.iter().find(|(c, _)| *c == r);
         let value = match constant {
             Some((_, x)) => self.constant(*x, ty)?,
-            None => self.load(Key::Input(r), plain_dtype(ty)),
+            None => self.load(Key::Input(r), ty.dtype()),
         };
         self.values.insert(r.0, value);
         Ok(value)
@@ -227,10 +227,6 @@ impl Build<'_> {
                 let width = ir.width();
                 Value::one(ty, ir.op1_of(op::VPSLLD, width, Some(16), low))
             }
-            DType::F8E4M3 => self.load_float8(from, Float8::E4M3),
-            DType::F8E5M2 => self.load_float8(from, Float8::E5M2),
-            DType::F8E4M3FNUZ => self.load_float8(from, Float8::E4M3FNUZ),
-            DType::F8E5M2FNUZ => self.load_float8(from, Float8::E5M2FNUZ),
             DType::F64 | DType::I64 | DType::U64 => {
                 Value::of(ty, |p| ir.load(from, Form::Double(p), false).into())
             }
@@ -241,13 +237,13 @@ impl Build<'_> {
                 let zero = ir.i32(0);
                 Value::one(ty, ir.compare_int(false, Cmp::Gt, bytes.into(), zero))
             }
+            _ => {
+                let float = dtype.float8();
+                let float = float.unwrap_or_else(|| panic!("no form of {dtype} in memory"));
+                let bits = ir.load(from, Form::Byte { signed: false }, false);
+                Value::one(ty, float8::widen(ir, bits, float))
+            }
         }
-    }
-
-    fn load_float8(&mut self, from: Key, float: Float8) -> Value {
-        let ir = &mut self.ir;
-        let bits = ir.load(from, Form::Byte { signed: false }, false);
-        Value::one(Compute::F32, float8::widen(ir, bits, float))
     }
 
     /// Stores a value of a dtype's compute type as elements of the dtype.
@@ -275,10 +271,6 @@ impl Build<'_> {
                 let bits = cast::to_bf16(ir, low);
                 self.store_short(to, bits.into());
             }
-            DType::F8E4M3 => self.store_float8(to, low, Float8::E4M3),
-            DType::F8E5M2 => self.store_float8(to, low, Float8::E5M2),
-            DType::F8E4M3FNUZ => self.store_float8(to, low, Float8::E4M3FNUZ),
-            DType::F8E5M2FNUZ => self.store_float8(to, low, Float8::E5M2FNUZ),
             DType::U16 | DType::I16 => self.store_short(to, low),
             DType::U8 | DType::I8 => self.store_byte(to, low),
             DType::Bool if evex => {
@@ -290,13 +282,12 @@ impl Build<'_> {
                 let bytes = ir.op2(op::VPAND, value.mask()?, one);
                 self.store_byte(to, bytes.into());
             }
+            _ => {
+                let bits = float8::round(ir, low, dtype.float8().ok_or(NotEmitted)?);
+                self.store_byte(to, bits.into());
+            }
         }
         Ok(())
-    }
-
-    fn store_float8(&mut self, to: Key, value: Src, float: Float8) {
-        let bits = float8::round(&mut self.ir, value, float);
-        self.store_byte(to, bits.into());
     }
 
     fn store_short(&mut self, to: Key, value: Src) {
@@ -336,7 +327,7 @@ impl Build<'_> {
             }
             Inst::Kept { dst, slot } => {
                 let ty = self.about.slots[usize::from(*slot)];
-                (*dst, self.load(Key::Slot(*slot), plain_dtype(ty)))
+                (*dst, self.load(Key::Slot(*slot), ty.dtype()))
             }
             Inst::Unary { op, dst, a } => {
                 let a = self.value(*a)?;
@@ -370,7 +361,7 @@ impl Build<'_> {
             Inst::Reduce { op, acc, a } => return self.reduce(*op, *acc, *a),
             Inst::Keep { slot, src } => {
                 let value = self.value(*src)?;
-                return self.store(Key::Slot(*slot), plain_dtype(value.ty), value);
+                return self.store(Key::Slot(*slot), value.ty.dtype(), value);
             }
             Inst::Store { access, src } => {
                 let value = self.value(*src)?;
@@ -378,7 +369,7 @@ impl Build<'_> {
                 let value = if value.ty == dtype.compute() {
                     value
                 } else {
-                    cast::convert(&mut self.ir, value, plain_dtype(value.ty), dtype)?
+                    cast::convert(&mut self.ir, value, value.ty.dtype(), dtype)?
                 };
                 return self.store(Key::Access(*access), dtype, value);
             }
@@ -427,9 +418,9 @@ impl Build<'_> {
             let part = a.parts[usize::from(p)];
             self.ir.neutral(reduction, code, ty.is_float(), part).into()
         });
-        let sum = self.load(Key::Accumulator(acc), plain_dtype(ty));
+        let sum = self.load(Key::Accumulator(acc), ty.dtype());
         let sum = binary(&mut self.ir, reduction.combine(), sum, parts)?;
-        self.store(Key::Accumulator(acc), plain_dtype(ty), sum)?;
+        self.store(Key::Accumulator(acc), ty.dtype(), sum)?;
         self.values.remove(&acc.0);
         self.accumulators.insert(acc.0);
         Ok(())

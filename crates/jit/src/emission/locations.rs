@@ -62,3 +62,15 @@ pub enum Tail {
     /// With VEX: eight numbers of 32 bits in memory, all bits set for a lane that exists, and the number of lanes.
     Memory { mask: Mem, lanes: Gpr },
 }
+
+impl Tail {
+    /// Returns a tail of VEX code with a constant number of lanes, which it loads into a register.
+    pub fn in_memory(asm: &mut Asm, count: u32, lanes: Gpr) -> Tail {
+        asm.mov_number(lanes, i64::from(count));
+        let mask: Vec<u8> = (0..8)
+            .flat_map(|i| (if i < count { u32::MAX } else { 0 }).to_le_bytes())
+            .collect();
+        let mask = asm.constant(&mask);
+        Tail::Memory { mask, lanes }
+    }
+}

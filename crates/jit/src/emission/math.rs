@@ -363,8 +363,8 @@ fn sin_cos(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let y = sin_cos_near(ir, what, x);
     let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
     let far = ir.compare(false, Cmp::Gt, a, limit);
-    let of_far = native::unary_where(ir, what, Value::one(Compute::F32, x), far);
-    ir.select(false, far, of_far, y)
+    let of_far = native::unary_of(ir, what, Value::one(Compute::F32, x), Some(far));
+    ir.select(false, far, of_far.parts[0], y)
 }
 
 /// Returns the sine or cosine of numbers within [`TRIG_LIMIT`].

@@ -6,7 +6,7 @@
 use super::emit::Emit;
 use super::ir::{Do, Ir, Src, Step, Virt};
 use super::locations::{Locations, Tail};
-use super::step::{Function, Native};
+use super::step::Native;
 use super::value::{Value, in_registers, is_wide};
 use kiln_base::prim::{self, Binary, RandomKind, Unary};
 use kiln_base::{Compute, DType};
@@ -16,6 +16,10 @@ use kiln_kernel::failures::Position;
 use kiln_kernel::simd::convert::{Mem as Element, with_dtype};
 use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
 
+/// The type of these functions. The arguments are the slots of the result and the operands, the lanes, the parameters,
+/// the context for data errors, and the number of the first lane.
+type Function = unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
+
 /// A flag for a count of lanes that is a number, not a mask.
 const COUNT: u64 = 1 << 16;
 /// The bytes of a slot.
@@ -23,9 +27,9 @@ const SLOT: usize = 64;
 
 /// The parameters of a function: the primitive, the half of a group, the number of lanes, and the site that it reports
 /// at.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Default)]
 struct FunctionCall {
-    what: u8,
+    primitive: u8,
     upper: bool,
     lanes: u8,
     site: u32,
@@ -34,12 +38,12 @@ struct FunctionCall {
 impl FunctionCall {
     fn bits(self) -> u64 {
         let site = u64::from(self.site) << 32;
-        site | u64::from(self.upper) << 16 | u64::from(self.lanes) << 8 | u64::from(self.what)
+        site | u64::from(self.upper) << 16 | u64::from(self.lanes) << 8 | u64::from(self.primitive)
     }
 
     fn of(bits: u64) -> FunctionCall {
         FunctionCall {
-            what: bits as u8,
+            primitive: bits as u8,
             upper: bits >> 16 & 1 == 1,
             lanes: (bits >> 8) as u8,
             site: (bits >> 32) as u32,
@@ -77,7 +81,7 @@ unsafe extern "sysv64" fn unary<T: Elem>(
     _: u64,
 ) -> u64 {
     let parameters = FunctionCall::of(parameters);
-    let op = Unary::ALL[usize::from(parameters.what)];
+    let op = Unary::ALL[usize::from(parameters.primitive)];
     for i in 0..parameters.lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe { *slot::<T>(slots, 0).add(i) = T::unary(op, *slot::<T>(slots, 1).add(i)) }
@@ -94,7 +98,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
     _: u64,
 ) -> u64 {
     let parameters = FunctionCall::of(parameters);
-    let op = Binary::ALL[usize::from(parameters.what)];
+    let op = Binary::ALL[usize::from(parameters.primitive)];
     let (first, lanes) = parameters.lanes(count);
     for i in 0..lanes {
         // SAFETY: a slot has room for the lanes of a group; a division is called with the context of the run.
@@ -102,12 +106,9 @@ unsafe extern "sysv64" fn binary<T: Elem>(
             let x = *slot::<T>(slots, 1).add(i);
             let y = T::binary(op, x, *slot::<T>(slots, 2).add(i));
             *slot::<T>(slots, 0).add(i) = y.unwrap_or_else(|| {
-                (*ctx).fail(
-                    parameters.site,
-                    lane as usize + first + i,
-                    x.number().int(DType::I64),
-                    0,
-                );
+                let (lane, dividend) = (lane as usize + first + i, x.number().int(DType::I64));
+                let failure = (*ctx).failure(parameters.site, lane, dividend, 0);
+                (*(*ctx).failures).report(failure);
                 T::ZERO
             });
         }
@@ -167,7 +168,7 @@ unsafe extern "sysv64" fn random(
     let lanes = parameters.lanes(count).1;
     // SAFETY: the caller's.
     unsafe {
-        match RandomKind::ALL[usize::from(parameters.what)] {
+        match RandomKind::ALL[usize::from(parameters.primitive)] {
             Bits => of(slots, lanes, Bits, prim::random_bits),
             Uniform => of(slots, lanes, Uniform, prim::random_uniform_f64),
             Normal => of(slots, lanes, Normal, prim::random_normal_f64),
@@ -192,7 +193,9 @@ unsafe extern "sysv64" fn report(
         unsafe {
             let (index, extent) = (*slot::<i64>(slots, 1).add(i), *slot::<i64>(slots, 2).add(i));
             if index as u64 >= extent as u64 {
-                (*ctx).fail(parameters.site, lane as usize + first + i, index, extent);
+                let lane = lane as usize + first + i;
+                let failure = (*ctx).failure(parameters.site, lane, index, extent);
+                (*(*ctx).failures).report(failure);
             }
         }
     }
@@ -238,7 +241,7 @@ fn call(
         let (parameters, asks) = (parameters.bits(), asks.is_some());
         ir.push(
             Do::Call(Native {
-                f,
+                f: f as usize,
                 parameters,
                 reports,
                 asks,
@@ -261,38 +264,15 @@ fn call(
     }
 }
 
-const NOTHING: FunctionCall = FunctionCall {
-    what: 0,
-    upper: false,
-    lanes: 0,
-    site: 0,
-};
-
-/// Adds a primitive on one value, lane by lane.
-pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
+/// Adds a primitive on one value, lane by lane. With a mask, it is called only if any lane of that is set; otherwise the
+/// result is arbitrary.
+pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value, mask: Option<Virt>) -> Value {
     let f = with_compute!(a.ty, T => unary::<T> as Function);
     let parameters = FunctionCall {
-        what: op as u8,
-        ..NOTHING
+        primitive: op as u8,
+        ..FunctionCall::default()
     };
-    call(ir, (f, parameters), false, a.ty, &[a], None)
-}
-
-/// Adds the same on f32, called only if any lane of a mask is set; otherwise the result is arbitrary.
-pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
-    let parameters = FunctionCall {
-        what: op as u8,
-        ..NOTHING
-    };
-    call(
-        ir,
-        (unary::<f32>, parameters),
-        false,
-        a.ty,
-        &[a],
-        Some(mask),
-    )
-    .parts[0]
+    call(ir, (f, parameters), false, a.ty, &[a], mask)
 }
 
 /// Adds a primitive on two values, lane by lane; a division of integers by 0 is reported.
@@ -300,9 +280,9 @@ pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) 
     let f = with_compute!(a.ty, T => binary::<T> as Function);
     let reports = op.divides() && !a.ty.is_float();
     let parameters = FunctionCall {
-        what: op as u8,
+        primitive: op as u8,
         site,
-        ..NOTHING
+        ..FunctionCall::default()
     };
     call(ir, (f, parameters), reports, a.ty, &[a, b], None)
 }
@@ -313,21 +293,31 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
         DType::U64 => cast::<S, D, true> as Function,
         _ => cast::<S, D, false>,
     }));
-    call(ir, (f, NOTHING), false, to.compute(), &[a], None)
+    call(
+        ir,
+        (f, FunctionCall::default()),
+        false,
+        to.compute(),
+        &[a],
+        None,
+    )
 }
 
 /// Adds random numbers of 64 bits, from seeds and positions.
 pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
     let parameters = FunctionCall {
-        what: kind as u8,
-        ..NOTHING
+        primitive: kind as u8,
+        ..FunctionCall::default()
     };
     call(ir, (random, parameters), false, ty, &from, None)
 }
 
 /// Adds the report of the lanes of a mask, whose index is not below an extent.
 pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
-    let parameters = FunctionCall { site, ..NOTHING };
+    let parameters = FunctionCall {
+        site,
+        ..FunctionCall::default()
+    };
     call(
         ir,
         (report, parameters),
@@ -426,7 +416,7 @@ impl<P: Locations> Emit<'_, P> {
         }
         asm.mov_number(Gpr::RDX, native.parameters as i64);
         asm.mov(Gpr::RDI, Gpr::RSP);
-        asm.mov_number(Gpr::RAX, native.f as usize as i64);
+        asm.mov_number(Gpr::RAX, native.f as i64);
         asm.zero_upper();
         asm.call(Gpr::RAX);
         for k in if evex { 1..8 } else { 0..0 } {

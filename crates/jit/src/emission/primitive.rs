@@ -168,10 +168,10 @@ fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, NotEmitted> 
             let x = in_registers(ir, a.parts)[0];
             match math::unary(ir, what, x) {
                 Some(y) => Value::one(ty, y),
-                None => native::unary_of(ir, what, a),
+                None => native::unary_of(ir, what, a, None),
             }
         }
-        _ => native::unary_of(ir, what, a),
+        _ => native::unary_of(ir, what, a, None),
     })
 }
 

@@ -12,15 +12,15 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use super::Target;
 use super::lines::{About, Key, Lines, NotEmitted};
+use super::{Target, cache};
 pub use emit::emit;
 use hashbrown::HashSet;
 use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::{Inst, Reg};
 
 /// The layout of an operand's elements.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Contiguous, an element per lane.
     Line,
@@ -54,7 +54,7 @@ pub enum Elements {
 }
 
 /// The code to emit: instructions with their own numbering of registers and accesses, each register written once.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Body {
     /// The type of each register.
     pub registers: Vec<Compute>,
@@ -96,96 +96,7 @@ impl Body {
 
     /// Returns all that the code depends on, as bytes.
     pub fn key(&self, target: Target) -> Vec<u8> {
-        let mut key = vec![b's', u8::from(target.evex)];
-        let mut number = |n: u64| key.extend((n as u32).to_le_bytes());
-        number(self.registers.len() as u64);
-        self.registers.iter().for_each(|t| number(*t as u64));
-        number(self.constants.len() as u64);
-        for (r, x) in &self.constants {
-            let ty = self.registers[usize::from(r.0)];
-            let bits = kiln_kernel::compute::scalar_bits(*x, ty);
-            number(u64::from(r.0));
-            number(bits);
-            number(bits >> 32);
-        }
-        number(self.slots.len() as u64);
-        self.slots.iter().for_each(|t| number(*t as u64));
-        number(self.dtypes.len() as u64);
-        self.dtypes.iter().for_each(|t| number(*t as u64));
-        number(self.outputs.len() as u64);
-        self.outputs.iter().for_each(|r| number(u64::from(r.0)));
-        number(self.operands.len() as u64);
-        for (key, kind) in &self.operands {
-            let (tag, n) = match *key {
-                Key::Access(n) => (0, n),
-                Key::Slot(n) => (1, n),
-                Key::Input(r) => (2, r.0),
-                Key::Output(r) => (3, r.0),
-                Key::Accumulator(r) => (4, r.0),
-                Key::Prefetch(n) => (5, n),
-                Key::Number(n) => (6, n),
-                Key::Lane => (7, 0),
-                Key::Context => (8, 0),
-            };
-            number(tag);
-            number(u64::from(n));
-            number(*kind as u64);
-        }
-        number(self.block.map_or(0, u64::from));
-        number(u64::from(self.steps));
-        for inst in &self.code {
-            let mut list = |list: &[u64]| list.iter().for_each(|n| number(*n));
-            let r = |r: &Reg| u64::from(r.0);
-            match inst {
-                Inst::Load { dst, access } => list(&[0, r(dst), u64::from(*access)]),
-                Inst::Store { access, src } => list(&[1, u64::from(*access), r(src)]),
-                Inst::Unary { op, dst, a } => list(&[2, *op as u64, r(dst), r(a)]),
-                Inst::Binary {
-                    op,
-                    dst,
-                    a,
-                    b,
-                    site,
-                } => list(&[3, *op as u64, r(dst), r(a), r(b), u64::from(*site)]),
-                Inst::Select { dst, mask, a, b } => list(&[4, r(dst), r(mask), r(a), r(b)]),
-                Inst::Convert { dst, a, from, to } => {
-                    list(&[5, r(dst), r(a), *from as u64, *to as u64]);
-                }
-                Inst::Reduce { op, acc, a } => list(&[6, *op as u64, r(acc), r(a)]),
-                Inst::Keep { slot, src } => list(&[7, u64::from(*slot), r(src)]),
-                Inst::Kept { dst, slot } => list(&[8, r(dst), u64::from(*slot)]),
-                Inst::Index {
-                    dst,
-                    offset,
-                    strides,
-                } => {
-                    list(&[9, r(dst), number_of(offset)]);
-                    strides.iter().for_each(|s| list(&wide(s)));
-                }
-                Inst::Random {
-                    kind,
-                    dst,
-                    seed,
-                    offset,
-                    index,
-                } => list(&[10, *kind as u64, r(dst), r(seed), r(offset), r(index)]),
-                Inst::LoadAt {
-                    dst,
-                    access,
-                    dynamic,
-                } => {
-                    list(&[11, r(dst), u64::from(*access), dynamic.len() as u64]);
-                    for d in dynamic {
-                        list(&[r(&d.index), u64::from(d.site)]);
-                        list(&wide(&d.stride));
-                        list(&wide(&d.extent));
-                    }
-                }
-                // It can't be emitted.
-                Inst::ArgReduce { .. } => list(&[12]),
-            }
-        }
-        key
+        cache::key(b's', &(self, target.evex))
     }
 
     /// True if a register has the same value in all lanes of a call, or of a row of it.
@@ -199,7 +110,7 @@ impl Body {
         match maker {
             None => is_constant || splat(Key::Input(r)),
             Some(Inst::Load { access, .. }) => splat(Key::Access(*access)),
-            Some(Inst::Index { strides, .. }) => wide(&strides[0]) == [0, 0],
+            Some(Inst::Index { strides, .. }) => has_one_number(strides),
             Some(
                 Inst::Unary { .. }
                 | Inst::Binary { .. }
@@ -238,7 +149,7 @@ impl Body {
             let (dst, once) = match inst {
                 Inst::Load { dst, access } => (dst, splat(Key::Access(*access))),
                 Inst::Index { dst, strides, .. } => {
-                    let is_same = wide(&strides[0]) == [0, 0];
+                    let is_same = has_one_number(strides);
                     (dst, is_same && (!self.steps || self.by_row()))
                 }
                 Inst::Unary { dst, a, .. } | Inst::Convert { dst, a, .. } => {
@@ -298,15 +209,7 @@ impl Body {
     }
 }
 
-fn number_of(d: &Dim) -> u64 {
-    match d {
-        Dim::Const(n) => *n as u64,
-        _ => panic!("a body has no symbols"),
-    }
-}
-
-/// Returns a number as two words.
-fn wide(d: &Dim) -> [u64; 2] {
-    let n = number_of(d);
-    [n & 0xffff_ffff, n >> 32]
+/// True if the numbers of an index's lanes are equal.
+fn has_one_number(strides: &[Dim]) -> bool {
+    strides[0].is(0)
 }

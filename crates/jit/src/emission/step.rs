@@ -1,7 +1,6 @@
 //! The elements of straight-line vector code.
 
 use kiln_base::prim::Reduction;
-use kiln_kernel::failures::Position;
 use kiln_plan::tile::Reg;
 use kiln_x86::{MaskOp, Op, Width};
 
@@ -128,15 +127,24 @@ pub(super) enum Do {
     },
 }
 
-/// The type of such functions. The arguments are the slots of the result and the operands, the lanes, the parameters,
-/// the context for data errors, and the number of the first lane.
-pub(super) type Function =
-    unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
+impl Do {
+    /// Returns an instruction that overwrites none of its sources.
+    pub(super) fn op(op: Op, width: Width, immediate: Option<u8>, memory: bool) -> Do {
+        Do::Op {
+            op,
+            width,
+            immediate,
+            memory,
+            tied: false,
+        }
+    }
+}
 
 /// A call of a function.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Native {
-    pub f: Function,
+    /// The address of the function.
+    pub f: usize,
     /// The parameters of the function.
     pub parameters: u64,
     /// True if it reports data errors.

@@ -1,5 +1,6 @@
-//! Blocks of memory directly from the system.
+//! Blocks of memory directly from the system, and their contents.
 
+use super::{Home, Storage};
 use crate::error::Result;
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -123,6 +124,38 @@ fn map(_: usize) -> Option<NonNull<u8>> {
 
 #[cfg(not(target_os = "linux"))]
 fn unmap(_: NonNull<u8>, _: usize) {}
+
+impl Storage {
+    /// Returns the contents; empty for memory that is not on the host.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        if matches!(self.home, Home::Gpu(..)) {
+            return &[];
+        }
+        // SAFETY: the block, or the owner of lent bytes, which is only shared, holds at least `len` initialised bytes.
+        // Nothing writes them while the storage is used by several, but for other processes, which may have shared
+        // memory: any bit pattern of that is a value.
+        unsafe { std::slice::from_raw_parts(self.ptr(), self.len) }
+    }
+
+    /// Returns the contents, to be changed; empty for memory that the host does not own. The identity changes with
+    /// them.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.renew();
+        let is_own = match &self.home {
+            Home::Host(_) | Home::Shared(_) => true,
+            Home::Part(whole, _) => whole.is_own(),
+            Home::Gpu(..) | Home::Lent(_) => false,
+        };
+        if !is_own {
+            return &mut [];
+        }
+        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably. Whoever makes
+        // overlapping parts of a block uses only one of them at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
+    }
+}
 
 /// Memory without a name that forked children share. The system frees it with the last process that has it, however
 /// that ends.

@@ -1,8 +1,20 @@
 //! The books of a device's memory: the bytes of each holder, now and at the peak.
 
-use super::figures::MemoryStats;
 use super::holder::{Category, Holder};
 use std::time::Instant;
+
+/// The bytes of all storages.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// The bytes in use.
+    pub allocated: usize,
+    /// The peak number of bytes in use, since [`reset_peak`](crate::memory::reset_peak) if it was called.
+    pub peak: usize,
+    /// The bytes taken from the system: in use or kept for reuse.
+    pub reserved: usize,
+    /// The limit on `allocated`, if one is set.
+    pub limit: Option<usize>,
+}
 
 /// The bytes that are in use on a device, by holder.
 #[derive(Debug, Default)]

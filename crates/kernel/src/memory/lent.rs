@@ -4,16 +4,11 @@ use super::{ALIGN, Home, Storage};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// An owner of bytes that storages may refer to.
-///
-/// # Safety
-/// [`Lender::bytes`] returns the same bytes for as long as the value lives, at the same address, and nothing writes
-/// them.
-pub unsafe trait Lender: Send + Sync + 'static {
-    /// Returns the bytes.
+pub trait Lender: Send + Sync + 'static {
+    /// Returns the bytes: always the same ones.
     fn bytes(&self) -> &[u8];
 
     /// Notifies that some of them are not read for now: their memory may be returned to the system, if it can be
@@ -23,11 +18,9 @@ pub unsafe trait Lender: Send + Sync + 'static {
     }
 }
 
-/// The address of lent bytes, and their owner.
+/// A range of the bytes of an owner.
 pub(super) struct Lent {
-    start: NonNull<u8>,
     range: Range<usize>,
-    /// The owner, kept alive while the bytes are used.
     holder: Arc<dyn Lender>,
 }
 
@@ -37,14 +30,9 @@ impl fmt::Debug for Lent {
     }
 }
 
-// SAFETY: the bytes are only read, and their owner may be dropped on any thread.
-unsafe impl Send for Lent {}
-// SAFETY: as above.
-unsafe impl Sync for Lent {}
-
 impl Lent {
     pub(super) fn ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+        self.holder.bytes()[self.range.clone()].as_ptr().cast_mut()
     }
 }
 
@@ -57,16 +45,12 @@ impl Storage {
     /// If the bytes do not exist, or do not start at a multiple of [`ALIGN`].
     pub fn lent<L: Lender>(holder: &Arc<L>, range: Range<usize>) -> Result<Storage> {
         let bytes = holder.bytes().get(range.clone());
-        let Some(bytes) = bytes.filter(|b| b.as_ptr().addr().is_multiple_of(ALIGN)) else {
+        if !bytes.is_some_and(|b| b.as_ptr().addr().is_multiple_of(ALIGN)) {
             let text = format!("bytes {range:?} of lent memory are not there, or not aligned");
             return Err(Error::Buffer(text));
-        };
-        let lent = Lent {
-            start: NonNull::from(bytes).cast(),
-            range: range.clone(),
-            holder: holder.clone(),
-        };
-        Ok(Storage::at(Home::Lent(lent), bytes.len()))
+        }
+        let (len, holder) = (range.len(), holder.clone());
+        Ok(Storage::at(Home::Lent(Lent { range, holder }), len))
     }
 
     /// True if its memory may be given to a result.
@@ -89,8 +73,7 @@ mod tests {
     #[repr(align(64))]
     struct Bytes([u8; 256]);
 
-    // SAFETY: an array in an `Arc` does not move, and nothing here writes it.
-    unsafe impl Lender for Bytes {
+    impl Lender for Bytes {
         fn bytes(&self) -> &[u8] {
             &self.0
         }

@@ -127,78 +127,17 @@ mem! {
 /// Evaluates `$body` with the type `$T` standing for the dtype.
 #[macro_export]
 macro_rules! with_dtype {
-    ($dtype:expr, $T:ident => $body:expr) => {{
-        use $crate::simd::convert as c;
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::with_dtype!($dtype, $T => $body;
+            Bool U8 I8 I16 I32 I64 U16 U32 U64 F16 BF16 F32 F64 F8E4M3 F8E5M2 F8E4M3FNUZ F8E5M2FNUZ)
+    };
+    ($dtype:expr, $T:ident => $body:expr; $($name:ident)*) => {
         match $dtype {
-            kiln_base::DType::Bool => {
-                type $T = c::Bool;
+            $(kiln_base::DType::$name => {
+                type $T = $crate::simd::convert::$name;
                 $body
-            }
-            kiln_base::DType::U8 => {
-                type $T = c::U8;
-                $body
-            }
-            kiln_base::DType::I8 => {
-                type $T = c::I8;
-                $body
-            }
-            kiln_base::DType::I16 => {
-                type $T = c::I16;
-                $body
-            }
-            kiln_base::DType::I32 => {
-                type $T = c::I32;
-                $body
-            }
-            kiln_base::DType::I64 => {
-                type $T = c::I64;
-                $body
-            }
-            kiln_base::DType::U16 => {
-                type $T = c::U16;
-                $body
-            }
-            kiln_base::DType::U32 => {
-                type $T = c::U32;
-                $body
-            }
-            kiln_base::DType::U64 => {
-                type $T = c::U64;
-                $body
-            }
-            kiln_base::DType::F16 => {
-                type $T = c::F16;
-                $body
-            }
-            kiln_base::DType::BF16 => {
-                type $T = c::BF16;
-                $body
-            }
-            kiln_base::DType::F32 => {
-                type $T = c::F32;
-                $body
-            }
-            kiln_base::DType::F64 => {
-                type $T = c::F64;
-                $body
-            }
-            kiln_base::DType::F8E4M3 => {
-                type $T = c::F8E4M3;
-                $body
-            }
-            kiln_base::DType::F8E5M2 => {
-                type $T = c::F8E5M2;
-                $body
-            }
-            kiln_base::DType::F8E4M3FNUZ => {
-                type $T = c::F8E4M3FNUZ;
-                $body
-            }
-            kiln_base::DType::F8E5M2FNUZ => {
-                type $T = c::F8E5M2FNUZ;
-                $body
-            }
+            })*
         }
-    }};
+    };
 }
 pub use crate::with_dtype;

@@ -10,7 +10,7 @@ pub mod transpose;
 pub mod vector;
 
 pub use kiln_base::Features;
-use vector::{Exponent, Four, Vector};
+use vector::{Four, Vector};
 
 /// A level at compile time.
 pub trait Isa {
@@ -19,9 +19,7 @@ pub trait Isa {
     /// The level.
     const LEVEL: Features;
     /// Its widest vector of f32.
-    type F32: Exponent;
-    /// Its widest vector of f64.
-    type F64: Vector<Lane = f64>;
+    type F32: Vector;
 }
 
 /// The level of every processor of the target.
@@ -36,22 +34,19 @@ pub struct Avx512;
 impl Isa for Baseline {
     const FMA: bool = cfg!(target_feature = "fma") || cfg!(target_arch = "aarch64");
     const LEVEL: Features = Features::BASELINE;
-    type F32 = Four<Baseline, f32>;
-    type F64 = Four<Baseline, f64>;
+    type F32 = Four;
 }
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 impl Isa for Avx2 {
     const FMA: bool = true;
     const LEVEL: Features = Features::AVX2;
     type F32 = std::arch::x86_64::__m256;
-    type F64 = std::arch::x86_64::__m256d;
 }
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 impl Isa for Avx512 {
     const FMA: bool = true;
     const LEVEL: Features = Features::AVX512;
     type F32 = std::arch::x86_64::__m512;
-    type F64 = std::arch::x86_64::__m512d;
 }
 
 /// A loop over the operands `A`.

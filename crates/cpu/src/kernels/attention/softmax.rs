@@ -4,7 +4,7 @@
 use half::bf16;
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 use kiln_base::Feature;
-use kiln_kernel::simd::vector::{Exponent, Vector};
+use kiln_kernel::simd::vector::Vector;
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, tree_reduce};
 use kiln_kernel::view::{View, ViewMut};
 use std::f32::consts::LN_2;
@@ -302,7 +302,7 @@ struct Powers<V> {
     least: V,
 }
 
-impl<V: Exponent> Powers<V> {
+impl<V: Vector> Powers<V> {
     /// # Safety
     /// As [`Vector::splat`].
     #[inline(always)]
@@ -379,7 +379,7 @@ mod tests {
     use super::{Powers, ScoreRow, Sums, narrow};
     use half::bf16;
     use kiln_kernel::simd::vector::{Four, Vector};
-    use kiln_kernel::simd::{Baseline, Features};
+    use kiln_kernel::simd::Features;
     use kiln_kernel::view::{View, ViewMut};
 
     #[test]
@@ -478,7 +478,7 @@ mod tests {
             let mut lanes = [0.0; 4];
             // SAFETY: every machine has these lanes.
             unsafe {
-                let x = Four::<Baseline, f32>::splat(x);
+                let x = Four::splat(x);
                 let [power] = Powers::new(1.0, 0.0).of::<false, 1>([x]);
                 power.store(lanes.as_mut_ptr());
             }

@@ -100,12 +100,7 @@ fn tail(asm: &mut Asm, evex: bool, lanes: u32) -> Tail {
         asm.kshiftr(high, low, 8);
         return Tail::Bits { low, high };
     }
-    asm.mov_number(CALL, i64::from(lanes));
-    let mask: Vec<u8> = (0..8)
-        .flat_map(|i| (if i < lanes { u32::MAX } else { 0 }).to_le_bytes())
-        .collect();
-    let mask = asm.constant(&mask);
-    Tail::Memory { mask, lanes: CALL }
+    Tail::in_memory(asm, lanes, CALL)
 }
 
 /// The numbering of accesses: those of the square, those of the result, and for each result those of its epilogue.

@@ -73,13 +73,13 @@ impl Complex {
     /// # Safety
     /// A vector of numbers is there, here and below.
     #[inline(always)]
-    unsafe fn load<V: Vector<Lane = f32>>(self) -> [V; 2] {
+    unsafe fn load<V: Vector>(self) -> [V; 2] {
         // SAFETY: the caller's.
         unsafe { [V::load(self.re), V::load(self.im)] }
     }
 
     #[inline(always)]
-    unsafe fn store<V: Vector<Lane = f32>>(self, [re, im]: [V; 2]) {
+    unsafe fn store<V: Vector>(self, [re, im]: [V; 2]) {
         // SAFETY: the caller's.
         unsafe {
             re.store(self.re);
@@ -90,11 +90,7 @@ impl Complex {
 
 /// Returns `a · w`, or `a · w̄` for the inverse transform.
 #[inline(always)]
-unsafe fn rotated<V: Vector<Lane = f32>>(
-    [re, im]: [V; 2],
-    [cos, sin]: [V; 2],
-    back: bool,
-) -> [V; 2] {
+unsafe fn rotated<V: Vector>([re, im]: [V; 2], [cos, sin]: [V; 2], back: bool) -> [V; 2] {
     // SAFETY: the caller's level.
     unsafe {
         let zero = V::splat(0.0);
@@ -112,7 +108,7 @@ unsafe fn rotated<V: Vector<Lane = f32>>(
 /// # Safety
 /// The matrix exists.
 #[inline(always)]
-unsafe fn columns<V: Vector<Lane = f32>>(
+unsafe fn columns<V: Vector>(
     x: Complex,
     [n, width]: [usize; 2],
     [cos, sin]: &[Vec<f32>; 2],
@@ -149,7 +145,7 @@ unsafe fn columns<V: Vector<Lane = f32>>(
 
 /// Multiplies the elements of the matrix by the twiddle factors between the two directions.
 #[inline(always)]
-unsafe fn twiddle<V: Vector<Lane = f32>>(x: Complex, between: &Option<[Vec<f32>; 2]>, back: bool) {
+unsafe fn twiddle<V: Vector>(x: Complex, between: &Option<[Vec<f32>; 2]>, back: bool) {
     let Some([cos, sin]) = between else { return };
     for at in (0..cos.len()).step_by(V::LANES) {
         // SAFETY: the level is the caller's; there are as many angles as numbers, whole vectors.
@@ -325,7 +321,7 @@ impl Products<'_> {
     /// # Safety
     /// The block, outputs and tiles exist.
     #[inline(always)]
-    unsafe fn sums<V: Vector<Lane = f32>, const O: usize, const T: usize>(
+    unsafe fn sums<V: Vector, const O: usize, const T: usize>(
         &self,
         block: usize,
         output: usize,
@@ -369,7 +365,7 @@ impl Products<'_> {
     }
 
     #[inline(always)]
-    unsafe fn rows<V: Vector<Lane = f32>, const O: usize>(&self, block: usize, output: usize) {
+    unsafe fn rows<V: Vector, const O: usize>(&self, block: usize, output: usize) {
         let pairs = self.tiles / 2 * 2;
         // SAFETY: the caller's.
         unsafe {
