@@ -312,20 +312,11 @@ mod tests {
             written,
         };
         TileProgram {
-            name: "copy".into(),
             axes: vec![Dim::from(rows), Dim::from(columns)],
-            inner: vec![],
-            serial: 0,
-            schedule: Schedule::Lanes,
-            sizes: Default::default(),
             args: vec![arg(false), arg(true)],
             accesses: vec![access(0, strides), access(1, [columns, 1])],
             registers: vec![Compute::F32],
-            constants: vec![],
-            slots: vec![],
             stages: vec![Stage {
-                over_inner: false,
-                serial_points: Default::default(),
                 code: vec![
                     Inst::Load {
                         dst: Reg(0),
@@ -336,8 +327,9 @@ mod tests {
                         src: Reg(0),
                     },
                 ],
+                ..Stage::default()
             }],
-            sites: 0,
+            ..TileProgram::default()
         }
     }
 

@@ -7,7 +7,7 @@ mod windows;
 
 use super::bind;
 use super::link::link_as;
-use super::run::run_range;
+use super::run::run_on;
 use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::{Compute, DType, Scalar};
 use kiln_jit::emission::bugs::names;
@@ -172,16 +172,15 @@ fn run(case: &Case, level: Features, execution: Execution, args: &[Vec<u8>]) -> 
     for (to, from) in memory.iter_mut().zip(args) {
         ViewMut::of(to).bytes().copy(0, from);
     }
-    let pointers: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
     let failures = Failures::default();
-    // SAFETY: each argument has the length it was bound with.
-    let go = || unsafe { run_range(&linked, pointers.as_ptr(), (0, linked.points), &failures) };
+    let regions = memory.iter_mut().map(|m| m.as_mut_ptr().cast::<u8>());
+    let regions = regions.zip(args).zip(&case.program.args);
+    let regions = regions.map(|((at, a), arg)| (at.cast_const(), a.len(), arg.written));
+    let regions: Vec<_> = regions.collect();
+    let mut go = || run_on(&linked, &mut memory, false, &failures);
     if execution == Execution::Interpreted {
-        let written = case.program.args.iter().map(|a| a.written);
-        let regions = pointers.iter().zip(args).zip(written);
-        let regions = regions.map(|((at, a), written)| (at.cast_const(), a.len(), written));
         interpreting(|| {
-            let _declared = declare(regions);
+            let _declared = declare(regions.into_iter());
             go();
         });
     } else {
@@ -267,13 +266,19 @@ fn same_bytes(case: &Case, args: &[Vec<u8>], [got, want]: [&[Vec<u8>]; 2], what:
     }
 }
 
-fn line(arg: u16, axes: usize) -> Access {
-    let mut strides = vec![0i64.into(); axes];
-    strides[axes - 1] = 1i64.into();
+fn stage(over_inner: bool, code: Vec<Inst>) -> Stage {
+    Stage {
+        over_inner,
+        code,
+        ..Stage::default()
+    }
+}
+
+fn access(arg: u16, offset: i64, strides: &[i64]) -> Access {
     Access {
         arg,
-        offset: 0i64.into(),
-        strides,
+        offset: offset.into(),
+        strides: strides.iter().map(|s| (*s).into()).collect(),
         bounds: vec![],
         fill: Scalar::Int(0),
     }
@@ -307,30 +312,20 @@ fn pointwise(
     let lens = vec![n; args.len()];
     Case {
         program: TileProgram {
-            name: "t".into(),
             axes: vec![n.into()],
-            inner: vec![],
-            serial: 0,
-            schedule: Schedule::Lanes,
-            sizes: TileSizes::default(),
-            accesses: (0..args.len() as u16).map(|a| line(a, 1)).collect(),
+            accesses: (0..args.len() as u16).map(|a| access(a, 0, &[1])).collect(),
             args,
             registers,
-            constants: vec![],
-            slots: vec![],
-            stages: vec![Stage {
-                over_inner: false,
-                serial_points: SerialPoints::Every,
-                code: all,
-            }],
+            stages: vec![stage(false, all)],
             sites: 1,
+            ..TileProgram::default()
         },
         lens,
     }
 }
 
 fn plain(ty: Compute) -> DType {
-    kiln_kernel::compute::plain_dtype(ty)
+    ty.dtype()
 }
 
 /// The first registers.

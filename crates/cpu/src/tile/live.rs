@@ -56,32 +56,24 @@ mod tests {
     use super::*;
     use kiln_base::prim::{Binary, Reduction, Unary};
     use kiln_base::{Compute, Dim, Scalar};
-    use kiln_plan::tile::{Dynamic, Reg, Schedule, SerialPoints};
+    use kiln_plan::tile::{Dynamic, Reg, Schedule};
 
     const R: [Reg; 5] = [Reg(0), Reg(1), Reg(2), Reg(3), Reg(4)];
 
     fn fixed_in(stages: Vec<(bool, Vec<Inst>)>) -> Vec<Vec<u16>> {
         let stages = stages.into_iter();
         let program = TileProgram {
-            name: "t".into(),
-            axes: vec![],
-            inner: vec![],
-            serial: 0,
             schedule: Schedule::Rows,
-            sizes: Default::default(),
-            args: vec![],
-            accesses: vec![],
             registers: vec![Compute::F32; R.len()],
             constants: vec![(R[4], Scalar::Float(1.0))],
-            slots: vec![],
             stages: stages
                 .map(|(over_inner, code)| Stage {
                     over_inner,
-                    serial_points: SerialPoints::Every,
                     code,
+                    ..Stage::default()
                 })
                 .collect(),
-            sites: 0,
+            ..TileProgram::default()
         };
         let sorted = |s: HashSet<u16>| {
             let mut s: Vec<u16> = s.into_iter().collect();

@@ -279,12 +279,12 @@ fn wanted(code: Vec<Inst>) -> Vec<Inst> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tile::{ProgramLaunch, bind, link, run_all};
+    use crate::tile::run::run_on;
+    use crate::tile::{bind, link};
     use kiln_base::{Compute, DType};
     use kiln_kernel::failures::Failures;
     use kiln_kernel::simd::Features;
-    use kiln_kernel::view::Arguments;
-    use kiln_plan::tile::{Arg, Schedule, Stage};
+    use kiln_plan::tile::{Arg, Stage};
 
     /// Returns the concatenation of arrays of these extents along the middle of three axes, with 1 added.
     fn concat(outer: i64, parts: &[i64], inner: i64) -> TileProgram {
@@ -377,23 +377,16 @@ mod tests {
             .chain([f32(true)])
             .collect();
         TileProgram {
-            name: "concat".into(),
             axes: dims(&[outer, all, inner]),
-            inner: vec![],
-            serial: 0,
-            schedule: Schedule::Lanes,
-            sizes: Default::default(),
             args,
             accesses,
             registers,
             constants,
-            slots: vec![],
             stages: vec![Stage {
-                over_inner: false,
-                serial_points: Default::default(),
                 code,
+                ..Stage::default()
             }],
-            sites: 0,
+            ..TileProgram::default()
         }
     }
 
@@ -442,18 +435,10 @@ mod tests {
                     .all(|p| p.walks.iter().all(|w| w.limits.is_empty()))
             );
         }
-        let mut out = vec![0f32; len];
-        let inputs = operands.iter().map(|x| x.as_ptr().cast_mut().cast::<u8>());
-        let args: Vec<*mut u8> = inputs.chain([out.as_mut_ptr().cast()]).collect();
-        let sizes: Vec<usize> = lens.iter().map(|len| *len as usize * 4).collect();
-        let launch = ProgramLaunch {
-            program: &whole,
-            // SAFETY: the arguments have these lengths.
-            args: unsafe { Arguments::new(&args, &sizes) },
-            parallel: true,
-        };
-        run_all(&[launch], &Failures::default());
-        out
+        let mut memory = operands.to_vec();
+        memory.push(vec![0f32; len]);
+        run_on(&whole, &mut memory, true, &Failures::default());
+        memory.pop().unwrap()
     }
 
     #[test]

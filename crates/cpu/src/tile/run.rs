@@ -397,25 +397,6 @@ pub(crate) fn run_lines(
     Ok(())
 }
 
-/// Runs points `from..to` on this thread.
-///
-/// # Safety
-/// As for [`Runner::new`] and [`Runner::range`].
-pub(crate) unsafe fn run_range(
-    program: &Linked,
-    args: *const *mut u8,
-    (from, to): (i64, i64),
-    failures: &Failures,
-) {
-    // SAFETY: arguments and range are those of the program.
-    unsafe {
-        match Runner::new(program, args, failures) {
-            Ok(mut runner) => runner.range(from, to),
-            Err(e) => failures.broken(e),
-        }
-    }
-}
-
 /// The number of steps of a reduction between two checks for cancellation.
 const LOOK: i64 = 64;
 
@@ -472,10 +453,14 @@ impl<'a> ProgramLaunch<'a> {
         let units = ceil(points, unit);
         let first = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
         let edge = |i: i64| first(i).saturating_mul(unit).min(points);
-        let range = (edge(part), edge(part + 1));
         let args = self.args.addresses();
         // SAFETY: parts lie within the program's points, and arguments have the bytes that it was bound for.
-        unsafe { run_range(self.program, args.as_ptr(), range, failures) }
+        unsafe {
+            match Runner::new(self.program, args.as_ptr(), failures) {
+                Ok(mut runner) => runner.range(edge(part), edge(part + 1)),
+                Err(e) => failures.broken(e),
+            }
+        }
     }
 }
 
@@ -522,4 +507,23 @@ pub(crate) fn run_all(launches: &[ProgramLaunch], failures: &Failures) {
         true => (0..parts as usize).for_each(run),
         false => pool.run(parts as usize, run),
     }
+}
+
+/// Runs all points of a program whose arguments lie in this memory.
+#[cfg(test)]
+pub(crate) fn run_on<T: kiln_kernel::view::Plain>(
+    program: &Linked,
+    memory: &mut [Vec<T>],
+    parallel: bool,
+    failures: &Failures,
+) {
+    let sizes: Vec<usize> = memory.iter().map(|m| size_of_val(&m[..])).collect();
+    let at: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
+    let launch = ProgramLaunch {
+        program,
+        // SAFETY: the memory is borrowed, and has these sizes.
+        args: unsafe { Arguments::new(&at, &sizes) },
+        parallel,
+    };
+    run_all(&[launch], failures);
 }

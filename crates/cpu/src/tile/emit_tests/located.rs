@@ -17,34 +17,14 @@ fn plane(
     Case {
         lens,
         program: TileProgram {
-            name: "t".into(),
             axes: vec![rows.into(), columns.into()],
-            inner: vec![],
-            serial: 0,
-            schedule: Schedule::Lanes,
-            sizes: TileSizes::default(),
             args,
             accesses,
             registers,
-            constants: vec![],
-            slots: vec![],
-            stages: vec![Stage {
-                over_inner: false,
-                serial_points: SerialPoints::Every,
-                code,
-            }],
+            stages: vec![stage(false, code)],
             sites: 3,
+            ..TileProgram::default()
         },
-    }
-}
-
-fn access(arg: u16, offset: i64, strides: [i64; 2]) -> Access {
-    Access {
-        arg,
-        offset: offset.into(),
-        strides: strides.map(Dim::from).to_vec(),
-        bounds: vec![],
-        fill: Scalar::Int(0),
     }
 }
 
@@ -92,7 +72,7 @@ fn indices() {
             let case = plane(
                 plane_of,
                 vec![(arg(DType::I64, true), rows * columns)],
-                vec![access(0, 0, [columns, 1])],
+                vec![access(0, 0, &[columns, 1])],
                 vec![Compute::I64],
                 vec![index, store(0, 0)],
             );
@@ -172,10 +152,10 @@ fn random_numbers() {
                         (arg(plain(ty), true), all),
                     ],
                     vec![
-                        access(0, 0, [0, 0]),
-                        access(1, 0, [columns, 1]),
-                        access(0, 1, [0, 0]),
-                        access(2, 0, [columns, 1]),
+                        access(0, 0, &[0, 0]),
+                        access(1, 0, &[columns, 1]),
+                        access(0, 1, &[0, 0]),
+                        access(2, 0, &[columns, 1]),
                     ],
                     vec![Compute::I64, Compute::I64, Compute::I64, Compute::I64, ty],
                     code,
@@ -233,10 +213,10 @@ fn gathers() {
                         (arg(dtype, true), all),
                     ],
                     vec![
-                        access(0, 0, strides),
-                        access(1, 0, strides),
-                        access(2, 0, fixed),
-                        access(3, 0, [columns, 1]),
+                        access(0, 0, &strides),
+                        access(1, 0, &strides),
+                        access(2, 0, &fixed),
+                        access(3, 0, &[columns, 1]),
                     ],
                     vec![Compute::I64, Compute::I64, dtype.compute()],
                     vec![load(0, 0), load(1, 1), gather, store(2, 3)],
@@ -265,9 +245,9 @@ fn accesses_out_of_line() {
             for way in 0..8 {
                 let of = |transposed: bool| if transposed { [1, rows] } else { [columns, 1] };
                 let mut accesses = vec![
-                    access(0, 0, of(way & 1 > 0)),
-                    access(1, 0, [0, 1]),
-                    access(2, 0, of(way & 2 > 0)),
+                    access(0, 0, &of(way & 1 > 0)),
+                    access(1, 0, &[0, 1]),
+                    access(2, 0, &of(way & 2 > 0)),
                 ];
                 if way & 4 > 0 {
                     let shift = r.below(5) as i64 - 2;
@@ -354,14 +334,13 @@ fn reductions_of_masks_and_places() {
                             access(
                                 0,
                                 0,
-                                if schedule == Schedule::Rows {
-                                    [n, 1]
-                                } else {
-                                    [1, outer]
+                                &match schedule {
+                                    Schedule::Rows => [n, 1],
+                                    Schedule::Lanes => [1, outer],
                                 },
                             ),
-                            access(1, 0, [1, 0]),
-                            access(2, 0, [1, 0]),
+                            access(1, 0, &[1, 0]),
+                            access(2, 0, &[1, 0]),
                         ],
                         vec![ty, Compute::Mask, Compute::Mask, Compute::I64, ty, ty],
                         inside,
@@ -371,11 +350,7 @@ fn reductions_of_masks_and_places() {
                     p.schedule = schedule;
                     p.constants = vec![(zero, Scalar::Int(0))];
                     p.stages[0].over_inner = true;
-                    p.stages.push(Stage {
-                        over_inner: false,
-                        serial_points: SerialPoints::Every,
-                        code: vec![store(2, 1), store(3, 2)],
-                    });
+                    p.stages.push(stage(false, vec![store(2, 1), store(3, 2)]));
                     let what = format!("{op:?} of {dtype:?}, {schedule:?}, {outer}x{n}");
                     compare(&case, &what, &mut r);
                 }

@@ -126,33 +126,21 @@ pub(super) fn rows(r: &mut Random) -> Case {
         });
     }
     let accesses: Vec<Access> = (0..args.len() as u16)
-        .map(|a| {
-            let mut access = line(a, 2);
-            access.strides[0] = lane.into();
-            access
-        })
+        .map(|a| access(a, 0, &[lane, 1]))
         .collect();
-    let stage = |over_inner, code| Stage {
-        over_inner,
-        serial_points: SerialPoints::Every,
-        code,
-    };
     Case {
         lens: vec![outer * lane; args.len()],
         program: TileProgram {
-            name: "t".into(),
             axes: vec![outer.into()],
             inner: vec![lane.into()],
-            serial: 0,
             schedule: Schedule::Rows,
-            sizes: TileSizes::default(),
             args,
             accesses,
             registers,
-            constants: vec![],
             slots,
             stages: vec![stage(true, first), stage(false, middle), stage(true, last)],
             sites: 1,
+            ..TileProgram::default()
         },
     }
 }
@@ -178,12 +166,10 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
         strides: strides.into_iter().map(|s| s.into()).collect(),
         extent: extent.into(),
     };
-    let access = |arg: u16, offset: i64, strides: [i64; 2], bounds: Vec<Bound>| Access {
-        arg,
-        offset: offset.into(),
-        strides: strides.into_iter().map(|s| s.into()).collect(),
+    let within = |arg: u16, offset: i64, strides: [i64; 2], bounds: Vec<Bound>| Access {
         bounds,
         fill: Scalar::Int(1),
+        ..access(arg, offset, &strides)
     };
     let whole = limit(-low, [1, 0], outer - 1);
     let mut both = vec![whole.clone()];
@@ -193,18 +179,13 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
         both.push(limit(lane + shift, [0, -1], lane));
     }
     let accesses = vec![
-        access(0, -low * lane + shift, [lane, 1], both),
-        access(1, -low, [1, 0], vec![whole]),
-        access(2, 0, [1, 0], vec![]),
-        access(3, 0, [lane, 1], vec![]),
+        within(0, -low * lane + shift, [lane, 1], both),
+        within(1, -low, [1, 0], vec![whole]),
+        access(2, 0, &[1, 0]),
+        access(3, 0, &[lane, 1]),
     ];
     let ty = dtype.compute();
     let op = r.one_of(&[Reduction::Max, Reduction::Min]);
-    let stage = |over_inner, code| Stage {
-        over_inner,
-        serial_points: SerialPoints::Every,
-        code,
-    };
     let load = |dst, access| Inst::Load { dst, access };
     let maximum = |dst, a, b| Inst::Binary {
         op: Binary::Max,
@@ -240,19 +221,15 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
     Case {
         lens: vec![(outer + 2) * lane, outer + 2, outer, outer * lane],
         program: TileProgram {
-            name: "t".into(),
             axes: vec![outer.into()],
             inner: vec![lane.into()],
-            serial: 0,
             schedule: Schedule::Rows,
-            sizes: TileSizes::default(),
             accesses,
             args: vec![arg(false), arg(false), arg(true), arg(true)],
             registers: vec![ty; 7],
-            constants: vec![],
-            slots: vec![],
             stages: vec![stage(true, first), stage(false, middle), stage(true, last)],
             sites: 1,
+            ..TileProgram::default()
         },
     }
 }

@@ -89,21 +89,13 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
     };
     let (image, channel, row, column) = strides(rows.out, columns.out);
     let store = Access {
-        arg: 1,
-        offset: 0i64.into(),
         strides: of(order(image, channel, row, column), [0, 0]),
-        bounds: vec![],
-        fill: Scalar::Int(0),
+        ..access(1, 0, &[])
     };
     let axes = order(images, channels, rows.out, columns.out);
     let op = match dtype {
         DType::Bool => Reduction::Max,
         _ => r.one_of(&[Reduction::Max, Reduction::Min, Reduction::Sum]),
-    };
-    let stage = |over_inner, code| Stage {
-        over_inner,
-        serial_points: SerialPoints::Every,
-        code,
     };
     let (acc, a) = (R[1], R[0]);
     let load_it = Inst::Load { dst: a, access: 0 };
@@ -133,19 +125,14 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
             images * channels * rows.out * columns.out,
         ],
         program: TileProgram {
-            name: "t".into(),
             axes: axes.into_iter().map(|e| e.into()).collect(),
             inner: inner.iter().map(|e| (*e).into()).collect(),
-            serial: 0,
-            schedule: Schedule::Lanes,
-            sizes: TileSizes::default(),
             accesses,
             args: vec![arg(false), arg(true)],
             registers: vec![dtype.compute(); 2],
-            constants: vec![],
-            slots: vec![],
             stages,
             sites: 1,
+            ..TileProgram::default()
         },
     }
 }
@@ -187,13 +174,6 @@ fn windows_over_padded_images() {
 /// Returns sums of columns of `x + bias`, whose terms are stored too; two axes make up the rows.
 fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Case {
     let ty = dtype.compute();
-    let access = |arg: u16, strides: [i64; 3]| Access {
-        arg,
-        offset: 0i64.into(),
-        strides: strides.map(Into::into).to_vec(),
-        bounds: vec![],
-        fill: Scalar::Int(0),
-    };
     // Columns are contiguous, or rows are; in the second case their terms are stored one by one.
     let transposed = r.below(4) == 0;
     let stored = match transposed {
@@ -221,32 +201,21 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
             src: term,
         },
     ];
-    let stage = |over_inner, code| Stage {
-        over_inner,
-        serial_points: SerialPoints::Every,
-        code,
-    };
     let arg = |written| Arg { dtype, written };
     let all = blocks * rows * n;
     Case {
         lens: vec![all, n.max(blocks * rows), all, n],
         program: TileProgram {
-            name: "t".into(),
             axes: vec![n.into()],
             inner: vec![blocks.into(), rows.into()],
-            serial: 0,
-            schedule: Schedule::Lanes,
-            sizes: TileSizes::default(),
             accesses: vec![
-                access(0, [1, rows * n, n]),
-                access(1, bias),
-                access(2, stored),
-                access(3, [1, 0, 0]),
+                access(0, 0, &[1, rows * n, n]),
+                access(1, 0, &bias),
+                access(2, 0, &stored),
+                access(3, 0, &[1, 0, 0]),
             ],
             args: vec![arg(false), arg(false), arg(true), arg(true)],
             registers: vec![ty; 4],
-            constants: vec![],
-            slots: vec![],
             stages: vec![
                 stage(true, inside),
                 stage(
@@ -258,6 +227,7 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
                 ),
             ],
             sites: 1,
+            ..TileProgram::default()
         },
     }
 }
