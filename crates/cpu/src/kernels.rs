@@ -12,7 +12,7 @@ mod sort;
 mod terms;
 
 use crate::tile::{self, Linked, ProgramLaunch, run_all};
-use attention::{Attention, AttentionGrad};
+use attention::{Attention, AttentionGrad, Scores};
 use collective::CollectiveWork;
 use conv::Conv;
 use custom::CustomWork;
@@ -35,8 +35,8 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
     let (dtype, computes) = match kernel {
         Kernel::MatMul(m) => (m.dtype(), MatMul::computes(m)),
         Kernel::Conv(c) => (c.dtype(), Conv::computes(c)),
-        Kernel::Attention(a) => (a.scores.dtype, Attention::computes(a)),
-        Kernel::AttentionGrad(a) => (a.scores.dtype, AttentionGrad::computes(a)),
+        Kernel::Attention(a) => (a.scores.dtype, Scores::computes(&a.scores)),
+        Kernel::AttentionGrad(a) => (a.scores.dtype, Scores::computes(&a.scores)),
         Kernel::Scan(s) => (s.dtype, Scan::computes(s)),
         Kernel::ArgSort(s) => (s.dtype, ArgSort::computes(s)),
         Kernel::Scatter(s) => (s.dtype, Scatter::computes(s)),

@@ -8,13 +8,9 @@ use kiln_kernel::simd::Features;
 use kiln_plan::schedule::Cpu;
 use kiln_plan::{self as plan, Decision, Kernel};
 
-/// A kernel without its epilogue, linked to arguments of any size.
-enum Alone {
-    MatMul(MatMul),
-    Conv(Conv),
-}
-
-fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
+/// Returns the schedule of a matrix product or convolution without its prologues and epilogue, linked to arguments of
+/// any size, and the bytes of its workspace on `threads` threads.
+fn linked_alone(kernel: &Kernel, values: &[i64], threads: i64) -> Result<Option<(Cpu, i64)>> {
     let (lens, level) = ([i64::MAX; 3], Features::current()?);
     // The schedule of the whole kernel.
     let algorithm = kernel
@@ -32,7 +28,9 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
                 algorithm,
                 ..m.clone()
             };
-            Some(Alone::MatMul(MatMul::new(&alone, values, &lens, level)?))
+            let linked = MatMul::new(&alone, values, &lens, level)?;
+            let bytes = linked.workspace(threads) * m.sums().size() as i64;
+            Some((linked.resolved(), bytes))
         }
         Kernel::Conv(c) => {
             let alone = plan::Conv {
@@ -43,7 +41,9 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
                 algorithm,
                 ..c.clone()
             };
-            Some(Alone::Conv(Conv::new(&alone, values, &lens, level)?))
+            let linked = Conv::new(&alone, values, &lens, level)?;
+            let bytes = linked.workspace(threads) * c.sums().size() as i64;
+            Some((linked.resolved(), bytes))
         }
         _ => None,
     })
@@ -57,17 +57,8 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
 /// # Errors
 /// If the kernel's sizes or its algorithm are impossible.
 pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Option<usize>> {
-    let threads = threads as i64;
-    let elements = match (alone(kernel, values)?, kernel) {
-        (Some(Alone::MatMul(linked)), Kernel::MatMul(m)) => {
-            linked.workspace(threads) * m.sums().size() as i64
-        }
-        (Some(Alone::Conv(linked)), Kernel::Conv(c)) => {
-            linked.workspace(threads) * c.sums().size() as i64
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(elements as usize))
+    let linked = linked_alone(kernel, values, threads as i64)?;
+    Ok(linked.map(|(_, bytes)| bytes as usize))
 }
 
 /// Returns the schedule of a matrix product or convolution, without its epilogue, with all the sizes that it is
@@ -76,11 +67,8 @@ pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Opti
 /// # Errors
 /// If the kernel's sizes or its schedule are impossible.
 pub fn schedule(kernel: &Kernel, values: &[i64]) -> Result<Option<Cpu>> {
-    Ok(match alone(kernel, values)? {
-        Some(Alone::MatMul(linked)) => Some(linked.resolved()),
-        Some(Alone::Conv(linked)) => Some(linked.resolved()),
-        None => None,
-    })
+    let linked = linked_alone(kernel, values, 1)?;
+    Ok(linked.map(|(schedule, _)| schedule))
 }
 
 /// Returns the number of elements of a full tile of a tile program for these values of symbols, or `None` for other

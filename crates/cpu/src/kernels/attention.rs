@@ -7,6 +7,7 @@ mod scores;
 mod softmax;
 
 pub(crate) use gradient::AttentionGrad;
+pub(crate) use scores::Scores;
 
 use crate::kernels::matmul::{Launch, Operand, epilogue};
 use crate::tile::Linked;
@@ -21,7 +22,7 @@ use kiln_kernel::view::{Arguments, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_kernel::work::Program;
 use kiln_plan as plan;
-use scores::{AllSums, ScoreBlock, Scores, Side, is_finite};
+use scores::{AllSums, Side, is_finite};
 use softmax::Sums;
 
 /// Linked attention.
@@ -52,12 +53,6 @@ impl kiln_kernel::work::LinkedKernel for Attention {
         Some(self.epilogue.as_ref()?)
     }
 }
-
-/// The sizes of a block.
-const BLOCK: ScoreBlock = ScoreBlock {
-    keys: 512,
-    rows: 256,
-};
 
 /// The buffers that a thread keeps between blocks: scores, accumulators, raw results, and f16 or bf16 operands widened
 /// to f32.
@@ -92,11 +87,6 @@ struct KeysValues<'a> {
 }
 
 impl Attention {
-    /// True if there is code for it.
-    pub(crate) fn computes(p: &plan::Attention) -> bool {
-        Scores::computes(&p.scores)
-    }
-
     /// Checks and links attention whose arguments have these lengths.
     pub(crate) fn new(
         p: &plan::Attention,
@@ -104,7 +94,7 @@ impl Attention {
         lens: &[i64],
         level: Features,
     ) -> Result<Attention> {
-        let scores = Scores::new(&p.scores, BLOCK, values, lens, level)?;
+        let scores = Scores::new(&p.scores, values, lens, level)?;
         let columns = extent(&p.columns, values)?;
         let batch = &scores.batch;
         let all: Vec<i64> = batch
@@ -171,7 +161,7 @@ impl Attention {
         let (mut keys, mut values) = (keys_as_columns.into(), value.into());
         if s.length > s.rows {
             let [of_keys, of_values] = &mut kept.panels;
-            let by = (s.level, s.terms.instruction());
+            let by = (s.level, s.terms.instruction);
             let sizes = (s.terms.words(s.width), s.keys);
             let from = (!is_there).then_some(keys_as_columns);
             keys = Right::Packed(pack_panels(by, from, sizes, of_keys)?);
@@ -247,7 +237,7 @@ impl Attention {
             from = until;
         }
         for (i, sums) in (0..rows).zip(&sums) {
-            scale(i, sums.part(s.may_be_blind()));
+            scale(i, sums.reciprocal(s.may_be_blind()));
         }
         Ok(())
     }

@@ -98,22 +98,22 @@ impl LinkedKernel for Conv {
                 (tile, blocking.register_epilogue.is_some())
             }
         };
-        let sums = shown(self.level, self.terms.instruction(), tile, finished);
+        let sums = shown(self.level, self.terms.instruction, tile, finished);
         let resolved = self.resolved();
         Some(format!("{resolved}: {sums}{}", self.terms.shown()))
     }
 
     fn program(&self) -> Option<&dyn Program> {
-        Some(self.epilogue()?)
+        Some(self.epilogue.as_ref()?)
     }
 
     fn packs(&self) -> Option<Packs> {
-        let (weights, bytes) = (self.weights(), self.packed_bytes()?);
+        let (weights, bytes) = (self.operands[1], self.packed_bytes()?);
         Some(Packs { weights, bytes })
     }
 
     fn forgets_packed(&self) -> bool {
-        let weights = self.weights();
+        let weights = self.operands[1];
         let alone = self.operands[0] != weights && self.out != weights;
         let mut programs = self.epilogue.iter().chain(self.prologue.as_deref());
         self.reads_packed_alone()
@@ -216,7 +216,7 @@ impl Conv {
     /// Checks that its schedule is legal.
     fn check(&self) -> Result<()> {
         let s = &self.schedule;
-        s.check(self.level, self.terms.instruction())
+        s.check(self.level, self.terms.instruction)
             .map_err(|e| damaged!("{e}"))?;
         let is_weight = self.role == ConvRole::Weight;
         let is_each = (self.cin, self.cout) == (1, 1);
@@ -376,16 +376,6 @@ impl Conv {
                 self.fft_pack(fft, weights.cast(), to.cast(), parallel, failures)
             }
         }
-    }
-
-    /// Returns the epilogue.
-    pub(crate) fn epilogue(&self) -> Option<&Linked> {
-        self.epilogue.as_ref()
-    }
-
-    /// Returns the argument of the weights, when they are an operand.
-    pub(crate) fn weights(&self) -> usize {
-        self.operands[1]
     }
 
     /// Returns the number of elements of its workspace, on `threads` threads.

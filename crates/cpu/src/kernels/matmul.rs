@@ -75,7 +75,7 @@ impl kiln_kernel::work::LinkedKernel for MatMul {
         let tile = [rows, vectors * i64::from(lanes(self.level, self.dtype))];
         let sums = shown(
             self.level,
-            self.terms.instruction(),
+            self.terms.instruction,
             tile,
             self.register_epilogue.is_some(),
         );
@@ -184,7 +184,7 @@ impl MatMul {
             linked.register_epilogue =
                 register_epilogue(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
-        let by = linked.terms.instruction();
+        let by = linked.terms.instruction;
         linked.panel = linked.schedule.panel_columns(level, by, n);
         linked.check()?;
         linked.grid = linked.grid();
@@ -198,7 +198,7 @@ impl MatMul {
     /// Checks that its schedule is legal.
     fn check(&self) -> Result<()> {
         let s = &self.schedule;
-        s.check(self.level, self.terms.instruction())
+        s.check(self.level, self.terms.instruction)
             .map_err(|e| damaged!("{e}"))?;
         let takes = match s.algorithm {
             Algorithm::Panels | Algorithm::Small => s.parts.is_none(),
@@ -448,7 +448,7 @@ impl MatMul {
             },
             ..RightSide::of_panel(panel * half_dtype.map_or(size, |half| half.size() as i64))
         };
-        let (by, columns) = (self.terms.instruction(), (panel * at_once).min(self.n));
+        let (by, columns) = (self.terms.instruction, (panel * at_once).min(self.n));
         Tile {
             step: across,
             steps: steps as u32,

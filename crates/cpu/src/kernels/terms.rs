@@ -18,8 +18,10 @@ const SOME: usize = 64;
 /// The layout of a product's operands for micro-kernels.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Terms {
-    operands: [DType; 2],
-    by: Instruction,
+    /// The dtypes of the operands in memory.
+    pub operands: [DType; 2],
+    /// The instruction that multiplies.
+    pub instruction: Instruction,
     level: Features,
 }
 
@@ -33,19 +35,9 @@ impl Terms {
     ) -> Terms {
         Terms {
             operands,
-            by: Instruction::of(operands, reduce_range, level, grouped),
+            instruction: Instruction::of(operands, reduce_range, level, grouped),
             level,
         }
-    }
-
-    /// Returns the instruction that multiplies.
-    pub(crate) fn instruction(self) -> Instruction {
-        self.by
-    }
-
-    /// Returns the dtype of an operand.
-    pub(crate) fn operand(self, i: usize) -> DType {
-        self.operands[i]
     }
 
     /// True if operands have fewer bits than their accumulators.
@@ -60,12 +52,12 @@ impl Terms {
 
     /// Returns the number of terms in a word.
     pub(crate) fn count(self) -> i64 {
-        self.by.count()
+        self.instruction.count()
     }
 
     /// Returns the size of a term in bytes, as it is multiplied.
     pub(crate) fn size(self) -> i64 {
-        self.by.terms[0].size() as i64
+        self.instruction.terms[0].size() as i64
     }
 
     /// Returns the number of words that hold `terms` terms; the last one may be padded with zeros.
@@ -75,12 +67,12 @@ impl Terms {
 
     /// True if an operand's elements are converted before they are multiplied.
     pub(crate) fn converts(self, i: usize) -> bool {
-        self.operands[i] != self.by.terms[i]
+        self.operands[i] != self.instruction.terms[i]
     }
 
     /// True if 128 is added to A.
     pub(crate) fn is_flipped(self) -> bool {
-        (self.operands[0], self.by.terms[0]) == (DType::I8, DType::U8)
+        (self.operands[0], self.instruction.terms[0]) == (DType::I8, DType::U8)
     }
 
     /// Returns the contribution of a term of B to the initial value of an accumulator.
@@ -97,14 +89,14 @@ impl Terms {
     pub(crate) fn shown(self) -> String {
         match self.count() {
             4 => ", of four bytes each".into(),
-            2 => format!(", of pairs of {}", self.by.terms[0]),
+            2 => format!(", of pairs of {}", self.instruction.terms[0]),
             _ => String::new(),
         }
     }
 
     /// Converts elements of an operand, with this stride, into contiguous terms.
     pub(crate) fn make(self, i: usize, from: (View<u8>, i64), count: i64, to: ViewMut<u8>) {
-        let dtypes = [self.operands[i], self.by.terms[i]];
+        let dtypes = [self.operands[i], self.instruction.terms[i]];
         convert(self.level, dtypes, from, count, to);
     }
 

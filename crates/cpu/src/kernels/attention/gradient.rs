@@ -1,6 +1,6 @@
 //! The gradients of attention: for a block of rows at a time, with recomputed weights.
 
-use super::scores::{AllSums, BLOCK_ROWS, ScoreBlock, Scores, Side, is_finite, padded_pitch};
+use super::scores::{AllSums, BLOCK_ROWS, Scores, Side, is_finite, padded_pitch};
 use super::softmax::{LANES, Sums};
 use crate::kernels::matmul::{Launch, Operand};
 use kiln_base::Dim;
@@ -28,11 +28,6 @@ pub(crate) struct AttentionGrad {
     parts: i64,
 }
 
-/// The sizes of a block.
-const BLOCK: ScoreBlock = ScoreBlock {
-    keys: 512,
-    rows: 256,
-};
 /// The minimum number of parts in all, so that threads can share them, if there are enough blocks.
 const MIN_PARTS: i64 = 8;
 
@@ -111,11 +106,6 @@ impl LinkedKernel for AttentionGrad {
 }
 
 impl AttentionGrad {
-    /// True if there is code for it.
-    pub(crate) fn computes(p: &plan::AttentionGrad) -> bool {
-        Scores::computes(&p.scores)
-    }
-
     /// Checks and links gradients whose arguments have these lengths.
     pub(crate) fn new(
         p: &plan::AttentionGrad,
@@ -123,7 +113,7 @@ impl AttentionGrad {
         lens: &[i64],
         level: Features,
     ) -> Result<AttentionGrad> {
-        let scores = Scores::new(&p.scores, BLOCK, values, lens, level)?;
+        let scores = Scores::new(&p.scores, values, lens, level)?;
         let get = |d: &Dim| extent(d, values);
         let columns = get(&p.columns)?;
         let [query, key, value] = p.lengths();
@@ -197,7 +187,7 @@ impl AttentionGrad {
             && is_finite(key, (0, s.keys), words, s.terms)
             && is_finite(value, (0, s.keys), value_words, s.terms);
         let [of_keys, of_value, of_key] = &mut scratch.panels;
-        let by = (s.level, s.terms.instruction());
+        let by = (s.level, s.terms.instruction);
         let transposed = |(x, row, col)| Some((x, col, row));
         let key_words = s.terms.words(s.keys);
         let held = RightOperands {
@@ -285,7 +275,8 @@ impl AttentionGrad {
         let [of_query, of_gradient] = &mut kept.transposed;
         let query = s.transposed(q, (rows, s.width), of_query)?;
         let gradient = s.transposed(g, (rows, columns), of_gradient)?;
-        let wild = (sums[..rows as usize].iter()).any(|x| !x.part(s.may_be_blind()).is_finite());
+        let wild =
+            (sums[..rows as usize].iter()).any(|x| !x.reciprocal(s.may_be_blind()).is_finite());
         let behind = if wild { s.keys } else { seen };
         queries.fill(0, rows * s.width, 0.0);
         // The most recent parts come first, because the caches may still hold them.
@@ -297,16 +288,16 @@ impl AttentionGrad {
                 for x in [w, d] {
                     x.fill(i * s.pitch + unseen, until.max(seen) - from - unseen, 0.0);
                 }
-                let part = sums.part(s.may_be_blind());
-                let since = match from < seen {
-                    true => sums.since(running_maxima.get(running_max(from, i))),
+                let reciprocal = sums.reciprocal(s.may_be_blind());
+                let correction = match from < seen {
+                    true => sums.correction_since(running_maxima.get(running_max(from, i))),
                     false => 0.0,
                 };
                 let shares = Shares {
                     weights: w.slice_mut(i * s.pitch, until - from),
                     scores: d.slice_mut(i * s.pitch, until - from),
-                    part: since * part,
-                    mean: *mean * part,
+                    factor: correction * reciprocal,
+                    mean: *mean * reciprocal,
                     scale: s.scale,
                 };
                 vectorized(s.level, shares);
@@ -379,8 +370,7 @@ impl AttentionGrad {
     }
 }
 
-/// A part of a row of weights and of their gradients, and the running sum of their products, which is multiplied by a
-/// correction first.
+/// A part of a row of weights and of their gradients, and the running sum of their products:
 /// `mean = mean · correction + Σ weight · d`.
 struct Means<'a> {
     weights: &'a [f32],
@@ -405,13 +395,12 @@ impl Vectorized for Means<'_> {
     }
 }
 
-/// A part of a row of weights, and of their gradients. The weights are multiplied by their share of the row's
-/// denominator, and the gradients become those of the scores.
-/// `weight = weight · part` and then `d = weight · (d − mean) · scale`.
+/// A part of a row of weights, and of their gradients. The weights are divided by the row's denominator, and the
+/// gradients become those of the scores: `weight = weight · factor` and then `d = weight · (d − mean) · scale`.
 struct Shares<'a> {
     weights: &'a mut [f32],
     scores: &'a mut [f32],
-    part: f32,
+    factor: f32,
     mean: f32,
     scale: f32,
 }
@@ -420,7 +409,7 @@ impl Vectorized for Shares<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         for (d, w) in self.scores.iter_mut().zip(self.weights) {
-            *w *= self.part;
+            *w *= self.factor;
             *d = *w * (*d - self.mean) * self.scale;
         }
     }

@@ -24,8 +24,9 @@ pub(super) fn padded_pitch(numbers: i64) -> i64 {
     (ceil(numbers, LINE) | 1) * LINE
 }
 
-/// The maximum number of rows of a block.
+/// The maximum numbers of rows and keys of a block, whose scores are computed at once.
 pub(super) const BLOCK_ROWS: i64 = 256;
+const BLOCK_KEYS: i64 = 512;
 /// The minimum number of blocks: where there are fewer, they have `SHORT_BLOCK_ROWS` rows.
 const MIN_BLOCKS: i64 = 16;
 const SHORT_BLOCK_ROWS: i64 = 128;
@@ -33,14 +34,8 @@ const SHORT_BLOCK_ROWS: i64 = 128;
 /// The softmax state of each row of a block.
 pub(super) type AllSums = [Sums; BLOCK_ROWS as usize];
 
-/// The largest number of keys and rows whose scores are computed at once.
-pub(super) struct ScoreBlock {
-    pub keys: i64,
-    pub rows: i64,
-}
-
 /// Linked scores of f32, or of f16 or bf16 that are computed in it.
-pub(super) struct Scores {
+pub(crate) struct Scores {
     pub dtype: DType,
     /// The layout of operands as they are multiplied.
     pub terms: Terms,
@@ -73,7 +68,7 @@ pub(super) type Copy<'a> = (&'a mut Option<Storage>, bool);
 
 impl Scores {
     /// True if there is code for it.
-    pub(super) fn computes(p: &plan::Scores) -> bool {
+    pub(crate) fn computes(p: &plan::Scores) -> bool {
         let mask = p.mask.as_ref().map(|m| m.1);
         let mask = mask.is_none_or(|m| m == p.dtype || m == DType::Bool);
         matches!(p.dtype, DType::F32 | DType::F16 | DType::BF16) && mask
@@ -82,7 +77,6 @@ impl Scores {
     /// Checks and links scores whose arguments have these lengths.
     pub(super) fn new(
         p: &plan::Scores,
-        block: ScoreBlock,
         values: &[i64],
         lens: &[i64],
         level: Features,
@@ -101,15 +95,14 @@ impl Scores {
             Some((x, dtype)) => Some((operand(x, length, keys)?, *dtype)),
             None => None,
         };
-        let part = keys.min(block.keys).max(1);
-        let most = block.rows.min(BLOCK_ROWS);
+        let part = keys.clamp(1, BLOCK_KEYS);
         let blocks = batch
             .iter()
-            .fold(ceil(length, most), |n, d| n.saturating_mul(*d));
+            .fold(ceil(length, BLOCK_ROWS), |n, d| n.saturating_mul(*d));
         let rows = if blocks < MIN_BLOCKS {
             SHORT_BLOCK_ROWS
         } else {
-            most
+            BLOCK_ROWS
         };
         let dropout = p.dropout.as_ref();
         let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
@@ -291,7 +284,7 @@ impl Scores {
         adds: bool,
     ) -> Result<()> {
         let sizes = (rows, columns, self.terms.words(terms));
-        let parameters = (self.terms.instruction(), self.level, None);
+        let parameters = (self.terms.instruction, self.level, None);
         multiply_as(parameters, sizes, to, left, right, adds)
     }
 

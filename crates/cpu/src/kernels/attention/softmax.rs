@@ -5,7 +5,7 @@ use half::bf16;
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 use kiln_base::Feature;
 use kiln_kernel::simd::vector::Vector;
-use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, tree_reduce};
+use kiln_kernel::simd::{Features, Isa, Vectorized, fma32, tree_reduce, vectorized};
 use kiln_kernel::view::{View, ViewMut};
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
@@ -22,12 +22,10 @@ impl ScoreRow<'_> {
     /// Turns the scores into weights relative to a power of 2 that no score so far exceeds. `bf16` says that the
     /// weights become bf16.
     pub(super) fn softmax(self, level: Features, bf16: bool) {
-        let run = match bf16 {
-            true => compiled::<Softmax<true>, ScoreRow>(level),
-            false => compiled::<Softmax<false>, ScoreRow>(level),
-        };
-        // SAFETY: linked for this machine's level.
-        unsafe { run(self) }
+        match bf16 {
+            true => vectorized(level, Softmax::<true>(self)),
+            false => vectorized(level, Softmax::<false>(self)),
+        }
     }
 }
 
@@ -51,7 +49,7 @@ impl Sums {
     };
 
     /// Returns the factor that brings weights relative to an earlier running max to the current one.
-    pub(super) fn since(&self, running_max: f32) -> f32 {
+    pub(super) fn correction_since(&self, running_max: f32) -> f32 {
         (running_max - self.base()).exp2()
     }
 
@@ -65,7 +63,7 @@ impl Sums {
 
     /// Returns the final factor of all weights of the row: the reciprocal of the denominator, or NaN if that is NaN. A
     /// zero denominator gives 1 if `blind` says that a row may see no key, and otherwise infinity.
-    pub(super) fn part(&self, blind: bool) -> f32 {
+    pub(super) fn reciprocal(&self, blind: bool) -> f32 {
         match blind && self.denominator == 0.0 {
             true => 1.0,
             false => 1.0 / self.denominator,
@@ -79,18 +77,22 @@ pub(super) fn factor(scale: f64) -> f32 {
 }
 
 /// The kernel of [`ScoreRow::softmax`].
-struct Softmax<const BF16: bool>;
+struct Softmax<'a, const BF16: bool>(ScoreRow<'a>);
 
 /// The number of elements that are processed at once.
 pub(super) const LANES: usize = 16;
 /// The number of vectors that are processed at once, so that their additions are independent.
 const WIDE: usize = 2;
 
-impl<const BF16: bool> Kernel<ScoreRow<'_>> for Softmax<BF16> {
+impl<const BF16: bool> Vectorized for Softmax<'_, BF16> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(row: ScoreRow<'_>) {
-        let (scores, sums) = (row.scores, row.sums);
-        let (before, mut factor) = (sums.running_max, row.factor);
+    fn run<I: Isa>(self) {
+        let ScoreRow {
+            scores,
+            mut factor,
+            sums,
+        } = self.0;
+        let before = sums.running_max;
         if factor < MIN_FACTOR {
             scores.iter_mut().for_each(|s| *s *= factor);
             factor = 1.0;
@@ -126,26 +128,25 @@ impl<const BF16: bool> Kernel<ScoreRow<'_>> for Softmax<BF16> {
 }
 
 /// The f32 to narrow, the bf16 to write, and their count. The bf16 may overwrite the f32 from the start.
-type Narrowed = (*const f32, *mut bf16, usize);
+struct Narrow {
+    from: *const f32,
+    to: *mut bf16,
+    len: usize,
+}
 
 /// Narrows `len` f32 to bf16, which may overwrite the f32 from the start.
 pub(super) fn narrow(level: Features, from: View<f32>, to: ViewMut<bf16>, len: i64) {
-    let all = (
-        from.address([0, len]),
-        to.address_mut([0, len]),
-        len as usize,
-    );
-    // SAFETY: there are `len` of both; linked for this machine's level.
-    unsafe { narrowed(level)(all) }
-}
-
-/// Returns the function that narrows f32 to bf16 at a level.
-fn narrowed(level: Features) -> unsafe fn(Narrowed) {
+    let numbers = Narrow {
+        from: from.address([0, len]),
+        to: to.address_mut([0, len]),
+        len: len as usize,
+    };
     #[cfg(all(target_arch = "x86_64", not(portable)))]
     if level.has(Feature::Avx512Bf16) && is_x86_feature_detected!("avx512bf16") {
-        return narrow_by_one;
+        // SAFETY: there are `len` of both, and this machine has the instruction.
+        return unsafe { narrow_by_instruction(numbers) };
     }
-    compiled::<Narrow, _>(level)
+    vectorized(level, numbers);
 }
 
 /// Narrows by the instruction for it, which flushes subnormal numbers to zero.
@@ -154,7 +155,7 @@ fn narrowed(level: Features) -> unsafe fn(Narrowed) {
 /// There are `len` of both, and nobody else uses them.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn narrow_by_one((from, to, len): Narrowed) {
+unsafe fn narrow_by_instruction(Narrow { from, to, len }: Narrow) {
     use std::arch::x86_64::*;
     for i in (0..len).step_by(LANES) {
         let there = u16::MAX >> (LANES - LANES.min(len - i));
@@ -171,12 +172,10 @@ unsafe fn narrow_by_one((from, to, len): Narrowed) {
     }
 }
 
-/// Narrows without the instruction for it.
-struct Narrow;
-
-impl Kernel<Narrowed> for Narrow {
+impl Vectorized for Narrow {
     #[inline(always)]
-    unsafe fn run<I: Isa>((from, to, len): Narrowed) {
+    fn run<I: Isa>(self) {
+        let Narrow { from, to, len } = self;
         let all = len / LANES * LANES;
         // SAFETY: there are `len` of both; no bf16 is written where a number is still to be read.
         unsafe {
@@ -198,17 +197,17 @@ pub(super) fn pack_pairs(
     to: ViewMut<u32>,
     len: i64,
 ) {
-    let pairs = Pairs {
+    let pairs = PackPairs {
         rows: [a, b.unwrap_or(a)].map(|row| row.address([0, len])),
         second: if b.is_some() { u32::MAX } else { 0 },
         to: to.address_mut([0, len]),
         len: len as usize,
     };
-    // SAFETY: rows and words are `len` each; linked for this machine's level.
-    unsafe { compiled::<Pair, _>(level)(pairs) }
+    vectorized(level, pairs);
 }
 
-struct Pairs {
+/// The loop of [`pack_pairs`].
+struct PackPairs {
     rows: [*const f32; 2],
     /// A mask for the bits of the second row: all, or none if it does not exist.
     second: u32,
@@ -216,18 +215,15 @@ struct Pairs {
     len: usize,
 }
 
-/// The kernel of [`pack_pairs`].
-struct Pair;
-
-impl Kernel<Pairs> for Pair {
+impl Vectorized for PackPairs {
     #[inline(always)]
-    unsafe fn run<I: Isa>(pairs: Pairs) {
-        let Pairs {
+    fn run<I: Isa>(self) {
+        let PackPairs {
             rows: [a, b],
             second,
             to,
             len,
-        } = pairs;
+        } = self;
         let word = |a: f32, b: f32| {
             let [a, b] = [a, b].map(|x| u32::from(bf16::from_f32(x).to_bits()));
             a | b << 16 & second
@@ -378,8 +374,8 @@ impl<V: Vector> Powers<V> {
 mod tests {
     use super::{Powers, ScoreRow, Sums, narrow};
     use half::bf16;
-    use kiln_kernel::simd::vector::{Four, Vector};
     use kiln_kernel::simd::Features;
+    use kiln_kernel::simd::vector::{Four, Vector};
     use kiln_kernel::view::{View, ViewMut};
 
     #[test]
@@ -455,7 +451,7 @@ mod tests {
                     // The spacing of floats grows with the scores.
                     let within = within + (best.abs() + f64::from(size * factor).abs()) * 2e-7;
                     for (i, w) in weights.iter().enumerate() {
-                        let part = sums.since(bases[i / len]) * sums.part(false);
+                        let part = sums.correction_since(bases[i / len]) * sums.reciprocal(false);
                         let (got, expected) = (f64::from(w * part), power(&scores[i]) / total);
                         let what = format!("{level:?} {len} {factor} {i}: {got} for {expected}");
                         if hidden(i) && factor != 0.0 {

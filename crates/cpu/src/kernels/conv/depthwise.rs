@@ -82,11 +82,10 @@ impl Blocking {
         let lanes = i64::from(lanes(c.level, c.dtype));
         let axes = c.geometry.axes;
         let is_input = c.role == ConvRole::Input;
-        let copies = match is_input {
-            true => {
-                ImageCopies::with_steps(axes.map(|a| a.output), reads_nchw, axes.map(|a| a.stride))
-            }
-            false => ImageCopies::nchw(axes.map(|a| a.input)),
+        let copies = ImageCopies {
+            extents: axes.map(|a| if is_input { a.output } else { a.input }),
+            nchw: reads_nchw,
+            steps: axes.map(|a| if is_input { a.stride } else { 1 }),
         };
         let are_copied = reads_nchw || is_input && copies.copied() != axes.map(|a| a.output);
         let geometry = match is_input {
@@ -195,10 +194,7 @@ impl Blocking {
                 continue;
             }
             let of = |columns: i64| {
-                let (by, right) = (
-                    c.terms.instruction(),
-                    RightSide::of_panel(self.panel * size),
-                );
+                let (by, right) = (c.terms.instruction, RightSide::of_panel(self.panel * size));
                 let tile = Tile {
                     taps,
                     out: pitch * size,

@@ -101,7 +101,7 @@ impl Conv {
 
     /// Returns the number of elements of the transformed weights.
     pub(super) fn fft_packed(&self, fft: &Fft) -> i64 {
-        self.groups * self.cout * self.cin * fft.numbers()
+        self.groups * self.group_weights(fft)
     }
 
     /// Transforms the weights.

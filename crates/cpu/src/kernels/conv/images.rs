@@ -14,28 +14,14 @@ use kiln_plan::cost::geometry::Geometry;
 /// The layout of copies of images for a depthwise convolution: channels side by side.
 pub(super) struct ImageCopies {
     /// The extents of an image.
-    extents: [i64; 3],
+    pub extents: [i64; 3],
     /// True if the images have channels first (NCHW).
-    nchw: bool,
+    pub nchw: bool,
     /// The strides of positions in a copy; zeros fill the gaps.
-    steps: [i64; 3],
+    pub steps: [i64; 3],
 }
 
 impl ImageCopies {
-    /// Returns the layout of copies of images that have channels first.
-    pub fn nchw(extents: [i64; 3]) -> ImageCopies {
-        ImageCopies::with_steps(extents, true, [1; 3])
-    }
-
-    /// Returns the layout of copies whose positions have these strides.
-    pub fn with_steps(extents: [i64; 3], nchw: bool, steps: [i64; 3]) -> ImageCopies {
-        ImageCopies {
-            extents,
-            nchw,
-            steps,
-        }
-    }
-
     /// Returns the extents of a copy.
     pub fn copied(&self) -> [i64; 3] {
         [0, 1, 2].map(|i| match self.extents[i] {

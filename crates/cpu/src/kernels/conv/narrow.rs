@@ -58,7 +58,7 @@ impl Conv {
     /// True if an operand is read from a widened copy.
     pub(super) fn widens(&self, i: usize) -> bool {
         let weights = i == 1 && self.role != ConvRole::Weight;
-        self.terms.operand(i) != self.dtype && (weights || !self.narrow)
+        self.terms.operands[i] != self.dtype && (weights || !self.narrow)
     }
 
     /// True if images are read as they are, although they have fewer bits than their accumulators, as are both operands
@@ -78,7 +78,7 @@ impl Conv {
     /// Returns the dtype of the images, as they are read.
     pub(super) fn image_dtype(&self) -> DType {
         match self.narrow {
-            true => self.terms.operand(0),
+            true => self.terms.operands[0],
             false => self.dtype,
         }
     }
@@ -156,7 +156,7 @@ impl Conv {
         to: (i64, ViewMut<u32>),
     ) {
         let flip = u32::from(self.terms.padding());
-        match (self.terms.operand(0), self.terms.size()) {
+        match (self.terms.operands[0], self.terms.size()) {
             (half @ (DType::F16 | DType::BF16), 4) => {
                 self.transpose_terms(from, channels, to, |from: &[u16], _, to| {
                     let to = ViewMut::of(to).cast();
@@ -221,7 +221,7 @@ impl Conv {
         parallel: bool,
     ) -> Result<View<'a, u8>> {
         let len = self.operand_len(i);
-        let dtypes = [self.terms.operand(i), self.dtype];
+        let dtypes = [self.terms.operands[i], self.dtype];
         let [size, wide] = dtypes.map(|d| d.size() as i64);
         let to = ViewMut::room(storage, wide * len)?;
         split(ceil(len, PART), PART, parallel, |first, end| {
@@ -245,7 +245,7 @@ impl Conv {
         call: &Call,
         storage: &'a mut Option<Storage>,
     ) -> Result<View<'a, u8>> {
-        let (len, size) = (self.operand_len(0), self.terms.operand(0).size() as i64);
+        let (len, size) = (self.operand_len(0), self.terms.operands[0].size() as i64);
         let to = ViewMut::room(storage, len * size)?;
         split(ceil(len, PART), PART, call.parallel, |first, end| {
             let first = first * PART;

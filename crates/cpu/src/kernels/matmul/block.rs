@@ -213,11 +213,8 @@ impl MatMul {
     /// Returns the largest number of rows of a register tile that reads this many panels.
     fn max_rows(&self, panels: i64) -> u8 {
         let vectors = panels * self.panel / i64::from(lanes(self.level, self.dtype));
-        self.schedule.rows(max_rows(
-            self.level,
-            self.terms.instruction(),
-            vectors as u8,
-        ))
+        self.schedule
+            .rows(max_rows(self.level, self.terms.instruction, vectors as u8))
     }
 
     /// Returns the number of rows of a register tile.
@@ -229,7 +226,7 @@ impl MatMul {
     /// accumulators wait for each other, unless the schedule gives the tile.
     pub(super) fn panels_at_once(&self) -> i64 {
         let vectors = self.panel / i64::from(lanes(self.level, self.dtype));
-        let by_tiles = self.terms.instruction().has_tiles();
+        let by_tiles = self.terms.instruction.has_tiles();
         let fits = |panels: &i64| i64::from(self.max_rows(*panels)) >= self.m;
         match self.schedule.tile.is_some() || by_tiles || vectors < VECTORS || self.dtype.size() > 4
         {
@@ -240,7 +237,7 @@ impl MatMul {
 
     /// Returns the number of results whose accumulators are kept in memory until all are complete.
     pub(super) fn waiting_sums(&self) -> i64 {
-        let waits = self.terms.instruction().has_tiles()
+        let waits = self.terms.instruction.has_tiles()
             && self.epilogue_kind == ProductEpilogue::Rows
             && self.register_epilogue.is_none()
             && self.lhs.prologue.is_none();
@@ -254,7 +251,7 @@ impl MatMul {
     /// Returns the largest number of rows of a block: whole register tiles, which stay in the second-level cache with a
     /// panel.
     pub(super) fn block_rows(&self) -> i64 {
-        let (tile, by_tiles) = (self.tile_rows(), self.terms.instruction().has_tiles());
+        let (tile, by_tiles) = (self.tile_rows(), self.terms.instruction.has_tiles());
         match self.schedule.block_rows() {
             Some(rows) => ceil(rows, tile) * tile,
             None if by_tiles => tile * BLOCK_STRIP,

@@ -56,7 +56,7 @@ impl MatMul {
 
     /// True if micro-kernels read a copy of A, which is made for all of them.
     fn copies_left(&self) -> bool {
-        let size = self.terms.operand(0).size() as i64;
+        let size = self.terms.operands[0].size() as i64;
         let conflicts =
             (size * self.lhs.row) % CONFLICTING_PITCH == 0 && self.m > 1 && self.n >= OFTEN;
         let other = self.terms.are_narrow() && !self.reads_terms(self.lhs.col);
@@ -65,7 +65,7 @@ impl MatMul {
 
     /// Returns the strides of rows of A, as micro-kernels read them, and of their steps, in bytes.
     pub(super) fn left_strides(&self) -> [i64; 2] {
-        let size = self.terms.operand(0).size() as i64;
+        let size = self.terms.operands[0].size() as i64;
         let [row, col] = match (&self.lhs.prologue, self.lhs.col) {
             (None, col) => [self.lhs.row, col],
             (Some(_), 1) => [self.k, 1],
@@ -126,7 +126,7 @@ impl MatMul {
 
     /// Returns the 16-bit float dtype of packed matrices, if they are widened later.
     pub(super) fn half_dtype(&self) -> Option<DType> {
-        let dtype = self.terms.operand(1);
+        let dtype = self.terms.operands[1];
         (dtype.is_half() && self.terms.converts(1)).then_some(dtype)
     }
 
@@ -172,7 +172,7 @@ impl MatMul {
         let (panel, across) = (self.panel, self.panels_across());
         let (panels, size) = (
             self.right_matrices() * across,
-            self.terms.operand(1).size() as i64,
+            self.terms.operands[1].size() as i64,
         );
         split(
             panels,
@@ -232,7 +232,7 @@ impl MatMul {
         if row == 1 {
             return self.pack_columns((from, col), columns, (to, starts.cast()));
         }
-        let size = self.terms.operand(1).size() as i64;
+        let size = self.terms.operands[1].size() as i64;
         let mut rows = [[0; PANEL]; 4];
         for step in 0..self.steps() {
             let first = step * self.terms.count();
@@ -267,7 +267,7 @@ impl MatMul {
         (to, mut starts): (ViewMut<u32>, ViewMut<i32>),
     ) {
         let (panel, steps, count) = (self.panel, self.steps(), self.terms.count());
-        let size = self.terms.operand(1).size() as i64;
+        let size = self.terms.operands[1].size() as i64;
         let mut lines = [[0u32; WORDS]; PANEL];
         for first in (0..steps).step_by(WORDS) {
             let words = (steps - first).min(WORDS as i64);
@@ -303,7 +303,7 @@ impl MatMul {
         if self.terms.size() == 4 {
             return self.terms.make(1, (from, col), columns, to.bytes());
         }
-        let size = self.terms.operand(1).size() as i64;
+        let size = self.terms.operands[1].size() as i64;
         rows[count as usize..self.terms.count() as usize].fill([0; PANEL]);
         for (i, line) in (0..count).zip(rows.iter_mut()) {
             let from = (from.shift(i * row * size), col);
@@ -334,7 +334,7 @@ impl MatMul {
         if let Some(CopiedLeft(copied)) = copied {
             return Ok((copied.shift((b * self.m + first) * pitch), strides));
         }
-        let size = self.terms.operand(0).size() as i64;
+        let size = self.terms.operands[0].size() as i64;
         let (from, [row, col]) = self.rows(args, (b, first, count), materialised, failures)?;
         if self.reads_terms(col) {
             return Ok((from, strides));
@@ -355,7 +355,7 @@ impl MatMul {
         (b, i, j): (i64, i64, i64),
     ) -> View<'a, u8> {
         let x = [&self.lhs, &self.rhs][side];
-        let size = self.terms.operand(side).size() as i64;
+        let size = self.terms.operands[side].size() as i64;
         args.view(x.arg).shift(x.index(&self.batch, b, i, j) * size)
     }
 

@@ -124,7 +124,7 @@ impl Blocking {
         };
         let panel = c
             .schedule
-            .panel_columns(c.level, c.terms.instruction(), columns);
+            .panel_columns(c.level, c.terms.instruction, columns);
         let mut blocking = Blocking {
             groups: c.groups,
             terms,
@@ -198,7 +198,7 @@ impl Blocking {
     fn choose_sizes(&mut self, c: &Conv) -> Result<()> {
         let [_, h, w] = self.phases.each_ref();
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
-        let most = max_rows(c.level, c.terms.instruction(), vectors as u8);
+        let most = max_rows(c.level, c.terms.instruction, vectors as u8);
         let most = c.schedule.rows(most);
         let across = even_rows(w[0].axis.output, most);
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
@@ -206,7 +206,7 @@ impl Blocking {
         let converts = c.narrow && c.terms.converts(0);
         self.is_copied = padded || self.reads_nchw || converts || self.terms % c.terms.count() != 0;
         self.is_down = w.iter().all(|p| p.axis.output <= across);
-        let by_tiles = c.terms.instruction().has_tiles();
+        let by_tiles = c.terms.instruction.has_tiles();
         let lines = match by_tiles {
             // Rows of an AMX tile have one stride, also from one line to the next.
             true => {
@@ -361,7 +361,7 @@ impl Blocking {
             ahead,
             ..RightSide::of_panel(self.panel * size)
         };
-        let (by, columns) = (c.terms.instruction(), self.panel.min(self.columns));
+        let (by, columns) = (c.terms.instruction, self.panel.min(self.columns));
         Ok(Tile {
             step: size,
             steps: to_u32(*steps)?,

@@ -79,7 +79,7 @@ impl Conv {
                         let at = (tap * words + word) * panel;
                         match self.terms.are_grouped() {
                             true => put_terms(
-                                self.terms.instruction().terms[1],
+                                self.terms.instruction.terms[1],
                                 View::of(from).cast().slice(0, panel),
                                 position,
                                 to.cast().slice_mut(at, panel),

@@ -16,7 +16,7 @@ impl Blocking {
     fn one_tap(&self, c: &Conv, columns: i64, [stride, pitch]: [i64; 2]) -> Result<Kernel> {
         let size = c.dtype.size() as i64;
         let right = RightSide::of_panel(self.panel * size);
-        let by = (c.level, c.terms.instruction());
+        let by = (c.level, c.terms.instruction);
         Kernel::of(Tile {
             step: stride * size,
             steps: to_u32(self.words)?,

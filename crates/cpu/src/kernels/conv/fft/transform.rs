@@ -5,7 +5,7 @@
 //! product does not depend on the order.
 
 use kiln_kernel::simd::vector::Vector;
-use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
+use kiln_kernel::simd::{Features, Isa, Vectorized, vectorized};
 use kiln_kernel::view::{View, ViewMut, span};
 use kiln_plan::FftTile;
 use std::f64::consts::TAU;
@@ -223,9 +223,7 @@ pub(super) fn forth(
     (spectrum, step): (ViewMut<f32>, i64),
 ) {
     let spectrum = spectrum.address_mut(groups(twiddles, step));
-    let tile = Tile::new(twiddles, tile, spectrum, step);
-    // SAFETY: there is room for the tile, its transpose and the spectrum.
-    unsafe { compiled::<Forth, _>(level)(tile) }
+    vectorized(level, Forth(Tile::new(twiddles, tile, spectrum, step)));
 }
 
 /// Transforms a spectrum to the tile, as [`forth`] does the other way.
@@ -236,18 +234,17 @@ pub(super) fn back(
     (spectrum, step): (View<f32>, i64),
 ) {
     let spectrum = spectrum.address(groups(twiddles, step)).cast_mut();
-    let tile = Tile::new(twiddles, tile, spectrum, step);
-    // SAFETY: as above; the spectrum is only read.
-    unsafe { compiled::<Back, _>(level)(tile) }
+    vectorized(level, Back(Tile::new(twiddles, tile, spectrum, step)));
 }
 
 /// The forward transform, from tiles to spectra.
-struct Forth;
-impl Kernel<Tile<'_>> for Forth {
+struct Forth<'a>(Tile<'a>);
+impl Vectorized for Forth<'_> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(t: Tile<'_>) {
+    fn run<I: Isa>(self) {
+        let t = self.0;
         let [rows, width] = t.twiddles.matrix;
-        // SAFETY: the caller's: rooms of a tile each, and of the spectrum.
+        // SAFETY: there is room for the tile, its transpose and the spectrum.
         unsafe {
             columns::<I::F32>(t.tile, [rows, width], &t.twiddles.sides[0], false);
             twiddle::<I::F32>(t.tile, &t.twiddles.between, false);
@@ -265,12 +262,13 @@ impl Kernel<Tile<'_>> for Forth {
 }
 
 /// The inverse transform, from spectra to tiles, times the number of elements of a tile.
-struct Back;
-impl Kernel<Tile<'_>> for Back {
+struct Back<'a>(Tile<'a>);
+impl Vectorized for Back<'_> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(t: Tile<'_>) {
+    fn run<I: Isa>(self) {
+        let t = self.0;
         let [rows, width] = t.twiddles.matrix;
-        // SAFETY: as above.
+        // SAFETY: as above; the spectrum is only read.
         unsafe {
             for (i, at) in (0..t.twiddles.len()).step_by(LANES).enumerate() {
                 let from = t.spectrum.add(i * t.step);
@@ -312,8 +310,7 @@ impl Products<'_> {
         self.inputs.address(of(self.channels, self.tiles));
         self.weights.address(of(self.outputs, self.channels));
         self.results.address(of(self.outputs, self.tiles));
-        // SAFETY: all elements exist.
-        unsafe { compiled::<Multiply, _>(level)(self) }
+        vectorized(level, self);
     }
 
     /// Computes the sums of O outputs and T tiles.
@@ -379,21 +376,19 @@ impl Products<'_> {
     }
 }
 
-/// The kernel that computes the products.
-struct Multiply;
-impl Kernel<Products<'_>> for Multiply {
+impl Vectorized for Products<'_> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(p: Products<'_>) {
+    fn run<I: Isa>(self) {
         const ROWS: usize = 4;
-        let most = p.outputs / ROWS * ROWS;
-        for block in 0..p.blocks {
-            // SAFETY: the caller's.
+        let most = self.outputs / ROWS * ROWS;
+        for block in 0..self.blocks {
+            // SAFETY: `compute` checked that all elements exist.
             unsafe {
                 for output in (0..most).step_by(ROWS) {
-                    p.rows::<I::F32, ROWS>(block, output);
+                    self.rows::<I::F32, ROWS>(block, output);
                 }
-                for output in most..p.outputs {
-                    p.rows::<I::F32, 1>(block, output);
+                for output in most..self.outputs {
+                    self.rows::<I::F32, 1>(block, output);
                 }
             }
         }

@@ -86,7 +86,7 @@ impl Blocking {
         } else {
             0
         };
-        let by = c.terms.instruction();
+        let by = c.terms.instruction;
         let pairs = by.has_tiles();
         let together = near
             && !pairs
@@ -331,7 +331,7 @@ impl Blocking {
             result: [taps, 1],
         };
         let right = RightSide::of_panel(self.panel * size);
-        let by = (c.level, c.terms.instruction());
+        let by = (c.level, c.terms.instruction);
         Tile {
             step,
             steps: steps as u32,

@@ -41,7 +41,13 @@ impl Blocking {
     pub fn new(c: &Conv, nchw: [bool; 2]) -> Blocking {
         let axes = c.geometry.axes;
         let extents = [axes.map(|a| a.input), axes.map(|a| a.output)];
-        let laid = |i: usize| nchw[i].then(|| ImageCopies::nchw(extents[i]));
+        let laid = |i: usize| {
+            nchw[i].then(|| ImageCopies {
+                extents: extents[i],
+                nchw: true,
+                steps: [1; 3],
+            })
+        };
         Blocking {
             laid: [laid(0), laid(1)],
             calls: Vec::new(),
@@ -76,7 +82,7 @@ impl Blocking {
                     continue;
                 }
                 let of = |count: i64, adds: bool| {
-                    let (by, right) = (c.terms.instruction(), RightSide::of_matrix(position));
+                    let (by, right) = (c.terms.instruction, RightSide::of_matrix(position));
                     Kernel::of(Depthwise {
                         tile: Tile {
                             taps: (to - from) as u32,

@@ -91,7 +91,7 @@ fn square_of(size: i64, side: i64, element: i64) -> [i64; 2] {
 impl Sizes {
     fn new(c: &Conv, winograd: &'static Winograd) -> Result<Sizes> {
         let squares = winograd.side() * winograd.side();
-        let (lanes, by) = (i64::from(lanes(c.level, DType::F32)), c.terms.instruction());
+        let (lanes, by) = (i64::from(lanes(c.level, DType::F32)), c.terms.instruction);
         let (cin, cout) = (c.cin.max(1), c.cout.max(1));
         let panel = c.schedule.panel_columns(c.level, by, cout);
         let vectors = panel / lanes;
@@ -187,7 +187,7 @@ impl Sizes {
             step: SIZE,
             steps: c.cin as u32,
             out: self.products.row * SIZE,
-            ..Tile::new((c.level, c.terms.instruction()), rows, self.panel, right)
+            ..Tile::new((c.level, c.terms.instruction), rows, self.panel, right)
         };
         let lanes = i64::from(lanes(c.level, DType::F32));
         let columns = ceil(c.cout.max(1), lanes) * lanes;
