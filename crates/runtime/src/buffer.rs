@@ -175,23 +175,13 @@ impl Buffer {
     /// If memory is short, the device fails, or a data error has made the values invalid.
     pub fn to_gpu(&self, device: &Arc<Device>) -> Result<Buffer> {
         self.settled()?;
-        match self.gpu() {
-            Some(at) if Arc::ptr_eq(at, device) => Ok(self.clone()),
-            Some(_) => {
-                let memory = Memory::of(&self.storage)
-                    .map(|m| m.copy_to(device))
-                    .transpose()?;
-                let lost = || Error::Internal("a buffer without its device".into());
-                let storage =
-                    Storage::on_gpu(Arc::new(memory.ok_or_else(lost)?), self.storage.len());
-                Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
-            }
-            None => {
-                let memory = device.upload(self.storage.bytes())?;
-                let storage = Arc::new(Storage::on_gpu(Arc::new(memory), self.storage.len()));
-                Ok(Buffer::new(self.dtype, &self.shape, storage))
-            }
-        }
+        let memory = match Memory::of(&self.storage) {
+            Some(memory) if Arc::ptr_eq(memory.device(), device) => return Ok(self.clone()),
+            Some(memory) => memory.copy_to(device)?,
+            None => device.upload(self.storage.bytes())?,
+        };
+        let storage = Storage::on_gpu(Arc::new(memory), self.storage.len());
+        Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
     }
 
     /// The same tensor on the host: itself if it is there, else a copy.

@@ -3,7 +3,6 @@
 use super::binder::{Owner, Setting};
 use super::bound::Bound;
 use super::check;
-use super::cpu::run_steps;
 use super::link::Link;
 use super::loc::Loc;
 use crate::buffer::Buffer;
@@ -18,15 +17,14 @@ use kiln_kernel::work::{Call, Expand, LinkedKernel};
 use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// A program with known sizes. The step around it provides the memory of its inputs and outputs.
 pub(super) struct Body {
     pub bound: Bound,
     pub constants: Vec<Buffer>,
-    sites: Vec<Site>,
+    pub sites: Vec<Site>,
     /// Bytes of each input and output.
-    inputs: Vec<usize>,
+    pub inputs: Vec<usize>,
     outputs: Vec<usize>,
     /// The slot of each output.
     slots: Vec<usize>,
@@ -138,32 +136,6 @@ impl Body {
         })
     }
 
-    /// Packs the weights that are the same for all runs.
-    fn pack(&self, at: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
-        run_steps(
-            &self.bound.prepare,
-            self.addresses(at),
-            &self.sites,
-            kernels,
-            None,
-        )
-    }
-
-    /// Runs the program.
-    fn run(&self, at: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
-        for (from, to, bytes) in self.begun(at) {
-            // SAFETY: both have this size, and a kernel's results do not alias its operands.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        }
-        run_steps(
-            &self.bound.run,
-            self.addresses(at),
-            &self.sites,
-            kernels,
-            None,
-        )
-    }
-
     /// The maximum number of calls that it makes on a GPU.
     pub fn calls(&self) -> usize {
         self.bound
@@ -181,10 +153,6 @@ impl Body {
     pub fn can_fail(&self) -> bool {
         !self.sites.is_empty()
     }
-
-    pub fn sites(&self) -> usize {
-        self.sites.len()
-    }
 }
 
 /// The memory that a body runs on.
@@ -199,11 +167,11 @@ pub(super) struct BodyMemory {
 pub(crate) struct Loop {
     pub(super) trips: i64,
     reverse: bool,
-    conditional: bool,
+    pub(super) conditional: bool,
     first: Vec<usize>,
     scanned: Vec<usize>,
     alike: Vec<usize>,
-    last: Vec<usize>,
+    pub(super) last: Vec<usize>,
     stacked: Vec<usize>,
     pub(super) body: Body,
     /// Offsets in the scratch memory: each carried value's second buffer, the body's arena and its packed weights.
@@ -317,7 +285,7 @@ impl Loop {
 
     /// Calls `step` for each step with its number and memory, up to the first that returns a value. The number lies
     /// at the start of the scratch memory. The carried values alternate between two buffers so that the last step
-    /// writes the result. Where a condition ends the loop before, they are copied there.
+    /// writes the result.
     pub(super) fn steps<T>(
         &self,
         args: &[*mut u8],
@@ -345,14 +313,6 @@ impl Loop {
                 0 => args[self.first[j]],
                 _ => of_step(j, i - 1),
             }));
-            // SAFETY: the first carried value of a conditional loop is one bool byte, on the host.
-            if self.conditional && unsafe { inputs[1].read() } == 0 {
-                for ((from, to), bytes) in inputs[1..].iter().zip(&self.last).zip(bytes) {
-                    // SAFETY: both have this size. They are one buffer, or two.
-                    unsafe { std::ptr::copy(*from, args[*to], *bytes) };
-                }
-                return Ok(None);
-            }
             let slices = self.scanned.iter().zip(&bytes[carried..]);
             inputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
             inputs.extend(self.alike.iter().map(|a| args[*a]));
@@ -419,20 +379,7 @@ impl If {
 
 impl LinkedKernel for Loop {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        let args = call.args.addresses();
-        for (from, to, bytes) in self.unchanged(args) {
-            // SAFETY: both have this size, and the result does not alias an operand.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-        }
-        let mut first = true;
-        let scratch = call.scratch.address_mut([0, 8]);
-        self.steps(args, scratch, |number, at| {
-            call.scratch.cast::<i64>().set(0, number);
-            if std::mem::take(&mut first) {
-                self.body.pack(at, call.kernels)?;
-            }
-            self.body.run(at, call.kernels)
-        })
+        self.run_steps(call)
     }
 
     fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
@@ -475,7 +422,7 @@ impl LinkedKernel for If {
         Ok(failure.map(|mut f| {
             f.site += match holds {
                 true => 0,
-                false => self.branches[0].sites() as u32,
+                false => self.branches[0].sites.len() as u32,
             };
             f
         }))

@@ -1,5 +1,6 @@
 //! Running steps on the CPU.
 
+use super::control::{Body, BodyMemory, Loop};
 use super::guard::Guard;
 use super::loc::Loc;
 use super::pending::Pending;
@@ -102,6 +103,55 @@ pub(super) fn run_steps(
     }
     pending.wait(|_| true)?;
     Ok(None)
+}
+
+impl Body {
+    /// Packs the weights that are the same for all runs.
+    fn pack(&self, memory: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
+        let steps = &self.bound.prepare;
+        run_steps(steps, self.addresses(memory), &self.sites, kernels, None)
+    }
+
+    /// Runs the program.
+    pub(super) fn run(&self, memory: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
+        for (from, to, bytes) in self.begun(memory) {
+            // SAFETY: both have this size, and a kernel's results do not alias its operands.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        let steps = &self.bound.run;
+        run_steps(steps, self.addresses(memory), &self.sites, kernels, None)
+    }
+}
+
+impl Loop {
+    /// Runs its steps, up to the first data error or to the one before which its condition is false.
+    pub(super) fn run_steps(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let args = call.args.addresses();
+        for (from, to, bytes) in self.unchanged(args) {
+            // SAFETY: both have this size, and the result does not alias an operand.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        let mut first = true;
+        let scratch = call.scratch.address_mut([0, 8]);
+        let end = self.steps(args, scratch, |number, memory| {
+            let carried = &memory.inputs[1..];
+            // SAFETY: the first carried value of a conditional loop is one bool byte.
+            if self.conditional && unsafe { carried[0].read() } == 0 {
+                let results = self.last.iter().zip(&self.body.inputs[1..]);
+                for (from, (to, bytes)) in carried.iter().zip(results) {
+                    // SAFETY: both have this size. They are one buffer, or two.
+                    unsafe { std::ptr::copy(*from, args[*to], *bytes) };
+                }
+                return Ok(Some(None));
+            }
+            call.scratch.cast::<i64>().set(0, number);
+            if std::mem::take(&mut first) {
+                self.body.pack(memory, call.kernels)?;
+            }
+            Ok(self.body.run(memory, call.kernels)?.map(Some))
+        })?;
+        Ok(end.flatten())
+    }
 }
 
 /// Declares the memory that steps may touch.

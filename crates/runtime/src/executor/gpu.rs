@@ -143,7 +143,7 @@ impl If {
             calls.add(around.call(&**branch, smallvec![args[self.condition], scratch]))?;
         let at = self.memory(args, scratch);
         let sites = around.sites.unwrap_or_default();
-        let (of_then, of_other) = sites.split_at(self.branches[0].sites().min(sites.len()));
+        let (of_then, of_other) = sites.split_at(self.branches[0].sites.len().min(sites.len()));
         for (i, (body, sites)) in self.branches.iter().zip([of_then, of_other]).enumerate() {
             let side = Around {
                 record: scratch.wrapping_add(i * size_of::<ErrorRecord>()),

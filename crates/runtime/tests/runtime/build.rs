@@ -17,16 +17,10 @@ impl Program {
             name: "test".into(),
             axes: dims(axes),
             inner: dims(inner),
-            serial: 0,
             schedule,
-            sizes: Default::default(),
-            args: vec![],
-            accesses: vec![],
             registers: vec![],
-            constants: vec![],
-            slots: vec![],
             stages: vec![],
-            sites: 0,
+            ..TileProgram::default()
         })
     }
 
@@ -39,8 +33,8 @@ impl Program {
     pub fn stage(&mut self, over_inner: bool) {
         self.0.stages.push(Stage {
             over_inner,
-            serial_points: SerialPoints::Every,
             code: vec![],
+            ..Stage::default()
         });
     }
 
