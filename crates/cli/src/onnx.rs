@@ -137,15 +137,7 @@ fn run(m: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn convert(m: &ArgMatches) -> Result<(), Failure> {
-    let sizes = m.get_many::<String>("size").into_iter().flatten();
-    let sizes: Vec<(&str, i64)> = sizes.map(|text| size(text)).collect::<Result<_, _>>()?;
-    converted::builder(file(m, "file")?, &sizes)?.save(file(m, "package")?)?;
-    Ok(())
-}
-
-fn size(text: &str) -> Result<(&str, i64), Failure> {
-    let pair = text
-        .split_once('=')
-        .and_then(|(n, v)| Some((n, v.parse().ok()?)));
-    Ok(pair.ok_or_else(|| Usage(format!("--size {text}: a size is NAME=N")))?)
+    let sizes = package::sizes(m)?;
+    let builder = converted::builder(file(m, "file")?, &package::pairs(&sizes))?;
+    Ok(builder.save(file(m, "package")?)?)
 }

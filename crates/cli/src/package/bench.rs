@@ -1,7 +1,7 @@
 //! The run times of packages' entries.
 
 use super::open;
-use super::subject::{BoundEntry, subjects};
+use super::subject::{BoundEntry, pairs, subjects};
 use crate::Failure;
 use crate::bench::Effort;
 use crate::failure::{say, say_json};
@@ -45,8 +45,7 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
             let began = Instant::now();
             subject.entry.run(subject.given())?;
             let first = began.elapsed().as_secs_f64();
-            let sizes: Vec<(&str, i64)> = subject.sizes.iter().map(|(n, v)| (&n[..], *v)).collect();
-            let memory = subject.entry.memory(&sizes)?;
+            let memory = subject.entry.memory(&pairs(&subject.sizes))?;
             let measured = EntryMeasurements {
                 package: file.display().to_string(),
                 entry: subject.name.clone(),

@@ -8,6 +8,7 @@ mod verify;
 
 pub(crate) use bench::bench;
 pub(crate) use export_c::export as export_c;
+pub(crate) use subject::{pairs, sizes};
 pub(crate) use tune::tune;
 pub(crate) use verify::verify;
 

@@ -176,7 +176,8 @@ pub(crate) fn graph(
     Ok(graph)
 }
 
-fn pairs(sizes: &BTreeMap<String, i64>) -> Vec<(&str, i64)> {
+/// The sizes as a slice that entries take.
+pub(crate) fn pairs(sizes: &BTreeMap<String, i64>) -> Vec<(&str, i64)> {
     sizes.iter().map(|(n, v)| (&n[..], *v)).collect()
 }
 
