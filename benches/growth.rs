@@ -8,7 +8,7 @@
 //! ```
 
 use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RMSprop, SGD};
-use kiln::nn::{Forward, Linear, Module, ModuleList};
+use kiln::nn::{Forward, LSTM, Linear, Module, ModuleList};
 use kiln::{Compiled, DType, Result, Spec, Tensor, Var, compile, no_grad, realize_all};
 use kiln_models::{Gpt, GptConfig, TransformerConfig};
 use std::sync::OnceLock;
@@ -93,6 +93,23 @@ fn main() -> Result<()> {
     table("compiled gpt step", "layers", &layers, &|n| {
         gpt_step(n, Step::Compiled)
     })?;
+    let operations = [300, 1000, 3000, 10_000];
+    table("chain recorded", "ops", &operations, &|n| {
+        let [x, y] = chained()?;
+        median(|| Ok(chain(&x, &y, n)))
+    })?;
+    table("lazy chain", "ops", &operations, &|n| {
+        let [x, y] = chained()?;
+        median(|| chain(&x, &y, n).realize().map(drop))
+    })?;
+    for (which, times) in [(Step::First, "first"), (Step::Lazy, "again")] {
+        for (training, name) in [(false, "forward"), (true, "step")] {
+            let name = format!("lazy lstm {name}, {times}");
+            table(&name, "length", &[16, 64, 256], &|n| {
+                lstm(n, training, which)
+            })?;
+        }
+    }
     match wanted.is_empty() || wanted.iter().any(|w| "gpt pairs".contains(w.as_str())) {
         true => gpt_pairs(&[4, 12, 16]),
         false => Ok(()),
@@ -210,16 +227,48 @@ fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
         let step = compiled_step(&gpt, &mut optimizer)?;
         return median(|| step.run(&tokens));
     }
-    let mut run = || {
+    lazily(which, || {
         let loss = loss(&gpt, &tokens);
         update(&mut optimizer, &loss)?;
         loss.item::<f32>()
-    };
+    })
+}
+
+/// The first run, or the median of several after it.
+fn lazily<T>(which: Step, mut run: impl FnMut() -> Result<T>) -> Result<Duration> {
     let (_, first) = timed(&mut run)?;
     match which {
         Step::First => Ok(first),
         _ => median(run),
     }
+}
+
+/// A layer of 128 units over 16 sequences of 128 features.
+fn lstm(length: usize, training: bool, which: Step) -> Result<Duration> {
+    let lstm = LSTM::new(128, 128)?;
+    let mut optimizer = trained(&lstm, "SGD")?;
+    let x = Tensor::randn([length, 16, 128], DType::F32);
+    x.realize()?;
+    realize_all()?;
+    lazily(which, || {
+        if !training {
+            return no_grad(|| lstm.call(&x).0.sum(())).item::<f32>();
+        }
+        let loss = lstm.call(&x).0.square().mean(());
+        update(&mut optimizer, &loss)?;
+        loss.item::<f32>()
+    })
+}
+
+fn chained() -> Result<[Tensor; 2]> {
+    let operands = [0.5, 0.25].map(|x| Tensor::full([64], x, DType::F32));
+    realize_all()?;
+    Ok(operands)
+}
+
+/// A chain of tiny operations.
+fn chain(x: &Tensor, y: &Tensor, operations: usize) -> Tensor {
+    (0..operations / 3).fold(x.clone(), |t, _| ((&t + y) * y).abs())
 }
 
 /// Lazy and compiled steps in turns: the shortest of each on the clock, and how many times the lazy one takes.

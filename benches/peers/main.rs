@@ -74,9 +74,10 @@ fn main() -> Result<(), Failure> {
             let arguments = arguments()?;
             let mut ratios = Vec::new();
             for (name, title) in workloads::names() {
-                if arguments.names.is_empty() || arguments.names.iter().any(|n| n == name) {
+                if arguments.names.is_empty() || arguments.names.contains(&name) {
                     println!("{name}: {title}");
-                    ratios.push((name, compare(name, &arguments)?));
+                    let ratio = compare(&name, &arguments)?;
+                    ratios.push((name, ratio));
                 }
             }
             print_ratios(&ratios, &arguments);
@@ -277,7 +278,7 @@ fn print_table(sides: &mut [Side]) -> Result<Ratios, Failure> {
 }
 
 /// All ratios as a table in Markdown.
-fn print_ratios(all: &[(&str, Ratios)], arguments: &Arguments) {
+fn print_ratios(all: &[(String, Ratios)], arguments: &Arguments) {
     let mut sides: Vec<&String> = Vec::new();
     for (side, _) in all.iter().flat_map(|(_, ratios)| ratios) {
         if !sides.contains(&side) {
@@ -303,7 +304,7 @@ fn print_ratios(all: &[(&str, Ratios)], arguments: &Arguments) {
             let ratio = ratios.iter().find(|(name, _)| name == *side);
             ratio.map_or_else(String::new, |(_, ratio)| format!("{ratio:.2}"))
         };
-        row(&mut std::iter::once(name.to_string()).chain(sides.iter().map(of)));
+        row(&mut std::iter::once(name.clone()).chain(sides.iter().map(of)));
     }
 }
 

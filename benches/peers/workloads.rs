@@ -4,8 +4,8 @@ use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Setup, Workload};
 
-/// The operations: names and descriptions.
-const OPERATIONS: [(&str, &str); 20] = [
+/// The operations but attention: names and descriptions.
+const OPERATIONS: [(&str, &str); 8] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
     (
@@ -20,65 +20,41 @@ const OPERATIONS: [(&str, &str); 20] = [
     ("linear", "linear layer, 256 rows, 768 to 3072 features"),
     ("bmm", "64 matrix products, 64x64x64"),
     ("matvec", "matrix times vector, 4096x4096"),
-    ("attention-256", "attention, 12 heads of 64, 256 keys"),
-    ("attention-1024", "attention, 12 heads of 64, 1024 keys"),
-    ("attention-4096", "attention, 12 heads of 64, 4096 keys"),
-    (
-        "attention-256-step",
-        "attention and its gradients, 12 heads of 64, 256 keys",
-    ),
-    (
-        "attention-1024-step",
-        "attention and its gradients, 12 heads of 64, 1024 keys",
-    ),
-    (
-        "attention-4096-step",
-        "attention and its gradients, 12 heads of 64, 4096 keys",
-    ),
-    ("attention-256-bf16", "attention of bf16, 256 keys"),
-    ("attention-1024-bf16", "attention of bf16, 1024 keys"),
-    ("attention-4096-bf16", "attention of bf16, 4096 keys"),
-    (
-        "attention-256-step-bf16",
-        "attention of bf16 and its gradients, 256 keys",
-    ),
-    (
-        "attention-1024-step-bf16",
-        "attention of bf16 and its gradients, 1024 keys",
-    ),
-    (
-        "attention-4096-step-bf16",
-        "attention of bf16 and its gradients, 4096 keys",
-    ),
 ];
 
-/// Networks whose weights and inputs are bf16: the names of those of f32, with this at the end.
+/// The suffixes of attention, with descriptions.
+const ATTENTION: [(&str, &str); 4] = [
+    ("", "attention"),
+    ("-step", "attention and its gradients"),
+    ("-bf16", "attention of bf16"),
+    ("-step-bf16", "attention of bf16 and its gradients"),
+];
+
 const BF16_SUFFIX: &str = "-bf16";
-const BF16_NETWORKS: [(&str, &str); 6] = [
-    ("resnet50-bf16", "ResNet-50 of bf16, inference, 224x224"),
-    (
-        "resnet50-8-bf16",
-        "ResNet-50 of bf16, inference, 8 images of 224x224",
-    ),
-    (
-        "mobilenet-bf16",
-        "MobileNetV3-Small of bf16, inference, 224x224",
-    ),
-    ("unet-bf16", "U-Net of bf16, inference, 128x128, 4 levels"),
-    (
-        "encoder-bf16",
-        "encoder block of bf16, inference, d 768, 12 heads, 256 tokens",
-    ),
-    (
-        "decoder-cached-bf16",
-        "decoder block of bf16, inference, d 768, 12 heads, one token behind 255 of a cache",
-    ),
+/// The networks that are also run with weights and inputs of bf16.
+const BF16_NETWORKS: [&str; 6] = [
+    "resnet50",
+    "resnet50-8",
+    "mobilenet",
+    "unet",
+    "encoder",
+    "decoder-cached",
 ];
 
 /// Every workload: its name and its description.
-pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let networks = workloads::names().chain(BF16_NETWORKS);
-    OPERATIONS.into_iter().chain(networks)
+pub fn names() -> impl Iterator<Item = (String, String)> {
+    let attention = ATTENTION.into_iter().flat_map(|(suffix, about)| {
+        [256, 1024, 4096].map(|keys| {
+            let about = format!("{about}, 12 heads of 64, {keys} keys");
+            (format!("attention-{keys}{suffix}"), about)
+        })
+    });
+    let halves = workloads::names().filter(|(name, _)| BF16_NETWORKS.contains(name));
+    let halves =
+        halves.map(|(name, about)| (format!("{name}{BF16_SUFFIX}"), format!("{about}, bf16")));
+    let others = OPERATIONS.into_iter().chain(workloads::names());
+    let others = others.map(|(name, about)| (name.to_string(), about.to_string()));
+    others.chain(attention).chain(halves)
 }
 
 /// Makes a workload with random weights.
@@ -126,8 +102,8 @@ pub fn workload(name: &str) -> Result<Workload> {
         _ => {
             let options = CompileOptions::default();
             let mut setup = Setup::from(&options);
-            let of_halves = BF16_NETWORKS.iter().find(|n| n.0 == name);
-            let of_f32 = of_halves.and_then(|n| n.0.strip_suffix(BF16_SUFFIX));
+            let of_f32 = name.strip_suffix(BF16_SUFFIX);
+            let of_f32 = of_f32.filter(|name| BF16_NETWORKS.contains(name));
             if of_f32.is_some() {
                 setup.dtype = DType::BF16;
             }
