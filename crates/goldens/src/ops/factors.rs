@@ -29,28 +29,12 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         "logdet" => matrix()?.logdet(),
         "linalg.inv" | "inverse" => matrix()?.inv(),
         "linalg.pinv" | "pinverse" => {
-            let old = a.opt_operand(1, "rcond")?;
-            let (atol, rtol) = (a.opt_operand(9, "atol")?, a.opt_operand(9, "rtol")?);
-            let rtol = rtol.or(old);
-            let hermitian = a.bool_or(2, "hermitian", false)?;
-            matrix()?.pinv_with(
-                Rank::new()
-                    .atol(cutoff(&atol))
-                    .rtol(cutoff(&rtol))
-                    .hermitian(hermitian),
-            )
+            let rcond = a.opt_operand(1, "rcond")?;
+            matrix()?.pinv_with(rank(a, None, rcond)?)
         }
         "linalg.matrix_rank" => {
-            let old = a.opt_operand(1, "tol")?;
-            let (atol, rtol) = (a.opt_operand(9, "atol")?, a.opt_operand(9, "rtol")?);
-            let hermitian = a.bool_or(2, "hermitian", false)?;
-            let atol = atol.or(old);
-            matrix()?.matrix_rank_with(
-                Rank::new()
-                    .atol(cutoff(&atol))
-                    .rtol(cutoff(&rtol))
-                    .hermitian(hermitian),
-            )
+            let tol = a.opt_operand(1, "tol")?;
+            matrix()?.matrix_rank_with(rank(a, tol, None)?)
         }
         "linalg.solve" => {
             let left = a.bool_or(9, "left", true)?;
@@ -100,6 +84,16 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         _ => return Err(Failure::Unknown),
     }
     .into())
+}
+
+/// The options of a rank; `atol` and `rtol` under their older names.
+fn rank(a: &Args, atol: Option<Operand>, rtol: Option<Operand>) -> Parsed<Rank> {
+    let atol = a.opt_operand(9, "atol")?.or(atol);
+    let rtol = a.opt_operand(9, "rtol")?.or(rtol);
+    Ok(Rank::new()
+        .atol(cutoff(&atol))
+        .rtol(cutoff(&rtol))
+        .hermitian(a.bool_or(2, "hermitian", false)?))
 }
 
 fn three((a, b, c): (Tensor, Tensor, Tensor)) -> Parsed<Outputs> {

@@ -5,11 +5,12 @@ use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{Factors, einsum, multi_dot};
 
 pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
-    let factors = || {
-        Ok((
+    let factors = || -> Parsed<Factors> {
+        let (beta, alpha) = (
             a.number_or(3, "beta", 1i64)?,
             a.number_or(4, "alpha", 1i64)?,
-        ))
+        );
+        Ok(Factors::new().beta(beta).alpha(alpha))
     };
     Ok(match op {
         "matmul" => a.input()?.matmul(&a.tensor(1, "other")?),
@@ -19,45 +20,22 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         "dot" | "vdot" => a.input()?.dot(&a.tensor(1, "tensor")?),
         "outer" | "ger" => a.input()?.outer(&a.tensor(1, "vec2")?),
         "inner" => a.input()?.inner(&a.tensor(1, "other")?),
-        "addmm" => {
-            let (beta, alpha) = factors()?;
-            a.input()?.addmm_with(
-                &a.tensor(1, "mat1")?,
-                &a.tensor(2, "mat2")?,
-                Factors::new().beta(beta).alpha(alpha),
-            )
-        }
-        "addmv" => {
-            let (beta, alpha) = factors()?;
-            a.input()?.addmv_with(
-                &a.tensor(1, "mat")?,
-                &a.tensor(2, "vec")?,
-                Factors::new().beta(beta).alpha(alpha),
-            )
-        }
+        "addmm" => a
+            .input()?
+            .addmm_with(&a.tensor(1, "mat1")?, &a.tensor(2, "mat2")?, factors()?),
+        "addmv" => a
+            .input()?
+            .addmv_with(&a.tensor(1, "mat")?, &a.tensor(2, "vec")?, factors()?),
         "addbmm" => {
-            let (beta, alpha) = factors()?;
-            a.input()?.addbmm_with(
-                &a.tensor(1, "batch1")?,
-                &a.tensor(2, "batch2")?,
-                Factors::new().beta(beta).alpha(alpha),
-            )
+            a.input()?
+                .addbmm_with(&a.tensor(1, "batch1")?, &a.tensor(2, "batch2")?, factors()?)
         }
-        "addr" => {
-            let (beta, alpha) = factors()?;
-            a.input()?.addr_with(
-                &a.tensor(1, "vec1")?,
-                &a.tensor(2, "vec2")?,
-                Factors::new().beta(beta).alpha(alpha),
-            )
-        }
+        "addr" => a
+            .input()?
+            .addr_with(&a.tensor(1, "vec1")?, &a.tensor(2, "vec2")?, factors()?),
         "baddbmm" => {
-            let (beta, alpha) = factors()?;
-            a.input()?.baddbmm_with(
-                &a.tensor(1, "batch1")?,
-                &a.tensor(2, "batch2")?,
-                Factors::new().beta(beta).alpha(alpha),
-            )
+            a.input()?
+                .baddbmm_with(&a.tensor(1, "batch1")?, &a.tensor(2, "batch2")?, factors()?)
         }
         "nn.functional.linear" => {
             let bias = a.opt_tensor(2, "bias")?;

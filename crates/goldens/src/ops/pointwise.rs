@@ -77,8 +77,8 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
             };
             a.input()?.nan_to_num_with(options)
         }
-        "deg2rad" => scaled_float(a, std::f64::consts::PI / 180.0)?,
-        "rad2deg" => scaled_float(a, 180.0 / std::f64::consts::PI)?,
+        "deg2rad" => a.input()?.mul(1f64.to_radians()),
+        "rad2deg" => a.input()?.mul(1f64.to_degrees()),
         "positive" => a.input()?,
         "polygamma" => match a.get(0, "n") {
             Some(Arg::Number(_)) => a.tensor(1, "input")?.polygamma(a.int(0, "n")?),
@@ -104,10 +104,6 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         _ => return Err(Failure::Unknown),
     }
     .into())
-}
-
-fn scaled_float(a: &Args, factor: f64) -> Parsed<Tensor> {
-    Ok(a.input()?.mul(factor))
 }
 
 /// An operator with a factor alpha on its right operand.
@@ -179,58 +175,26 @@ fn number_beside(n: Scalar, y: &Tensor) -> Tensor {
 }
 
 macro_rules! by_name_binary {
-    ($op:expr, $x:expr, $y:expr; $($name:ident)*) => {
+    ($op:expr; $($name:ident)*) => {
         match $op {
-            $(stringify!($name) => Some($x.$name($y)),)*
-            _ => None,
+            $(stringify!($name) => |x: &Tensor, y: &Operand| x.$name(y),)*
+            _ => return Ok(None),
         }
     };
 }
 
 fn binary(op: &str, a: &Args) -> Parsed<Option<Tensor>> {
-    const NAMES: &[&str] = &[
-        "mul",
-        "floor_divide",
-        "fmod",
-        "remainder",
-        "pow",
-        "atan2",
-        "maximum",
-        "minimum",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "bitwise_left_shift",
-        "bitwise_right_shift",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "fmax",
-        "fmin",
-        "hypot",
-        "logaddexp",
-        "logaddexp2",
-        "xlogy",
-        "xlog1py",
-        "zeta",
-        "gcd",
-        "lcm",
-        "copysign",
-    ];
     let op = match (op, a.get(1, "other")) {
-        ("max", Some(crate::Arg::Tensor(..))) => "maximum",
-        ("min", Some(crate::Arg::Tensor(..))) => "minimum",
+        ("max", Some(Arg::Tensor(..))) => "maximum",
+        ("min", Some(Arg::Tensor(..))) => "minimum",
         (other, _) => other,
     };
-    if !NAMES.contains(&op) {
-        return Ok(None);
-    }
+    let f: fn(&Tensor, &Operand) -> Tensor = by_name_binary!(op;
+        mul floor_divide fmod remainder pow atan2 maximum minimum eq ne lt le gt ge
+        bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
+        logical_and logical_or logical_xor
+        fmax fmin hypot logaddexp logaddexp2 xlogy xlog1py zeta gcd lcm copysign
+    );
     let y = match op {
         "pow" => a.operand(1, "exponent")?,
         _ => a.operand(1, "other")?,
@@ -240,10 +204,5 @@ fn binary(op: &str, a: &Args) -> Parsed<Option<Tensor>> {
         (Operand::Number(n), Operand::Tensor(y)) => number_beside(n, y),
         _ => return Err(unsupported("two numbers")),
     };
-    Ok(by_name_binary!(op, x, &y;
-        mul floor_divide fmod remainder pow atan2 maximum minimum eq ne lt le gt ge
-        bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
-        logical_and logical_or logical_xor
-        fmax fmin hypot logaddexp logaddexp2 xlogy xlog1py zeta gcd lcm copysign
-    ))
+    Ok(Some(f(&x, &y)))
 }
