@@ -255,11 +255,11 @@ pub fn init_process_group(backend: &str) -> Result<()> {
 /// # Errors
 /// As [`init_process_group`], or if the launcher's numbers differ from those given.
 #[track_caller]
-pub fn init_process_group_with(backend: &str, how: Init) -> Result<()> {
+pub fn init_process_group_with(backend: &str, options: Init) -> Result<()> {
     let at = Location::caller();
     let wrong = |text: String| Error::new(ErrorKind::Value, "init_process_group", text, at);
     match backend {
-        "mpi" if !how.init_method.is_empty() => {
+        "mpi" if !options.init_method.is_empty() => {
             let text = "the world of `mpi` is that of `mpiexec` or `srun`: leave `init_method` out";
             return Err(wrong(text.into()));
         }
@@ -277,12 +277,12 @@ pub fn init_process_group_with(backend: &str, how: Init) -> Result<()> {
         return Err(wrong("the process group exists already".into()));
     }
     let context = if backend == "nccl" {
-        let place = Assignment::of(&how, &rendezvous::variable).map_err(wrong)?;
-        let made = nccl::init(&place, how.device_id, how.timeout, true);
+        let place = Assignment::of(&options, &rendezvous::variable).map_err(wrong)?;
+        let made = nccl::init(&place, options.device_id, options.timeout, true);
         let (world, transport) = made.map_err(wrong)?;
         Context::new(world, transport)?
     } else if mpi::launched() {
-        let (world, transport) = mpi::init(how.timeout).map_err(wrong)?;
+        let (world, transport) = mpi::init(options.timeout).map_err(wrong)?;
         Context::new(world, Arc::new(transport))?
     } else {
         let (world, transport) = threads::alone();
@@ -295,8 +295,8 @@ pub fn init_process_group_with(backend: &str, how: Init) -> Result<()> {
         ))),
         None => Ok(()),
     };
-    let fits = differs("world_size", how.world_size, world.size())
-        .and_then(|()| differs("rank", how.rank, world.rank()));
+    let fits = differs("world_size", options.world_size, world.size())
+        .and_then(|()| differs("rank", options.rank, world.rank()));
     if let Err(e) = fits {
         context.end();
         return Err(e);

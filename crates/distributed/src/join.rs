@@ -29,7 +29,7 @@ pub(crate) struct Called {
 
 /// The answers of all ranks.
 pub(crate) struct Round {
-    pub how: Join,
+    pub options: Join,
     /// The ranks that have an input.
     pub active: Vec<usize>,
     sends_buffers: bool,
@@ -38,9 +38,9 @@ pub(crate) struct Round {
 
 impl Round {
     /// The round before the first one, of which rank 0 has the model.
-    pub fn first(how: Join) -> Round {
+    pub fn first(options: Join) -> Round {
         Round {
-            how,
+            options,
             active: vec![0],
             sends_buffers: false,
             reduces: false,
@@ -49,7 +49,7 @@ impl Round {
 
     /// The number that makes means of sums of gradients.
     pub fn divisor(&self, group: &ProcessGroup) -> usize {
-        match self.how.divide_by_initial_world_size {
+        match self.options.divide_by_initial_world_size {
             true => group.size(),
             false => self.active.len(),
         }
@@ -57,7 +57,7 @@ impl Round {
 
     /// Tells the others what this rank does.
     #[track_caller]
-    pub fn of(group: &ProcessGroup, how: Join, own: Called) -> Result<Round> {
+    pub fn of(group: &ProcessGroup, options: Join, own: Called) -> Result<Round> {
         let flags = [own.has_input, own.sends_buffers, own.reduces].map(u8::from);
         let all = group
             .all_gather(group.own(Tensor::from([flags])))
@@ -66,13 +66,13 @@ impl Round {
         let ranks = all.chunks(flags.len()).enumerate();
         let active = ranks.filter(|(_, flags)| flags[0] == 1).map(|(r, _)| r);
         let active: Vec<usize> = active.collect();
-        if how.throw_on_early_termination && (1..group.size()).contains(&active.len()) {
+        if options.throw_on_early_termination && (1..group.size()).contains(&active.len()) {
             let ended = (0..group.size()).find(|r| !active.contains(r));
             let text = format!("rank {} has no more inputs", ended.unwrap_or_default());
             return Err(error("join", text));
         }
         Ok(Round {
-            how,
+            options,
             active,
             sends_buffers: any(1),
             reduces: any(2),
@@ -125,23 +125,23 @@ impl<M: Module> DistributedDataParallel<M> {
     /// # Errors
     /// As there.
     #[track_caller]
-    pub fn join_with<T>(&self, how: Join, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn join_with<T>(&self, options: Join, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let reducer = self.reducer();
         let group = &reducer.group;
         if group.size() == 1 {
             return f();
         }
-        let (result, last) = reducer.joined(how.clone(), f)?;
-        on_behalf_of_caller(SOURCE, || self.accompany(how, last))?;
+        let (result, last) = reducer.joined(options.clone(), f)?;
+        on_behalf_of_caller(SOURCE, || self.accompany(options, last))?;
         Ok(result)
     }
 
     /// Takes part in the calls of ranks that still have inputs, and then takes over the model of the last of them.
-    fn accompany(&self, how: Join, mut last: Vec<usize>) -> Result<()> {
+    fn accompany(&self, options: Join, mut last: Vec<usize>) -> Result<()> {
         let reducer = self.reducer();
         let (group, buffers) = (&reducer.group, self.module().buffers());
         loop {
-            let round = Round::of(group, how.clone(), Called::default())?;
+            let round = Round::of(group, options.clone(), Called::default())?;
             let Some(first) = round.active.first() else {
                 break;
             };

@@ -110,14 +110,18 @@ impl Reducer {
 
     /// Calls a function in which ranks tell each other of each call of the model. Returns the ranks that took part in
     /// the last one, too.
-    pub fn joined<T>(&self, how: Join, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<usize>)> {
+    pub fn joined<T>(
+        &self,
+        options: Join,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Vec<usize>)> {
         struct Clear<'a>(&'a Mutex<Option<Round>>);
         impl Drop for Clear<'_> {
             fn drop(&mut self) {
                 *lock(self.0) = None;
             }
         }
-        *lock(&self.round) = Some(Round::first(how));
+        *lock(&self.round) = Some(Round::first(options));
         let _clear = Clear(&self.round);
         let result = f()?;
         let active = lock(&self.round).take().map(|round| round.active);
@@ -127,7 +131,10 @@ impl Reducer {
     /// Notes a call of the model. Returns the rank whose buffers it begins with in training.
     #[track_caller]
     pub fn call(&self, sends_buffers: bool) -> Result<usize> {
-        let Some(how) = lock(&self.round).as_ref().map(|round| round.how.clone()) else {
+        let Some(options) = lock(&self.round)
+            .as_ref()
+            .map(|round| round.options.clone())
+        else {
             return Ok(0);
         };
         let own = Called {
@@ -135,7 +142,7 @@ impl Reducer {
             sends_buffers,
             reduces: self.synchronises() && is_grad_enabled(),
         };
-        let round = Round::of(&self.group, how, own)?;
+        let round = Round::of(&self.group, options, own)?;
         let first = round.active[0];
         *lock(&self.round) = Some(round);
         Ok(first)

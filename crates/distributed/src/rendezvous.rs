@@ -54,21 +54,24 @@ impl Assignment {
     ///
     /// # Errors
     /// Names what is missing or wrong.
-    pub fn of(how: &Init, variable: &dyn Fn(&str) -> Option<String>) -> Result<Assignment, String> {
+    pub fn of(
+        options: &Init,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Assignment, String> {
         let number = |names: &[&str]| match names.iter().find_map(|n| Some((n, variable(n)?))) {
             Some((name, text)) => parsed::<usize>(name, &text).map(Some),
             None => Ok(None),
         };
-        let rank = match how.rank {
+        let rank = match options.rank {
             None => number(&["RANK", "SLURM_PROCID"])?,
             given => given,
         };
-        let ranks = match how.world_size {
+        let ranks = match options.world_size {
             None => number(&["WORLD_SIZE", "SLURM_NTASKS"])?,
             given => given,
         };
         let local = number(&["LOCAL_RANK", "SLURM_LOCALID"])?;
-        let method = &how.init_method[..];
+        let method = &options.init_method[..];
         let is_env = matches!(method, "" | "env://");
         let (rank, ranks) = match (rank, ranks) {
             (None, None) if is_env => (0, 1),
@@ -121,12 +124,14 @@ impl Assignment {
     /// # Errors
     /// If the port is taken, or rank 0 does not come within the timeout.
     pub fn meet(&self, timeout: Duration) -> Result<Rendezvous, String> {
-        let (server, file, address) = match &self.at {
+        let connect =
+            |host: &str, port: u16| Store::connect(&format!("{host}:{port}"), self.rank, timeout);
+        let (server, file, store) = match &self.at {
             MeetingPoint::Nowhere => return Err("a world of one has no store".into()),
-            MeetingPoint::Open(port) => (None, None, format!("127.0.0.1:{port}")),
+            MeetingPoint::Open(port) => (None, None, connect("127.0.0.1", *port)?),
             MeetingPoint::Tcp(host, port) => {
                 let server = (self.rank == 0).then(|| Server::open(*port)).transpose()?;
-                (server, None, format!("{host}:{port}"))
+                (server, None, connect(host, *port)?)
             }
             MeetingPoint::File(path) if self.rank == 0 => {
                 // That of an earlier job leads nowhere.
@@ -135,12 +140,11 @@ impl Assignment {
                 let address = format!("{}:{}", host_name(), server.port());
                 replace(path, |to| to.write_all(address.as_bytes()))
                     .map_err(|e| format!("{}: {e}", path.display()))?;
-                let own = format!("127.0.0.1:{}", server.port());
-                (Some(server), Some(path.clone()), own)
+                let store = connect("127.0.0.1", server.port())?;
+                (Some(server), Some(path.clone()), store)
             }
-            MeetingPoint::File(path) => return self.meet_by_file(path, timeout),
+            MeetingPoint::File(path) => (None, None, self.connect_by_file(path, timeout)?),
         };
-        let store = Store::connect(&address, self.rank, timeout)?;
         Ok(Rendezvous {
             store,
             server,
@@ -150,21 +154,14 @@ impl Assignment {
     }
 
     /// Connects to the store that a file names, once it is there.
-    fn meet_by_file(&self, path: &Path, timeout: Duration) -> Result<Rendezvous, String> {
+    fn connect_by_file(&self, path: &Path, timeout: Duration) -> Result<Store, String> {
         let start = Instant::now();
         let mut why = "it is not there".to_string();
         while start.elapsed() < timeout {
             // The file of an earlier job may still be there at first.
             if let Ok(address) = std::fs::read_to_string(path) {
                 match Store::connect(&reachable(&address), self.rank, Duration::ZERO) {
-                    Ok(store) => {
-                        return Ok(Rendezvous {
-                            store,
-                            server: None,
-                            file: None,
-                            ranks: self.ranks,
-                        });
-                    }
+                    Ok(store) => return Ok(store),
                     Err(e) => why = e,
                 }
             }
@@ -249,12 +246,12 @@ mod tests {
     /// Variables and their values.
     type Variables<'a> = &'a [(&'a str, &'a str)];
 
-    fn place(how: Init, set: Variables) -> Result<Assignment, String> {
+    fn place(options: Init, set: Variables) -> Result<Assignment, String> {
         let set = |name: &str| {
             let found = set.iter().find(|(n, _)| *n == name);
             found.map(|(_, value)| value.to_string())
         };
-        Assignment::of(&how, &set)
+        Assignment::of(&options, &set)
     }
 
     fn tcp(host: &str, port: u16) -> MeetingPoint {
@@ -350,8 +347,8 @@ mod tests {
                 "use env://, tcp://host:port or file:///path",
             ),
         ];
-        for (how, set, expected) in cases {
-            let e = place(how, set).unwrap_err();
+        for (options, set, expected) in cases {
+            let e = place(options, set).unwrap_err();
             assert!(e.contains(expected), "{e}");
         }
     }

@@ -68,8 +68,8 @@ impl SyncBatchNorm {
     /// # Errors
     /// As [`SyncBatchNorm::new`].
     #[track_caller]
-    pub fn with(num_features: impl Into<Int>, how: BatchNorm) -> Result<SyncBatchNorm> {
-        SyncBatchNorm::of(&BatchNorm1d::with(num_features, how)?)
+    pub fn with(num_features: impl Into<Int>, options: BatchNorm) -> Result<SyncBatchNorm> {
+        SyncBatchNorm::of(&BatchNorm1d::with(num_features, options)?)
     }
 
     /// Makes a layer that holds a batch norm's parameters and buffers.

@@ -104,7 +104,7 @@ impl Engine {
         }
         let (port, received) = Port::new();
         let (reply, started) = channel();
-        let waiting = port.waiting();
+        let waiting = port.waiting.clone();
         let run = move || match Engine::new(api, timeout, waiting) {
             Ok(mut engine) => {
                 let _ = reply.send(Ok(engine.place(0)));

@@ -56,7 +56,7 @@ pub(crate) fn init(timeout: Duration) -> Result<(Arc<dyn Communicator>, Mpi), St
         ));
     }
     let mpi = Mpi { port: port.clone() };
-    Ok((Arc::new(member(port, world)), mpi))
+    Ok((Arc::new(Member { port, place: world }), mpi))
 }
 
 /// MPI, initialised.
@@ -70,17 +70,16 @@ struct Member {
     place: Membership,
 }
 
-fn member(port: Port, place: Membership) -> Member {
-    Member { port, place }
-}
-
 impl Transport for Mpi {
     fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
         let ranks = ranks.to_vec();
         let place = self
             .port
             .ask(move |engine| engine.subgroup(&ranks, number))?;
-        Ok(Arc::new(member(self.port.clone(), place)))
+        Ok(Arc::new(Member {
+            port: self.port.clone(),
+            place,
+        }))
     }
 
     fn close(&self) -> Result<(), String> {

@@ -13,7 +13,7 @@ pub(super) type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 pub(super) struct Port {
     jobs: Sender<Job>,
     /// The number of threads that wait for a result.
-    waiting: Arc<AtomicUsize>,
+    pub waiting: Arc<AtomicUsize>,
 }
 
 /// The result of a job, once it is there.
@@ -45,11 +45,6 @@ impl Port {
         let (jobs, received) = channel();
         let waiting = Arc::default();
         (Port { jobs, waiting }, received)
-    }
-
-    /// The number of threads that wait for a result.
-    pub fn waiting(&self) -> Arc<AtomicUsize> {
-        self.waiting.clone()
     }
 
     /// Has a function run on the engine's thread, after those posted before.
