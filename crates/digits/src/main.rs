@@ -16,6 +16,7 @@ use kiln::nn::amp::{self, Amp, Initialize, OptLevel};
 use kiln::nn::optim::{AdamW, OneCycleLR, Optimizer, Scheduler};
 use kiln::nn::{Forward, Module, StateDict};
 use kiln::{Compiled, CrossEntropy, DType, DimSpec, Spec, Tensor, compile};
+use lexopt::prelude::*;
 use network::Network;
 use say::sayln;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it
   --epochs N    passes over the training digits (default 12)
   --out FOLDER  where the weights and the package go (default: a folder for temporary files)
   --seeds N     only trains and tests, with each of the seeds below N, and prints the median
-  --opt-level L amp_options much of that is done in a narrower float: O0 to O3 of kiln::nn::amp (default: no mixed precision)
+  --opt-level L how much of that is done in a narrower float: O0 to O3 of kiln::nn::amp (default: no mixed precision)
   --half D      the narrower float: bf16 or f16 (default bf16)";
 
 /// Images in a batch.
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
         Some(n) => seeds(&o, n),
         None => run(&o),
     };
-    match options().and_then(|o| o.map_or(Ok(true), job)) {
+    let options = options().map_err(|e| format!("{e}\n{USAGE}").into());
+    match options.and_then(|o| o.map_or(Ok(true), job)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
 }
 
 /// Parses the arguments; `None` if only help was requested.
-fn options() -> Result<Option<Options>, Failure> {
+fn options() -> Result<Option<Options>, lexopt::Error> {
     let mut options = Options {
         seed: 0,
         epochs: 12,
@@ -72,55 +74,36 @@ fn options() -> Result<Option<Options>, Failure> {
         opt_level: None,
         half: DType::BF16,
     };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        if arg == "--help" || arg == "-h" {
-            sayln!("{USAGE}");
-            return Ok(None);
-        }
-        let known = [
-            "--seed",
-            "--epochs",
-            "--out",
-            "--seeds",
-            "--opt-level",
-            "--half",
-        ];
-        if !known.contains(&&arg[..]) {
-            return Err(format!("no option {arg}\n{USAGE}").into());
-        }
-        let value = args.next();
-        let value = value.ok_or_else(|| format!("{arg} takes a value\n{USAGE}"))?;
-        let number = || {
-            let parsed = value.parse::<u64>();
-            parsed.map_err(|e| format!("{arg} {value}: {e}\n{USAGE}"))
-        };
-        match &arg[..] {
-            "--seed" => options.seed = number()?,
-            "--epochs" => options.epochs = number()? as usize,
-            "--out" => options.out = value.into(),
-            "--seeds" => options.seeds = Some(number()?),
-            "--opt-level" => options.opt_level = Some(opt_level(&value)?),
-            _ => {
-                options.half = match &value[..] {
-                    "bf16" => DType::BF16,
-                    "f16" => DType::F16,
-                    other => return Err(format!("no narrower float {other}\n{USAGE}").into()),
-                }
+    let level = |text: &str| {
+        let mut levels = OptLevel::ALL.into_iter();
+        let level = levels.find(|level| format!("{level:?}") == text);
+        level.ok_or("not one of O0 to O3")
+    };
+    let half = |text: &str| match text {
+        "bf16" => Ok(DType::BF16),
+        "f16" => Ok(DType::F16),
+        _ => Err("neither bf16 nor f16"),
+    };
+    let mut args = lexopt::Parser::from_env();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("help") | Short('h') => {
+                sayln!("{USAGE}");
+                return Ok(None);
             }
+            Long("seed") => options.seed = args.value()?.parse()?,
+            Long("epochs") => options.epochs = args.value()?.parse()?,
+            Long("out") => options.out = args.value()?.into(),
+            Long("seeds") => options.seeds = Some(args.value()?.parse()?),
+            Long("opt-level") => options.opt_level = Some(args.value()?.parse_with(level)?),
+            Long("half") => options.half = args.value()?.parse_with(half)?,
+            _ => return Err(arg.unexpected()),
         }
     }
     if options.opt_level.is_some() && options.seeds.is_none() {
-        return Err(format!("--opt-level goes with --seeds\n{USAGE}").into());
+        return Err("--opt-level goes with --seeds".into());
     }
     Ok(Some(options))
-}
-
-fn opt_level(text: &str) -> Result<OptLevel, Failure> {
-    let found = OptLevel::ALL
-        .into_iter()
-        .find(|level| format!("{level:?}") == text);
-    found.ok_or_else(|| format!("no level {text}\n{USAGE}").into())
 }
 
 /// True if the loaded and the exported network predict what the trained one does, and the exported one trains alike.
