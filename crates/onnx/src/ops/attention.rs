@@ -157,11 +157,11 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Resu
         && scores.sink.is_none()
         && !(scores.bias.is_some() && scores.allowed.is_some())
     {
-        let how = Attention::new()
+        let options = Attention::new()
             .scale(Some(scores.scale))
             .enable_gqa(sharing(q, k)? > 1)
             .attn_mask(scores.bias.or(scores.allowed));
-        return Ok(q.scaled_dot_product_attention_with(k, v, how));
+        return Ok(q.scaled_dot_product_attention_with(k, v, options));
     }
     Ok(attend_in_steps(q, k, v, &scores, q.dtype(), 0)?.0)
 }
@@ -262,7 +262,7 @@ fn attention(c: &Call) -> Results {
         }
     }
     let lengths = c.optional(6)?.map(|n| {
-        let shape = vec![n.dims()[0].clone(), Dim::ONE, Dim::ONE, Dim::ONE];
+        let shape = vec![numel(n.dims()), Dim::ONE, Dim::ONE, Dim::ONE];
         n.to_dtype(DType::I64).reshape(shape)
     });
     let offset = match &lengths {
@@ -328,16 +328,17 @@ pub(super) fn rotated(
 ) -> Result<Tensor> {
     let flat = x.ndim() == 3;
     let count = c.int("num_heads", 0)?;
-    let table = |t: &Tensor| {
-        let t = match positions {
-            Some(p) => {
-                let flat = p.to_dtype(DType::I64).reshape(vec![numel(p.dims())]);
-                let shape = [p.dims(), &t.dims()[t.ndim() - 1..]].concat();
-                t.index_select(0, flat).reshape(shape)
-            }
-            None => t.clone(),
-        };
-        t.unsqueeze(2)
+    let table = |t: &Tensor| match (positions, t.dims()) {
+        (Some(p), [_, width]) => {
+            let flat = p.to_dtype(DType::I64).reshape(vec![numel(p.dims())]);
+            let shape = [p.dims(), std::slice::from_ref(width)].concat();
+            Ok(t.index_select(0, flat).reshape(shape).unsqueeze(2))
+        }
+        (Some(_), dims) => Err(invalid(format!(
+            "a table of angles needs 2 dims, not {}",
+            dims.len()
+        ))),
+        (None, _) => Ok(t.unsqueeze(2)),
     };
     let width = cos.dims().last().and_then(Dim::as_const);
     let count = match (count, x.dims().last().and_then(Dim::as_const), width) {
@@ -345,7 +346,7 @@ pub(super) fn rotated(
         (0, Some(all), Some(half)) if flat && half > 0 => all / (2 * half),
         (count, ..) => count,
     };
-    let (cos, sin) = (table(cos), table(sin));
+    let (cos, sin) = (table(cos)?, table(sin)?);
     // [b, s, heads, e].
     let split = heads(x.clone(), (count > 0).then_some(count))?.transpose(1, 2);
     split.check()?;
@@ -382,6 +383,10 @@ pub(super) fn rotated(
         true => cat([y, split.narrow(3, width, size - width)], 3),
         false => y,
     };
+    y.check()?;
+    if y.ndim() != 4 {
+        return Err(invalid("the positions don't fit the input"));
+    }
     Ok(match flat {
         true => y.reshape(x.dims()),
         false => y.transpose(1, 2),

@@ -96,8 +96,15 @@ fn simplified_layer_norm(c: &Call) -> Results {
 
 /// The input plus the skipped value, and a bias at `bias`.
 fn skipped(c: &Call, bias: usize) -> Result<Tensor> {
-    let sum = c.tensor(0)? + c.tensor(1)?;
-    Ok(c.optional(bias)?.map_or(sum.clone(), |b| sum + b))
+    let mut sum = c.tensor(0)? + c.tensor(1)?;
+    if let Some(bias) = c.optional(bias)? {
+        sum += bias;
+    }
+    sum.check()?;
+    match sum.ndim() {
+        0 => Err(invalid("a single number can't be normalised")),
+        _ => Ok(sum),
+    }
 }
 
 fn fused_matmul(c: &Call) -> Results {
@@ -170,9 +177,11 @@ fn first_positions(c: &Call, x: &Tensor) -> Result<Tensor> {
     if given.ndim() == 2 {
         return Ok(given);
     }
-    let length = &x.dims()[if x.ndim() == 4 { 2 } else { 1 }];
+    let [batch, .., length, _] = x.dims() else {
+        return Err(invalid(format!("needs 3 or 4 dims, not {}", x.ndim())));
+    };
     let first = given.reshape(vec![Dim::ONE, Dim::ONE]);
-    Ok((iota(length) + first).expand(vec![x.dims()[0].clone(), length.clone()]))
+    Ok((iota(length) + first).expand(vec![batch.clone(), length.clone()]))
 }
 
 fn multi_head_attention(c: &Call) -> Results {

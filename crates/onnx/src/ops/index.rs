@@ -222,9 +222,12 @@ fn unique(c: &Call) -> Results {
 fn tensor_scatter(c: &Call) -> Results {
     let (cache, update) = (c.tensor(0)?, c.tensor(1)?);
     let at = c.axis("axis", -2, cache.ndim())?;
+    if update.ndim() != cache.ndim() {
+        return Err(invalid("the update and the cache need as many dims"));
+    }
     let along = |t: Tensor, a: usize| {
         let mut shape = vec![Dim::ONE; cache.ndim()];
-        shape[a] = t.dims()[0].clone();
+        shape[a] = numel(t.dims());
         t.reshape(shape)
     };
     let steps = along(iota(&update.dims()[at]), at);

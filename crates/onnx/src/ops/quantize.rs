@@ -30,7 +30,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let x = operand(c, 0, Some(1), Some(2), None)?;
             let w = operand(c, 3, Some(4), Some(5), Some(0))?;
             let mut sums = convolution_sums(c, &x, &w)?;
-            let spatial = sums.ndim() - 2;
+            let spatial = x.values.ndim() - 2;
             if let Some(bias) = c.optional(8)? {
                 sums += per_channel(&bias, spatial);
             }
@@ -302,7 +302,7 @@ pub(super) fn convolution(c: &Call) -> Result<Option<Tensor>> {
         return Ok(None);
     }
     let sums = convolution_sums(c, x, w)?;
-    let spatial = sums.ndim() - 2;
+    let spatial = x.values.ndim() - 2;
     let scale = x.scale.reshape(()) * along(&w.scale, w, 1 + spatial);
     let y = sums.to_dtype(DType::F32) * scale;
     Ok(Some(match c.optional(2)? {

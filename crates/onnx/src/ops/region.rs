@@ -57,8 +57,8 @@ fn elements(images: &Tensor, places: &Tensor) -> Tensor {
 /// The mean or maximum of samples in the cells of each region.
 fn roi_align(c: &Call) -> Results {
     let (x, regions, batch) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
-    if x.ndim() != 4 || regions.ndim() != 2 {
-        return Err(invalid("takes [n, c, h, w] and [regions, 4]"));
+    if [x.ndim(), regions.ndim(), batch.ndim()] != [4, 2, 1] {
+        return Err(invalid("takes [n, c, h, w], [regions, 4] and [regions]"));
     }
     let size = [known_size(&x, 2)?, known_size(&x, 3)?];
     let cells = [c.int("output_height", 1)?, c.int("output_width", 1)?];

@@ -2,34 +2,28 @@
 //!
 //! `KILN_FUZZ_SEEDS=50000 cargo test -p kiln-onnx -- damaged --nocapture` takes more of them.
 
+use crate::hostile::part;
 use crate::results::folders;
 use kiln_goldens::Folder;
 use kiln_nn::{Forward, Linear, Module};
 use kiln_onnx::{Data, Export, Keys, Kind, Maps, Model, Text, export, load};
 use kiln_tensor::{DType, Device, DimSpec, Result, Spec, Tensor, compile};
 use kiln_testkit::sweep::seeds;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 /// Bits, lengths and ends of models are changed at random; what still loads is run on zeros. `KILN_FUZZ_SEEDS` is how many.
 #[test]
 fn damaged_models_are_errors() {
     let seeds = seeds(2000);
     Device::Cpu.set_memory_limit(Some(2 << 30));
-    let (standard, newer) = (
-        Folder::onnx("damage").unwrap(),
-        Folder::onnx_newer("damage").unwrap(),
-    );
-    let contrib = Folder::onnx_contrib("damage").unwrap();
-    let suites = folders(standard.path()).into_iter();
-    let learn = Folder::onnx_learn("damage").unwrap();
-    let others = [&newer, &contrib, &learn].map(|folder| folder.path().into());
-    let suites = suites.chain(others);
-    let cases: Vec<_> = suites.flat_map(|suite| folders(&suite)).collect();
+    let (_folders, cases) = all_cases("damage");
     let (mut loaded, mut panics) = (0, Vec::new());
     for seed in seeds.clone() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let case = &cases[rng.usize(..cases.len())];
         let bytes = damaged(std::fs::read(case.join("model.onnx")).unwrap(), &mut rng);
-        match std::panic::catch_unwind(|| run(bytes)) {
+        match catch_unwind(|| run(bytes)) {
             Ok(was_read) => loaded += u64::from(was_read),
             Err(_) => panics.push((seed, case)),
         }
@@ -41,6 +35,91 @@ fn damaged_models_are_errors() {
         println!("{loaded} of {count} were read; {} MiB at most", most >> 20);
         assert!(most < 4 << 30, "{most} bytes");
     }
+}
+
+/// The folders of all models with expected results, and these.
+fn all_cases(name: &str) -> ([Folder; 4], Vec<PathBuf>) {
+    let made = [
+        Folder::onnx,
+        Folder::onnx_newer,
+        Folder::onnx_contrib,
+        Folder::onnx_learn,
+    ];
+    let made = made.map(|folder| folder(name).unwrap());
+    let suites = folders(made[0].path()).into_iter();
+    let suites = suites.chain(made[1..].iter().map(|folder| folder.path().into()));
+    let cases = suites.flat_map(|suite| folders(&suite)).collect();
+    (made, cases)
+}
+
+/// One input has another number of dims than a model of one operator takes. `KILN_FUZZ_SEEDS` is how many.
+#[test]
+fn inputs_of_other_ranks_are_no_panic() {
+    Device::Cpu.set_memory_limit(Some(2 << 30));
+    let (_folders, cases) = all_cases("ranks");
+    let mut panics = Vec::new();
+    for seed in seeds(1000) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let case = &cases[rng.usize(..cases.len())];
+        let bytes = std::fs::read(case.join("model.onnx")).unwrap();
+        // `ModelProto.graph.input.type`.
+        let untyped = without(&bytes, &[7, 11, 2]);
+        let (Ok(typed), Ok(untyped)) = (Model::from_bytes(bytes), Model::from_bytes(untyped))
+        else {
+            continue;
+        };
+        let (changed, rank) = (rng.usize(..typed.inputs().len().max(1)), rng.usize(..6));
+        let shape = |i: usize, mut shape: Vec<i64>| {
+            if i == changed {
+                shape.resize(rank, 2);
+            }
+            shape
+        };
+        let inputs = zeros(&typed, shape);
+        let run = AssertUnwindSafe(|| untyped.run(inputs));
+        if catch_unwind(run).is_err() {
+            panics.push((seed, case.file_name(), changed, rank));
+        }
+    }
+    assert!(panics.is_empty(), "{panics:#?}");
+}
+
+/// A message without the fields at a path of field numbers.
+fn without(mut message: &[u8], path: &[u64]) -> Vec<u8> {
+    let number = |from: &mut &[u8]| {
+        let mut n = 0;
+        for shift in (0..).step_by(7) {
+            let byte = from.split_off_first().unwrap();
+            n |= u64::from(byte & 127) << shift;
+            if byte < &128 {
+                return n;
+            }
+        }
+        n
+    };
+    let mut rest = Vec::new();
+    while !message.is_empty() {
+        let field = message;
+        let key = number(&mut message);
+        let len = match key & 7 {
+            0 => {
+                number(&mut message);
+                0
+            }
+            1 => 8,
+            5 => 4,
+            _ => number(&mut message) as usize,
+        };
+        let body = message.split_off(..len).unwrap();
+        match path {
+            [last] if key >> 3 == *last => {}
+            [first, inner @ ..] if key >> 3 == *first => {
+                rest.extend(part(*first, without(body, inner)))
+            }
+            _ => rest.extend(&field[..field.len() - message.len()]),
+        }
+    }
+    rest
 }
 
 /// A file with large weights, which are read into place, gives what its bytes give, whole or damaged.
@@ -124,13 +203,19 @@ fn run(bytes: Vec<u8>) -> bool {
     let Ok(model) = Model::from_bytes(bytes) else {
         return false;
     };
-    let inputs = model.inputs().iter().map(|port| {
+    let _ = model.run(zeros(&model, |_, shape| shape));
+    true
+}
+
+/// Inputs of a model, of the shapes that `shape` makes of the model's.
+fn zeros(model: &Model, shape: impl Fn(usize, Vec<i64>) -> Vec<i64>) -> Vec<(String, Data)> {
+    let inputs = model.inputs().iter().enumerate().map(|(i, port)| {
         let size = |d: &DimSpec| match d {
             DimSpec::Known(n) => (*n).min(8),
             DimSpec::Symbol(_) => 2,
         };
         let dims = port.dims.clone().unwrap_or_default();
-        let shape: Vec<i64> = dims.iter().map(size).collect();
+        let shape = shape(i, dims.iter().map(size).collect());
         let dtype = port.dtype.unwrap_or(DType::F32);
         let data: Data = match port.kind {
             Kind::Text => {
@@ -146,7 +231,5 @@ fn run(bytes: Vec<u8>) -> bool {
         };
         (port.name.clone(), data)
     });
-    let inputs: Vec<_> = inputs.collect();
-    let _ = model.run(inputs);
-    true
+    inputs.collect()
 }

@@ -17,7 +17,7 @@ fn int(field: u64, value: i64) -> Vec<u8> {
 }
 
 /// Text, or a message within a message.
-fn part(field: u64, body: impl AsRef<[u8]>) -> Vec<u8> {
+pub fn part(field: u64, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut bytes = int(field, body.len() as i64);
     bytes[0] |= 2;
