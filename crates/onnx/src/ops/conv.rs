@@ -155,21 +155,26 @@ pub(super) fn convolved(
     weight: &Tensor,
     bias: Option<Tensor>,
 ) -> Result<Tensor> {
-    let how = Conv::new()
+    let options = Conv::new()
         .stride(w.strides.clone())
         .dilation(w.dilations.clone())
         .groups(c.int("group", 1)?)
         .bias(bias);
     let symmetric = w.is_symmetric() && w.before.iter().all(|p| *p >= 0);
-    let (x, how) = match symmetric {
-        true => (x.clone(), how.padding(w.before.clone())),
-        false => (w.padded(x, Scalar::Int(0)), how),
+    let (x, options) = match symmetric {
+        true => (x.clone(), options.padding(w.before.clone())),
+        false => (w.padded(x, Scalar::Int(0)), options),
     };
-    match w.kernel.len() {
-        1 => Ok(x.conv1d_with(weight, how)),
-        2 => Ok(x.conv2d_with(weight, how)),
-        3 => Ok(x.conv3d_with(weight, how)),
-        n => Err(unsupported(format!("a convolution over {n} dims"))),
+    convolution(&x, weight, options)
+}
+
+/// The convolution over the spatial dims, at most three.
+pub(super) fn convolution(x: &Tensor, weight: &Tensor, options: Conv) -> Result<Tensor> {
+    match x.ndim().saturating_sub(2) {
+        1 => Ok(x.conv1d_with(weight, options)),
+        2 => Ok(x.conv2d_with(weight, options)),
+        3 => Ok(x.conv3d_with(weight, options)),
+        n => Err(unsupported(format!("windows over {n} dims"))),
     }
 }
 
@@ -212,20 +217,20 @@ fn conv_transpose(c: &Call) -> Results {
     };
     let direct = (0..spatial).all(fits);
     let bias = c.optional(2)?;
-    let mut how = ConvTranspose::new()
+    let mut options = ConvTranspose::new()
         .stride(w.strides.clone())
         .dilation(w.dilations.clone())
         .groups(c.int("group", 1)?);
     if direct {
-        how = how
+        options = options
             .padding(before.clone())
             .output_padding(extra.clone())
             .bias(&bias);
     }
     let y = match spatial {
-        1 => x.conv_transpose1d_with(weight, how),
-        2 => x.conv_transpose2d_with(weight, how),
-        3 => x.conv_transpose3d_with(weight, how),
+        1 => x.conv_transpose1d_with(weight, options),
+        2 => x.conv_transpose2d_with(weight, options),
+        3 => x.conv_transpose3d_with(weight, options),
         n => {
             return Err(unsupported(format!(
                 "a transposed convolution over {n} dims"

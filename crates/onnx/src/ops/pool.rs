@@ -1,6 +1,6 @@
 //! Pooling.
 
-use super::conv::Windows;
+use super::conv::{Windows, convolution};
 use super::shape::constant_padded;
 use super::{Record, widened};
 use crate::call::{Call, Results, known_size, one};
@@ -47,32 +47,27 @@ fn max(c: &Call) -> Results {
         Some((low, _)) => Scalar::Int(low as i64),
         None => Scalar::Float(f64::NEG_INFINITY),
     };
-    let padded = if direct {
-        x.clone()
-    } else {
-        w.padded(&x, lowest)
+    let (padded, padding) = match direct {
+        true => (x.clone(), w.before.clone()),
+        false => (w.padded(&x, lowest), vec![0; spatial]),
     };
-    let how = Pool::new(w.kernel.clone())
+    let options = Pool::new(w.kernel.clone())
         .stride(w.strides.clone())
         .dilation(w.dilations.clone())
-        .padding(if direct {
-            w.before.clone()
-        } else {
-            vec![0; spatial]
-        })
+        .padding(padding)
         .ceil_mode(ceil);
     if !c.wants(1) {
         return match spatial {
-            1 => one(padded.max_pool1d(how)),
-            2 => one(padded.max_pool2d(how)),
-            3 => one(padded.max_pool3d(how)),
+            1 => one(padded.max_pool1d(options)),
+            2 => one(padded.max_pool2d(options)),
+            3 => one(padded.max_pool3d(options)),
             n => Err(unsupported(format!("pooling over {n} dims"))),
         };
     }
     let (y, at) = match spatial {
-        1 => padded.max_pool1d_with_indices(how),
-        2 => padded.max_pool2d_with_indices(how),
-        3 => padded.max_pool3d_with_indices(how),
+        1 => padded.max_pool1d_with_indices(options),
+        2 => padded.max_pool2d_with_indices(options),
+        3 => padded.max_pool3d_with_indices(options),
         n => return Err(unsupported(format!("pooling over {n} dims"))),
     };
     // Positions count over the whole input.
@@ -98,22 +93,12 @@ fn window_sum(x: &Tensor, w: &Windows) -> Result<Tensor> {
         return Err(invalid("needs channels"));
     };
     let planes = [&[n * channels, Dim::ONE], rest].concat();
-    let kernel: Vec<Dim> = [1, 1]
-        .iter()
-        .chain(&w.kernel)
-        .map(|k| Dim::Const(*k))
-        .collect();
-    let ones = Tensor::ones(kernel, x.dtype());
-    let how = Conv::new()
+    let ones = Tensor::ones([&[1, 1], &w.kernel[..]].concat(), x.dtype());
+    let options = Conv::new()
         .stride(w.strides.clone())
         .dilation(w.dilations.clone());
     let planes = x.reshape(planes);
-    let sums = match w.kernel.len() {
-        1 => planes.conv1d_with(ones, how),
-        2 => planes.conv2d_with(ones, how),
-        3 => planes.conv3d_with(ones, how),
-        n => return Err(unsupported(format!("pooling over {n} dims"))),
-    };
+    let sums = convolution(&planes, &ones, options)?;
     sums.check()?;
     let shape = [&[n.clone(), channels.clone()], &sums.dims()[2..]].concat();
     Ok(sums.reshape(shape))
@@ -146,22 +131,21 @@ fn average(c: &Call) -> Results {
         && w.is_symmetric()
         && (0..spatial).all(|a| (0..=w.kernel[a] / 2).contains(&w.before[a]));
     if plain {
-        let how = AvgPool::new(w.kernel.clone())
+        let options = AvgPool::new(w.kernel.clone())
             .stride(w.strides.clone())
             .padding(w.before.clone())
             .ceil_mode(ceil)
             .count_include_pad(counts_border);
         return match spatial {
-            1 => one(x.avg_pool1d(how)),
-            2 => one(x.avg_pool2d(how)),
-            3 => one(x.avg_pool3d(how)),
+            1 => one(x.avg_pool1d(options)),
+            2 => one(x.avg_pool2d(options)),
+            3 => one(x.avg_pool3d(options)),
             n => Err(unsupported(format!("pooling over {n} dims"))),
         };
     }
-    let extra = if ceil {
-        ceil_border(&x, &w)?
-    } else {
-        vec![0; spatial]
+    let extra = match ceil {
+        true => ceil_border(&x, &w)?,
+        false => vec![0; spatial],
     };
     let none = vec![0; spatial];
     let bordered = |t: &Tensor, inner: Scalar| {

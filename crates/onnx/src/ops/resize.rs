@@ -8,8 +8,7 @@ use kiln_tensor::{DType, Result, Tensor};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
-        "Resize" => resize,
-        "Upsample" => resize,
+        "Resize" | "Upsample" => resize,
         _ => return None,
     })
 }
@@ -48,10 +47,9 @@ fn resize(c: &Call) -> Results {
     let filled = |numbers: Option<Vec<f64>>| numbers.filter(|l| !l.is_empty());
     let (scales, sizes, region) = match old {
         true => {
-            let attribute = if c.version < 9 {
-                c.floats("scales")?
-            } else {
-                None
+            let attribute = match c.version < 9 {
+                true => c.floats("scales")?,
+                false => None,
             };
             (filled(attribute.or(c.numbers(1)?)), None, None)
         }
@@ -61,7 +59,7 @@ fn resize(c: &Call) -> Results {
             filled(c.numbers(1)?),
         ),
     };
-    let how = Resize {
+    let method = Resize {
         coordinates: match old {
             true => "asymmetric",
             false => c.text("coordinate_transformation_mode", "half_pixel")?,
@@ -75,7 +73,7 @@ fn resize(c: &Call) -> Results {
         antialias: c.flag("antialias", false)?,
         exclude_outside: c.flag("exclude_outside", false)?,
     };
-    let crops = how.coordinates == "tf_crop_and_resize";
+    let crops = method.coordinates == "tf_crop_and_resize";
     if crops && region.as_ref().is_none_or(|r| r.len() != 2 * list.len()) {
         return Err(invalid("tf_crop_and_resize needs a region"));
     }
@@ -84,69 +82,59 @@ fn resize(c: &Call) -> Results {
         n.filter(|n| *n > 0)
             .ok_or_else(|| invalid("needs sizes that are known and not 0"))
     };
-    // Axes whose size stays are left alone, whatever it is.
-    let mut resized: Vec<Axis> = Vec::new();
-    match (&scales, &sizes) {
-        (Some(scales), None) if scales.len() == list.len() => {
-            for (i, at) in list.iter().enumerate() {
-                if scales[i] == 1.0 && !crops {
-                    continue;
-                }
-                let n = known(*at)?;
-                let out = (n as f64 * scales[i]).floor();
-                if !(0.0..1e9).contains(&out) {
-                    return Err(invalid(format!("can't resize {n} by {}", scales[i])));
-                }
-                let (out, scale, region) = (out as i64, scales[i], (0.0, 1.0));
-                resized.push(Axis {
-                    at: *at,
-                    n,
-                    out,
-                    scale,
-                    region,
-                });
-            }
-        }
+    // The new sizes where they are not the scaled ones, rounded down.
+    let (scales, sizes) = match (scales, sizes) {
+        (Some(scales), None) if scales.len() == list.len() => (scales, None),
         (None, Some(sizes)) if sizes.len() == list.len() => {
-            let mut factors = Vec::new();
-            for (at, size) in list.iter().zip(sizes) {
-                factors.push(size / known(*at)? as f64);
-            }
+            let old: Vec<f64> = list
+                .iter()
+                .map(|at| Ok(known(*at)? as f64))
+                .collect::<Result<_>>()?;
+            let scales: Vec<f64> = sizes.iter().zip(&old).map(|(size, n)| size / n).collect();
             let kept = match c.text("keep_aspect_ratio_policy", "stretch")? {
                 "stretch" => None,
-                "not_larger" => factors.iter().copied().reduce(f64::min),
-                "not_smaller" => factors.iter().copied().reduce(f64::max),
+                "not_larger" => scales.iter().copied().reduce(f64::min),
+                "not_smaller" => scales.iter().copied().reduce(f64::max),
                 other => return Err(invalid(format!("there is no policy {other:?}"))),
             };
-            for (i, at) in list.iter().enumerate() {
-                let n = known(*at)?;
-                let (scale, out) = match kept {
-                    Some(scale) => (scale, (scale * n as f64 + 0.5).floor() as i64),
-                    None => (factors[i], sizes[i] as i64),
-                };
-                if !(0..1_000_000_000).contains(&out) {
-                    return Err(invalid(format!("can't resize {n} to {out}")));
+            match kept {
+                None => (scales, Some(sizes)),
+                Some(scale) => {
+                    let sizes = old.iter().map(|n| (scale * n + 0.5).floor());
+                    (vec![scale; list.len()], Some(sizes.collect()))
                 }
-                resized.push(Axis {
-                    at: *at,
-                    n,
-                    out,
-                    scale,
-                    region: (0.0, 1.0),
-                });
             }
         }
         _ => return Err(invalid("needs scales or sizes, one for each axis")),
-    }
-    if let (true, Some(region)) = (crops, region) {
-        for axis in &mut resized {
-            let i = list.iter().position(|a| *a == axis.at).unwrap_or(0);
-            axis.region = (region[i], region[i + list.len()]);
+    };
+    let mut resized: Vec<Axis> = Vec::new();
+    for (i, (at, scale)) in list.iter().zip(scales).enumerate() {
+        // An axis that stays may have any size.
+        if sizes.is_none() && scale == 1.0 && !crops {
+            continue;
         }
+        let n = known(*at)?;
+        let out = match &sizes {
+            None => (n as f64 * scale).floor(),
+            Some(sizes) => sizes[i],
+        };
+        if !(0.0..1e9).contains(&out) {
+            return Err(invalid(format!("can't resize {n} by {scale} to {out}")));
+        }
+        resized.push(Axis {
+            at: *at,
+            n,
+            out: out as i64,
+            scale,
+            region: match &region {
+                Some(region) if crops => (region[i], region[i + list.len()]),
+                _ => (0.0, 1.0),
+            },
+        });
     }
     let dtype = x.dtype();
     let outside_value = c.float("extrapolation_value", 0.0)?;
-    let exact = how.mode == "nearest";
+    let exact = method.mode == "nearest";
     let mut y = if exact || dtype.is_float() {
         x
     } else {
@@ -157,9 +145,9 @@ fn resize(c: &Call) -> Results {
             continue;
         }
         let positions: Vec<f64> = (0..axis.out)
-            .map(|i| how.position(&axis, i as f64))
+            .map(|i| method.position(&axis, i as f64))
             .collect::<Result<_>>()?;
-        y = how.along(&y, &axis, &positions)?;
+        y = method.along(&y, &axis, &positions)?;
         y.check()?;
         if crops {
             let last = (axis.n - 1) as f64;
@@ -229,10 +217,9 @@ impl Resize<'_> {
             "cubic" => 2.0,
             other => return Err(invalid(format!("there is no mode {other:?}"))),
         };
-        let squeeze = if self.antialias {
-            axis.scale.min(1.0)
-        } else {
-            1.0
+        let squeeze = match self.antialias {
+            true => axis.scale.min(1.0),
+            false => 1.0,
         };
         let first = (-support / squeeze).floor() + 1.0;
         let offsets = (2.0 * (1.0 - first)) as usize;
@@ -275,16 +262,11 @@ impl Resize<'_> {
             let matrix = Tensor::from_slice(&matrix, [axis.out, axis.n]).to_dtype(x.dtype());
             return Ok(x.movedim(at, -1).matmul(matrix.t()).movedim(-1, at));
         }
-        let mut sum: Option<Tensor> = None;
-        for (w, index) in weights.into_iter().zip(indices) {
+        let terms = weights.into_iter().zip(indices).map(|(w, index)| {
             let w = Tensor::from(w).to_dtype(x.dtype()).reshape(&shape);
-            let term = x.index_select(at, Tensor::from(index)) * w;
-            sum = Some(match sum {
-                Some(sum) => sum + term,
-                None => term,
-            });
-        }
-        Ok(sum.unwrap_or_else(|| x.clone()))
+            x.index_select(at, Tensor::from(index)) * w
+        });
+        Ok(terms.reduce(|sum, term| sum + term).unwrap_or(x.clone()))
     }
 
     /// Returns the weight of a neighbour at a distance (cubic: Keys, 1981).

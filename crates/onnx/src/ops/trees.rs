@@ -6,38 +6,31 @@ use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use crate::tensor;
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Tensor};
+use kiln_tensor::{DType, Error, Result, Tensor};
 use std::collections::HashMap;
 
 /// The deepest tree.
 const MAX_DEPTH: usize = 4096;
 
-/// The comparison of a node, by its number in the standard.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Mode {
-    LessOrEqual,
-    Less,
-    GreaterOrEqual,
-    Greater,
-    Equal,
-    NotEqual,
-}
-
-const MODES: [(Mode, &str); 6] = [
-    (Mode::LessOrEqual, "BRANCH_LEQ"),
-    (Mode::Less, "BRANCH_LT"),
-    (Mode::GreaterOrEqual, "BRANCH_GTE"),
-    (Mode::Greater, "BRANCH_GT"),
-    (Mode::Equal, "BRANCH_EQ"),
-    (Mode::NotEqual, "BRANCH_NEQ"),
+/// The comparisons of a node in the order of the standard, with their names.
+const MODES: [(&str, fn(&Tensor, &Tensor) -> Tensor); 6] = [
+    ("BRANCH_LEQ", |x, split| x.le(split)),
+    ("BRANCH_LT", |x, split| x.lt(split)),
+    ("BRANCH_GTE", |x, split| x.ge(split)),
+    ("BRANCH_GT", |x, split| x.gt(split)),
+    ("BRANCH_EQ", |x, split| x.eq(split)),
+    ("BRANCH_NEQ", |x, split| x.ne(split)),
 ];
+/// The place of equality in [`MODES`].
+const EQUAL: usize = 4;
 /// The number of the comparison with a set, which becomes one with each element.
 const MEMBER: i64 = 6;
 
 /// A comparison of a feature, behind which stand two other nodes; or a leaf, behind which it stands itself.
 #[derive(Clone)]
 struct Node {
-    mode: Mode,
+    /// The place of the comparison in [`MODES`].
+    mode: usize,
     feature: i64,
     split: f64,
     missing_is_true: bool,
@@ -49,7 +42,7 @@ struct Node {
 impl Node {
     fn leaf(at: usize, leaf: usize) -> Node {
         Node {
-            mode: Mode::LessOrEqual,
+            mode: 0,
             feature: 0,
             split: 0.0,
             missing_is_true: false,
@@ -68,13 +61,8 @@ struct Forest {
     targets: usize,
 }
 
-/// The function that joins what trees give.
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum Aggregate {
-    Average,
-    Sum,
-    Min,
-    Max,
+fn not_a_comparison() -> Error {
+    invalid("an element of nodes_modes is not a comparison")
 }
 
 fn index(n: i64) -> Result<usize> {
@@ -145,7 +133,7 @@ pub(super) fn ensemble(c: &Call) -> Results {
     let mut sets = members.split(|m| m.is_nan());
     for (i, mode) in modes.iter().enumerate() {
         let node = Node {
-            mode: Mode::Equal,
+            mode: EQUAL,
             feature: entry(&features, i, "nodes_featureids")?,
             split: entry(&splits, i, "nodes_splits")?,
             missing_is_true: missing.get(i).is_some_and(|m| *m != 0),
@@ -173,12 +161,11 @@ pub(super) fn ensemble(c: &Call) -> Results {
             });
             continue;
         }
-        let mode = MODES.get(*mode as usize).filter(|_| *mode >= 0.0);
-        let mode = mode.ok_or_else(|| invalid("an element of nodes_modes is not a comparison"))?;
-        nodes.push(Node {
-            mode: mode.0,
-            ..node
-        });
+        if !(0.0..MODES.len() as f64).contains(mode) {
+            return Err(not_a_comparison());
+        }
+        let mode = *mode as usize;
+        nodes.push(Node { mode, ..node });
     }
     nodes.extend((0..weights.len()).map(|i| Node::leaf(modes.len() + i, i)));
     nodes.extend(extra);
@@ -191,26 +178,18 @@ pub(super) fn ensemble(c: &Call) -> Results {
         leaves,
         targets: index(c.int("n_targets", 1)?)?,
     };
-    let aggregate = match c.int("aggregate_function", 1)? {
-        0 => Aggregate::Average,
-        1 => Aggregate::Sum,
-        2 => Aggregate::Min,
-        3 => Aggregate::Max,
-        n => return Err(invalid(format!("there is no function {n}"))),
-    };
+    let name = |names: &[&'static str], n: usize| names.get(n).copied().unwrap_or("?");
+    let aggregates = ["AVERAGE", "SUM", "MIN", "MAX"];
+    let aggregate = name(&aggregates, index(c.int("aggregate_function", 1)?)?);
     let transforms = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
-    let transform = transforms
-        .get(index(c.int("post_transform", 0)?)?)
-        .unwrap_or(&"?");
-    one(post_transform(
-        transform,
-        forest.scores(&c.tensor(0)?, aggregate)?,
-    )?)
+    let transform = name(&transforms, index(c.int("post_transform", 0)?)?);
+    let scores = forest.scores(&c.tensor(0)?, aggregate)?;
+    one(post_transform(transform, scores)?)
 }
 
 /// The trees of an operator whose leaves have weights in the attributes that begin with `prefix`, for targets or classes.
 fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
-    let list = |name: &str| Ok::<_, kiln_tensor::Error>((attribute(c, name)?, name.to_string()));
+    let list = |name: &str| Ok::<_, Error>((attribute(c, name)?, name.to_string()));
     let (trees, ids) = (list("nodes_treeids")?, list("nodes_nodeids")?);
     let (thens, otherwises) = (list("nodes_truenodeids")?, list("nodes_falsenodeids")?);
     let features = list("nodes_featureids")?;
@@ -237,11 +216,9 @@ fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
             leaves.push(Vec::new());
             continue;
         }
-        let mode = MODES.iter().find(|(_, name)| name == mode);
+        let mode = MODES.iter().position(|(name, _)| name == mode);
         nodes.push(Node {
-            mode: mode
-                .ok_or_else(|| invalid("an element of nodes_modes is not a comparison"))?
-                .0,
+            mode: mode.ok_or_else(not_a_comparison)?,
             feature: at(&features, i)?,
             split: entry(&splits, i, "nodes_values")?,
             missing_is_true: missing.get(i).is_some_and(|m| *m != 0),
@@ -280,7 +257,7 @@ fn rows(c: &Call) -> Result<Tensor> {
 }
 
 /// The scores of the input's rows, with `base` added, in f32.
-fn scores(c: &Call, forest: &Forest, base: Vec<f64>, aggregate: Aggregate) -> Result<Tensor> {
+fn scores(c: &Call, forest: &Forest, base: Vec<f64>, aggregate: &str) -> Result<Tensor> {
     let mut scores = forest.scores(&rows(c)?, aggregate)?;
     if !base.is_empty() {
         scores = &scores + Tensor::from(base).to_dtype(scores.dtype());
@@ -290,13 +267,7 @@ fn scores(c: &Call, forest: &Forest, base: Vec<f64>, aggregate: Aggregate) -> Re
 
 pub(super) fn regressor(c: &Call) -> Results {
     let forest = forest(c, "target", index(c.int("n_targets", 1)?)?)?;
-    let aggregate = match c.text("aggregate_function", "SUM")? {
-        "AVERAGE" => Aggregate::Average,
-        "SUM" => Aggregate::Sum,
-        "MIN" => Aggregate::Min,
-        "MAX" => Aggregate::Max,
-        other => return Err(invalid(format!("there is no function {other:?}"))),
-    };
+    let aggregate = c.text("aggregate_function", "SUM")?;
     let scores = scores(c, &forest, floats(c, "base_values")?, aggregate)?;
     one(post_transform(c.text("post_transform", "NONE")?, scores)?)
 }
@@ -320,7 +291,7 @@ pub(super) fn classifier(c: &Call) -> Results {
         forest.targets = 1;
         base = base.split_off(base.len().saturating_sub(1));
     }
-    let scores = scores(c, &forest, base, Aggregate::Sum)?;
+    let scores = scores(c, &forest, base, "SUM")?;
     let transform = c.text("post_transform", "NONE")?;
     match is_binary {
         true => {
@@ -357,8 +328,8 @@ impl Forest {
         Err(unsupported("trees with cycles, or deeper than 4096"))
     }
 
-    /// Returns the scores `[n, targets]` of rows `[n, features]`.
-    fn scores(&self, x: &Tensor, aggregate: Aggregate) -> Result<Tensor> {
+    /// Returns the scores `[n, targets]` of rows `[n, features]`, which `aggregate` joins over the trees.
+    fn scores(&self, x: &Tensor, aggregate: &str) -> Result<Tensor> {
         let [rows, _] = x.dims() else {
             return Err(invalid(format!(
                 "takes [n, features], not {} dims",
@@ -390,10 +361,11 @@ impl Forest {
             }
             at = thens.take(&at).where_cond(truth, otherwises.take(&at));
         }
-        let neutral = match aggregate {
-            Aggregate::Average | Aggregate::Sum => 0.0,
-            Aggregate::Min => f64::from(f32::MAX),
-            Aggregate::Max => f64::from(f32::MIN),
+        let (neutral, joined): (f64, fn(&Tensor) -> Tensor) = match aggregate {
+            "AVERAGE" | "SUM" => (0.0, |scores| scores.sum(1)),
+            "MIN" => (f64::from(f32::MAX), |scores| scores.amin(1)),
+            "MAX" => (f64::from(f32::MIN), |scores| scores.amax(1)),
+            other => return Err(invalid(format!("there is no function {other:?}"))),
         };
         let count = self
             .leaves
@@ -415,29 +387,19 @@ impl Forest {
             .to_dtype(x.dtype());
         let leaf = table(|n| n.leaf as i64).take(&at).reshape([-1]);
         let shape = vec![rows.clone(), Dim::Const(trees), Dim::Const(targets)];
-        let found = weights.index_select(0, leaf).reshape(shape);
+        let scores = joined(&weights.index_select(0, leaf).reshape(shape));
         Ok(match aggregate {
-            Aggregate::Average => found.sum(1) / trees as f64,
-            Aggregate::Sum => found.sum(1),
-            Aggregate::Min => found.amin(1),
-            Aggregate::Max => found.amax(1),
+            "AVERAGE" => scores / trees as f64,
+            _ => scores,
         })
     }
 
     /// The truth of the comparisons of nodes.
     fn truth(&self, value: &Tensor, split: &Tensor, at: &Tensor) -> Tensor {
-        let compared = |mode: Mode| match mode {
-            Mode::LessOrEqual => value.le(split),
-            Mode::Less => value.lt(split),
-            Mode::GreaterOrEqual => value.ge(split),
-            Mode::Greater => value.gt(split),
-            Mode::Equal => value.eq(split),
-            Mode::NotEqual => value.ne(split),
-        };
+        let compared = |mode: usize| MODES[mode].1(value, split);
         let inner = || self.nodes.iter().enumerate().filter(|(i, n)| n.then != *i);
-        let uses = |mode: Mode| inner().any(|(_, n)| n.mode == mode);
-        let mut used = MODES.iter().map(|(mode, _)| *mode).filter(|m| uses(*m));
-        let first = used.next().unwrap_or(Mode::LessOrEqual);
+        let mut used = (0..MODES.len()).filter(|mode| inner().any(|(_, n)| n.mode == *mode));
+        let first = used.next().unwrap_or_default();
         used.fold(compared(first), |truth, mode| {
             let is_it: Vec<bool> = self.nodes.iter().map(|n| n.mode == mode).collect();
             compared(mode).where_cond(Tensor::from(is_it).take(at), truth)
