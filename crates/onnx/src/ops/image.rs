@@ -20,7 +20,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 }
 
 fn grid_sample(c: &Call) -> Results {
-    let how = GridSample::new()
+    let options = GridSample::new()
         .mode(match c.text("mode", "linear")? {
             "bilinear" | "linear" => GridMode::Bilinear,
             "nearest" => GridMode::Nearest,
@@ -34,7 +34,7 @@ fn grid_sample(c: &Call) -> Results {
             other => return Err(invalid(format!("there is no padding_mode {other:?}"))),
         })
         .align_corners(c.flag("align_corners", false)?);
-    one(c.tensor(0)?.grid_sample_with(c.tensor(1)?, how))
+    one(c.tensor(0)?.grid_sample_with(c.tensor(1)?, options))
 }
 
 /// The places of an affine map of an image's grid, `[N, H, W, 2]`; of a volume's, `[N, D, H, W, 3]`.

@@ -13,11 +13,11 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "BatchNormalization" => batch_norm,
         "GroupNormalization" => group_norm,
         "InstanceNormalization" => |c| {
-            let how = RunningStats::new()
+            let options = RunningStats::new()
                 .weight(c.tensor(1)?)
                 .bias(c.tensor(2)?)
                 .eps(c.float("epsilon", 1e-5)?);
-            one(c.tensor(0)?.instance_norm_with(how))
+            one(c.tensor(0)?.instance_norm_with(options))
         },
         "LRN" => local_response,
         "LayerNormalization" => layer_norm,
@@ -111,11 +111,11 @@ fn group_norm(c: &Call) -> Results {
         true => t.repeat_interleave(channels / groups, 0),
         false => t,
     };
-    let how = Affine::new()
+    let options = Affine::new()
         .weight(each(scale))
         .bias(each(bias))
         .eps(c.float("epsilon", 1e-5)?);
-    one(x.group_norm_with(groups, how))
+    one(x.group_norm_with(groups, options))
 }
 
 fn layer_norm(c: &Call) -> Results {
@@ -129,8 +129,8 @@ fn layer_norm(c: &Call) -> Results {
         && fits(&scale)
         && bias.as_ref().is_none_or(fits)
     {
-        let how = Affine::new().weight(scale).bias(bias).eps(eps);
-        return one(x.layer_norm_with(sizes, how));
+        let options = Affine::new().weight(scale).bias(bias).eps(eps);
+        return one(x.layer_norm_with(sizes, options));
     }
     let precise = stashed(c, x.dtype())?;
     let (y, mean, spread) = normalised(&x, &scale, bias.as_ref(), from, eps, precise);
@@ -173,16 +173,16 @@ pub(super) fn root_mean_square(
 fn local_response(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let size = c.int("size", 0)?;
-    let how = LocalResponse::new(size)
+    let options = LocalResponse::new(size)
         .alpha(c.float("alpha", 1e-4)?)
         .beta(c.float("beta", 0.75)?)
         .k(c.float("bias", 1.0)?);
     // Of an even number of channels, PyTorch has the odd one before, ONNX behind.
     if size % 2 == 0 {
-        return one(x.flip(1).local_response_norm(how).flip(1));
+        return one(x.flip(1).local_response_norm(options).flip(1));
     }
     if numel(x.dims()).is(0) {
         return one(x);
     }
-    one(x.local_response_norm(how))
+    one(x.local_response_norm(options))
 }

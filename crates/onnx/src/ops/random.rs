@@ -16,8 +16,8 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "Multinomial" => |c| {
             let count = c.int("sample_size", 1)?;
             let chances = c.tensor(0)?.softmax(1);
-            let how = Multinomial::new(count).replacement(true);
-            let drawn = seeded(c, || chances.multinomial(how))?;
+            let options = Multinomial::new(count).replacement(true);
+            let drawn = seeded(c, || chances.multinomial(options))?;
             one(drawn.to_dtype(c.dtype("dtype", DType::I32)?))
         },
         "RandomNormal" => |c| normal(c, &shape(c)?, DType::F32),
