@@ -12,8 +12,10 @@ use std::collections::HashMap;
 /// The deepest tree.
 const MAX_DEPTH: usize = 4096;
 
+type Comparison = fn(&Tensor, &Tensor) -> Tensor;
+
 /// The comparisons of a node in the order of the standard, with their names.
-const MODES: [(&str, fn(&Tensor, &Tensor) -> Tensor); 6] = [
+const MODES: [(&str, Comparison); 6] = [
     ("BRANCH_LEQ", |x, split| x.le(split)),
     ("BRANCH_LT", |x, split| x.lt(split)),
     ("BRANCH_GTE", |x, split| x.ge(split)),
