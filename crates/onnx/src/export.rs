@@ -158,7 +158,7 @@ pub fn export<I, O>(
         }
 
         let graph = function.recorded().compact();
-        let mut writer = Writer::new(opset, &graph.symbols, &all);
+        let mut writer = Writer::new(opset, &graph.symbols, &all, write::op);
         let mut operands: Vec<Option<Value>> = vec![None; graph.inputs().len()];
         let facts = graph.inputs().into_iter().map(|id| graph.node(id).fact());
         let facts: Vec<_> = facts.cloned().collect();

@@ -4,7 +4,6 @@ use super::dtypes::written_in;
 use super::norm;
 use super::pointwise::cast;
 use super::refusals::later;
-use super::write;
 use crate::proto::{
     AttributeProto, Dimension, DimensionValue, GraphProto, NodeProto, TensorProto,
     TensorShapeProto, TensorType, TypeProto, TypeValue, ValueInfoProto,
@@ -83,14 +82,24 @@ pub(super) struct Writer<'a> {
     pub products: HashMap<Name, [Value; 2]>,
     pub seen: Seen,
     failures: Vec<String>,
+    write_op: WriteOp,
 }
 
 /// The values of an op's outputs.
 pub(super) type Values = SmallVec<[Value; 1]>;
 
+/// The function that writes an op, whose facts are inferred. A pointer, since its module imports this one.
+pub(super) type WriteOp =
+    fn(&mut Writer, &Op, &[Value], &kiln_ir::Facts) -> Result<Values, OpError>;
+
 impl<'a> Writer<'a> {
     /// An empty graph that has these symbols, and in which these names are taken.
-    pub fn new(opset: i64, symbols: &'a [SymbolInfo], taken: &[&String]) -> Writer<'a> {
+    pub fn new(
+        opset: i64,
+        symbols: &'a [SymbolInfo],
+        taken: &[&String],
+        write_op: WriteOp,
+    ) -> Writer<'a> {
         Writer {
             opset,
             nodes: Vec::new(),
@@ -108,6 +117,7 @@ impl<'a> Writer<'a> {
             products: HashMap::new(),
             seen: Seen::default(),
             failures: Vec::new(),
+            write_op,
         }
     }
 
@@ -471,7 +481,7 @@ impl Builder for Writer<'_> {
     fn emit(&mut self, op: Op, inputs: &[Value]) -> Result<SmallVec<[Value; 1]>, OpError> {
         let facts: SmallVec<[&Fact; 4]> = inputs.iter().map(|v| &v.fact).collect();
         let facts = op.infer(&facts)?;
-        write::op(self, &op, inputs, &facts)
+        (self.write_op)(self, &op, inputs, &facts)
     }
 
     fn fact(&self, value: &Value) -> Fact {
