@@ -3,8 +3,6 @@
 use crate::Failed;
 use cudarc::driver::{result, sys};
 use kiln_gpu_emulator::{Argument, Vector};
-use kiln_ir::fuzz::Rng;
-use kiln_tensor::DType;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
@@ -30,18 +28,8 @@ impl Array {
 }
 
 impl Array {
-    pub(crate) fn address(&self) -> u64 {
+    fn address(&self) -> u64 {
         self.0
-    }
-
-    /// Memory of random numbers of a float dtype from -1 to 1.
-    pub(crate) fn random(bytes: usize, dtype: DType) -> Result<Array, Failed> {
-        let array = Array::new(bytes)?;
-        let shape = [(bytes / dtype.size()) as i64];
-        let numbers = crate::bench::random(dtype, &shape, &mut Rng::new(1))?;
-        // SAFETY: the array holds so many bytes.
-        unsafe { result::memcpy_htod_sync(array.0, numbers.bytes()?) }?;
-        Ok(array)
     }
 }
 

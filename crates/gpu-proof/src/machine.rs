@@ -1,10 +1,11 @@
 //! The machine: clocks, and the ceilings that everything else is measured by.
 
-use crate::bench::{Cublas, PEAK_SIZE, median, spread};
+use crate::bench::{PEAK_SIZE, has_cublas, median, peak_rates, spread};
 use crate::driver::Driver;
 use crate::process::ends_with_us;
 use crate::report::Figure;
 use crate::{Failed, Report, Settings};
+use kiln_runtime::cuda;
 use kiln_tensor::{DType, Tensor};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -68,14 +69,15 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
         "GB/s",
         &rates,
     ));
-    if let Some(cublas) = Cublas::open(settings, report) {
+    if has_cublas(settings, report) {
+        let gpu = cuda::Device::get(0)?;
         let types = [
             (DType::BF16, "bf16"),
             (DType::F16, "f16"),
             (DType::F32, "f32"),
         ];
         for (dtype, name) in types {
-            let rates: Vec<f64> = cublas.rates(dtype)?.iter().map(|r| r / 1e12).collect();
+            let rates: Vec<f64> = peak_rates(&gpu, dtype)?.iter().map(|r| r / 1e12).collect();
             let name = format!("cuBLASLt, {PEAK_SIZE}x{PEAK_SIZE}x{PEAK_SIZE} {name}");
             report.figure(ceiling(&name, "TFLOP/s", &rates));
         }

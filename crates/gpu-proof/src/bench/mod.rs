@@ -9,7 +9,8 @@ mod rows;
 mod torch;
 
 pub(crate) use attention::run as attention;
-pub(crate) use cublas::{Cublas, PEAK_SIZE};
+use cublas::Yardstick;
+pub(crate) use cublas::{PEAK_SIZE, has_cublas, peak_rates};
 pub(crate) use models::run as models;
 pub(crate) use products::{convolutions, run as products};
 use roofline::{Peaks, roofline};
@@ -238,14 +239,14 @@ fn table(
     }
     let driver = Driver::open()?;
     let copy = driver.copier(if emulated { 1 << 10 } else { COLD / 4 })?;
-    let cublas = Cublas::open(settings, report);
+    let has_cublas = has_cublas(settings, report);
     let mut bench = Bench {
         emulated,
         gpu: &gpu,
-        cublas: cublas.as_ref(),
+        has_cublas,
         copy: &copy,
         torch,
-        peaks: Peaks::new(&gpu, &driver, cublas.as_ref())?,
+        peaks: Peaks::new(&gpu, &driver, has_cublas)?,
         report,
     };
     for case in cases {
@@ -273,7 +274,7 @@ struct Bench<'a> {
     /// Everything runs once then, and its times mean nothing.
     emulated: bool,
     gpu: &'a Arc<cuda::Device>,
-    cublas: Option<&'a Cublas>,
+    has_cublas: bool,
     /// Copies [`COLD`] / 4 bytes so many times.
     copy: &'a dyn Fn(usize) -> std::result::Result<(), Failed>,
     /// PyTorch's seconds by the names of cases.
@@ -323,7 +324,8 @@ impl Bench<'_> {
         let mut all = vec![timed(default, &runs, None)?];
         all.extend(self.candidates(case, &graph, &tuned, &runs));
         all.push(timed(Arc::new(tuned.executable), &runs, None)?);
-        self.rounds(case, all)
+        let yardstick = self.yardstick(case, &runs);
+        self.rounds(case, all, yardstick)
     }
 
     /// The tuned program with each candidate that the tuner found right.
@@ -364,24 +366,37 @@ impl Bench<'_> {
         all
     }
 
-    /// Times programs, of which the first is the default and the last the tuned one.
-    fn rounds(&mut self, case: &Case, mut all: Vec<Timed>) -> std::result::Result<Figure, Failed> {
-        let dtype = case.operands[0].0;
-        let product = self.cublas.zip(case.product);
-        let product = product.and_then(|(cublas, sizes)| match cublas.product(dtype, sizes) {
-            Ok(product) => Some(product),
+    /// The product that a case is, by cuBLASLt.
+    fn yardstick(&mut self, case: &Case, runs: &[Vec<Buffer>]) -> Option<Yardstick> {
+        let sizes = case.product.filter(|_| self.has_cublas)?;
+        match Yardstick::new(self.gpu, case.operands[0].0, sizes, runs) {
+            Ok(yardstick) => {
+                let name = format!("{} by cuBLASLt", case.name);
+                self.report.check(&name, Ok(()));
+                Some(yardstick)
+            }
             Err(e) => {
                 self.report.note(format!("{}: cuBLASLt: {e}", case.name));
                 None
             }
-        });
-        let (mut products, mut copies) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Times programs, of which the first is the default and the last the tuned one.
+    fn rounds(
+        &mut self,
+        case: &Case,
+        mut all: Vec<Timed>,
+        mut yardstick: Option<Yardstick>,
+    ) -> std::result::Result<Figure, Failed> {
+        let dtype = case.operands[0].0;
+        let mut copies = Vec::new();
         for round in 0..if self.emulated { 1 } else { ROUNDS } {
             for timed in &mut all {
                 timed.seconds.push(timed.replays.time(round)?.as_secs_f64());
             }
-            if let Some(product) = &product {
-                products.push(product.seconds(GRAPH)?);
+            if let Some(yardstick) = &mut yardstick {
+                yardstick.time(round)?;
             }
             let start = Instant::now();
             (self.copy)(8)?;
@@ -396,7 +411,7 @@ impl Bench<'_> {
         let number = |seconds: &[f64]| case.rate(median(seconds));
         let beside = [
             ("tuned", all.last().map(|t| number(&t.seconds))),
-            ("cuBLASLt", product.map(|_| number(&products))),
+            ("cuBLASLt", yardstick.map(|y| number(y.best()))),
             ("PyTorch", self.torch.get(&case.name).map(|t| case.rate(*t))),
             ("a copy", (case.flops == 0.0).then_some(bandwidth / 1e9)),
         ];

@@ -2,12 +2,13 @@
 //! the machine can (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
 //! architectures", CACM 52(4), 2009).
 
-use super::{Cublas, median};
+use super::{median, peak_rates};
 use crate::driver::Driver;
 use crate::{Failed, Report};
 use kiln_runtime::cuda;
 use kiln_tensor::DType;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Returns `max(bytes / bandwidth, flops / peak)` in seconds: `bandwidth` is that of a copy, whose bytes are read and
 /// written, and `peak` the operations a second of the dtype's own arithmetic. None where there are operations and no
@@ -23,8 +24,8 @@ pub(super) fn roofline(bytes: f64, bandwidth: f64, flops: f64, peak: Option<f64>
 /// Operations a second of products by the dtype of their operands: those of cuBLASLt's large products, or the nominal
 /// ones without it. Products of f32 are those of multiply-adds in f32, which the tuner's products of TF32 may beat.
 pub(super) struct Peaks<'a> {
-    cublas: Option<&'a Cublas>,
-    capability: (u32, u32),
+    gpu: &'a Arc<cuda::Device>,
+    has_cublas: bool,
     /// Cycles a second of all multiprocessors together.
     cycles: f64,
     known: HashMap<DType, Option<f64>>,
@@ -32,13 +33,13 @@ pub(super) struct Peaks<'a> {
 
 impl<'a> Peaks<'a> {
     pub fn new(
-        gpu: &cuda::Device,
+        gpu: &'a Arc<cuda::Device>,
         driver: &Driver,
-        cublas: Option<&'a Cublas>,
+        has_cublas: bool,
     ) -> Result<Peaks<'a>, Failed> {
         Ok(Peaks {
-            cublas,
-            capability: gpu.capability(),
+            gpu,
+            has_cublas,
             cycles: f64::from(driver.multiprocessors()?) * driver.clock()?,
             known: HashMap::new(),
         })
@@ -49,11 +50,11 @@ impl<'a> Peaks<'a> {
         if let Some(known) = self.known.get(&dtype) {
             return *known;
         }
-        let measured = self.cublas.map(|cublas| cublas.rates(dtype));
+        let measured = self.has_cublas.then(|| peak_rates(self.gpu, dtype));
         let (peak, source) = match measured {
             Some(Ok(rates)) => (Some(median(&rates)), "cuBLASLt's large products"),
             _ => (
-                nominal(self.capability, self.cycles, dtype),
+                nominal(self.gpu.capability(), self.cycles, dtype),
                 "multiprocessors and their clock",
             ),
         };
