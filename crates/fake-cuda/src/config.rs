@@ -54,6 +54,7 @@ impl Config {
                 global_races: number("KILN_FAKE_CUDA_CHECKS", 1) != 0,
                 seed: number("KILN_FAKE_CUDA_SEED", 0),
                 instruction_limit: number("KILN_FAKE_CUDA_LIMIT", defaults.instruction_limit),
+                traffic: false,
             },
             fault_file: std::env::var_os("KILN_FAKE_CUDA_FAULT_FILE").map(PathBuf::from),
             print_statistics: number("KILN_FAKE_CUDA_STATISTICS", 0) != 0,

@@ -1,6 +1,6 @@
 //! Launches: running blocks on threads of the host.
 
-use crate::exec::{Footprint, ThreadBlock, Trail, index_in};
+use crate::exec::{Footprint, ThreadBlock, Traffic, Trail, index_in};
 use crate::fault::{Fault, FaultKind, Raised};
 use crate::lanes::LANES;
 use crate::memory::Memory;
@@ -22,6 +22,8 @@ pub struct Options {
     pub seed: u64,
     /// A block that executes more warp instructions than this is taken for endless.
     pub instruction_limit: u64,
+    /// True if traffic is counted.
+    pub traffic: bool,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             global_races: true,
             seed: 0,
             instruction_limit: 1 << 31,
+            traffic: false,
         }
     }
 }
@@ -44,6 +47,8 @@ pub struct Statistics {
     pub blocks: u64,
     /// Instructions of warps.
     pub instructions: u64,
+    /// The traffic, if it is counted.
+    pub traffic: Traffic,
 }
 
 /// A kernel with a grid and parameters.
@@ -115,7 +120,7 @@ impl Launch<'_> {
             let mut result = result
                 .lock()
                 .expect("no worker panics while it holds the lock");
-            result.0.add(&block.statistics);
+            result.0.add(&block.statistics());
             result.1 = result.1.take().or(fault);
         };
         let threads = if self.kernel.has_global_atomics {
@@ -201,8 +206,10 @@ impl Launch<'_> {
 pub const MAX_SHARED: u64 = 227 * 1024;
 
 impl Statistics {
-    fn add(&mut self, other: &Statistics) {
+    /// Adds the counts of other blocks.
+    pub fn add(&mut self, other: &Statistics) {
         self.blocks += other.blocks;
         self.instructions += other.instructions;
+        self.traffic.add(&other.traffic);
     }
 }

@@ -1,6 +1,7 @@
 //! Loads and stores.
 
 use super::core::Core;
+use super::traffic::sectors;
 use super::warp::Warp;
 use super::{AccessKind, lanes_of};
 use crate::code::{Access, Address};
@@ -203,6 +204,14 @@ impl Core<'_> {
         if space == Space::Generic && lanes_of(mask).all(|l| Self::narrow(at[l]).0 == Space::Global)
         {
             space = Space::Global;
+        }
+        if let Some(traffic) = &mut self.traffic {
+            match space {
+                Space::Shared => traffic.shared(at, mask, len),
+                Space::Global if STORE => traffic.store_sectors += sectors(at, mask, len),
+                Space::Global => traffic.load_sectors += sectors(at, mask, len),
+                _ => {}
+            }
         }
         if let Some(span) = Span::of(at, mask, len) {
             let together = match space {

@@ -5,6 +5,7 @@ use super::cluster::ClusterBarrier;
 use super::core::Core;
 use super::footprint::{Footprint, Touched};
 use super::index_in;
+use super::traffic::Traffic;
 use super::warp::{GroupState, Warp};
 use crate::code::{Constant, Special};
 use crate::fault::{Fault, FaultKind, Outcome, Raised};
@@ -40,7 +41,7 @@ pub(crate) struct ThreadBlock<'a> {
     random: Random,
     /// The accesses of other blocks, if the launch has several blocks and checks them.
     others: Option<(&'a Footprint, &'a View)>,
-    pub statistics: Statistics,
+    pub(super) statistics: Statistics,
     /// The current instruction and warp, for faults.
     pub(super) pc: u32,
     pub(super) warp: usize,
@@ -86,6 +87,7 @@ impl<'a> ThreadBlock<'a> {
         let check = launch.options.shared_races;
         let sizes = (blocks, block_warps);
         let mut core = Core::new(kernel, parameters, view, shared_len, sizes, check);
+        core.traffic = launch.options.traffic.then(Traffic::default);
         if others.is_some() {
             core.touched.resize_with(blocks, Touched::default);
         }
@@ -114,6 +116,14 @@ impl<'a> ThreadBlock<'a> {
             );
         }
         block
+    }
+
+    /// The counts of all blocks so far.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            traffic: self.core.traffic.unwrap_or_default(),
+            ..self.statistics
+        }
     }
 
     /// Runs the blocks from `index` on to their end.

@@ -164,6 +164,9 @@ impl Core<'_> {
                     let why = "a bulk copy whose addresses and size are not multiples of 16";
                     return Err(Raised::new(FaultKind::Misaligned, why));
                 }
+                if let Some(traffic) = &mut self.traffic {
+                    traffic.bulk_bytes += len as u64;
+                }
                 let start = self.shared_bounds(to, len, "bulk copy")?;
                 let source = self.global_access(from, len, "bulk copy", AccessKind::Read)?;
                 self.bulk_begins(warp.id, start, len, barrier)?;
@@ -183,6 +186,9 @@ impl Core<'_> {
                 let map = addresses(registers, *map)[l];
                 let barrier = Self::to_shared(addresses(registers, *barrier)[l]);
                 let map = self.tensor_map(map, corner.len())?;
+                if let Some(traffic) = &mut self.traffic {
+                    traffic.bulk_bytes += map.bytes() as u64;
+                }
                 let Some(blocks) = blocks else {
                     return self.tensor_load(warp.id, &map, &corner, [to, barrier]);
                 };

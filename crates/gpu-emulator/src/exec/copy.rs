@@ -2,6 +2,7 @@
 
 use super::access::addresses;
 use super::core::Core;
+use super::traffic::sectors;
 use super::warp::Warp;
 use super::{AccessKind, lanes_of};
 use crate::code::AsyncCopy;
@@ -48,6 +49,17 @@ impl Core<'_> {
         let to = addresses(&warp.registers, copy.to);
         let from = addresses(&warp.registers, copy.from);
         let size = copy.size as usize;
+        if let Some(traffic) = &mut self.traffic {
+            let reads = |l: &usize| {
+                copy.read
+                    .is_none_or(|slot| warp.registers.word(slot)[*l] > 0)
+            };
+            let read = lanes_of(mask)
+                .filter(reads)
+                .fold(0, |read, l| read | 1 << l);
+            traffic.shared(&to, mask, size);
+            traffic.copy_sectors += sectors(&from, read, size);
+        }
         for l in lanes_of(mask) {
             let read = match copy.read {
                 Some(slot) => (warp.registers.word(slot)[l] as usize).min(size),

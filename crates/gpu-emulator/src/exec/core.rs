@@ -2,6 +2,7 @@
 
 use super::footprint::Touched;
 use super::races::Races;
+use super::traffic::Traffic;
 use super::{AccessKind, BLOCK_SHIFT, LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
@@ -36,6 +37,8 @@ pub(crate) struct Core<'a> {
     pub product_registers: Vec<Slot>,
     /// Each block's accesses to global memory, if blocks are checked against each other.
     pub touched: Vec<Touched>,
+    /// Counts of accesses, if they are wanted.
+    pub traffic: Option<Traffic>,
 }
 
 /// The registers that the products of a kernel read and write.
@@ -76,6 +79,7 @@ impl<'a> Core<'a> {
             unfenced: Vec::new(),
             product_registers: product_registers(kernel),
             touched: Vec::new(),
+            traffic: None,
         }
     }
 

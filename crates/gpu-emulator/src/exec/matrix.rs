@@ -44,6 +44,10 @@ impl Core<'_> {
         kind: AccessKind,
     ) -> Outcome<Vec<*mut u16>> {
         let at = addresses(&warp.registers, access.address);
+        if let Some(traffic) = &mut self.traffic {
+            let lanes = 8 * access.registers.len();
+            traffic.shared(&at, u32::MAX >> (LANES - lanes), 16);
+        }
         let mut row = |l: usize| {
             let at = Self::to_shared(at[l]);
             Self::aligned(at, 16, "a row of a matrix")?;

@@ -15,6 +15,7 @@ mod matrix;
 mod mbarrier;
 mod races;
 mod step;
+mod traffic;
 mod warp;
 mod warpgroup;
 
@@ -23,6 +24,7 @@ pub(crate) use block::{Random, ThreadBlock};
 pub use bulk::TensorMap;
 pub(crate) use footprint::Footprint;
 pub use footprint::Trail;
+pub use traffic::Traffic;
 
 /// The kind of an access to memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
