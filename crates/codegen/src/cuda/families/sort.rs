@@ -83,10 +83,15 @@ impl Sort<'_> {
         (steps, vec![self.scratch(); scratch])
     }
 
-    /// True if a record is two words, because one does not hold a key and an index.
+    /// True if a record is two words, because one may not hold a key and an index.
     fn is_wide(&self) -> bool {
         let is_long = |n: i64| n > i64::from(u32::MAX);
-        self.dtype.size() == 8 || self.len.as_const().is_some_and(is_long)
+        match self.dtype.size() {
+            8 => true,
+            4 => self.len.as_const().is_none_or(is_long),
+            // Memory has no lane that 48 bits do not number.
+            _ => false,
+        }
     }
 
     /// Returns the dtype and shape of records in memory.
@@ -112,10 +117,14 @@ impl Sort<'_> {
             "typedef {} Index;\nconstexpr int WIDTH = {width};\n",
             index.name()
         );
-        text += match self.is_wide() {
-            true => include_str!("sort_wide.cu"),
-            false => include_str!("sort_narrow.cu"),
-        };
+        match self.is_wide() {
+            true => text += include_str!("sort_wide.cu"),
+            false => {
+                let index_bits = 64 - 8 * s.dtype.size();
+                text += &format!("constexpr int INDEX_BITS = {index_bits};\n");
+                text += include_str!("sort_narrow.cu");
+            }
+        }
         text += include_str!("sort.cu");
         source.scope(&text);
         for (name, d) in [("lanes", &s.lanes), ("len", &s.len), ("kept", &s.kept)] {

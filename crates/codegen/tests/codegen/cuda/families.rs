@@ -465,15 +465,31 @@ fn sorts() {
 
 #[test]
 fn records_of_lanes_that_32_bits_do_not_number_are_wide() {
-    for (len, is_wide) in [(u32::MAX.into(), false), (1i64 << 32, true)] {
-        let graph = parsed(&format!(
-            "%0: f32[{len}] = input(index: 0, role: Data)
-             %1: i64[{len}] = arg_sort(axis: 0, descending: false, first: None) %0
-             return %1"
-        ));
+    for (dtype, len, is_wide) in [
+        (DType::F32, Some(u32::MAX.into()), false),
+        (DType::F32, Some(1i64 << 32), true),
+        (DType::F32, None, true),
+        (DType::BF16, Some(1 << 32), false),
+        (DType::BF16, None, false),
+        (DType::I64, Some(40), true),
+    ] {
+        let mut graph = Graph::default();
+        let (name, min) = ("size".into(), 2);
+        graph.symbols.push(SymbolInfo { name, min });
+        let dim = len.map_or(Dim::symbol(Sym(0)), Dim::from);
+        let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+        let x = b.input(Fact::new(dtype, [dim]), Role::Data);
+        let (axis, descending, first) = (0, false, None);
+        let sort = ops::ArgSort {
+            axis,
+            descending,
+            first,
+        };
+        let order = b.op(sort, &[x]).unwrap();
+        graph.add_output(order);
         let text = sources(&lowered(&graph, true).unwrap().sequence());
         let wide = "struct Record { unsigned long long key, index; };";
-        assert_eq!(text.contains(wide), is_wide, "{len}");
+        assert_eq!(text.contains(wide), is_wide, "{dtype} {len:?}");
     }
 }
 
@@ -483,10 +499,14 @@ fn scans_and_sorts_of_symbolic_sizes() {
         return;
     }
     let mut rng = Rng::new(5);
-    for (lanes, len) in [(3, 40), (2, 3000)] {
+    for (dtype, lanes, len) in [
+        (DType::F64, 3, 40),
+        (DType::F32, 2, 3000),
+        (DType::F16, 2, 3000),
+    ] {
         let mut case = Case::default();
         let shape = vec![case.symbol(), case.symbol()];
-        let x = values(DType::F64, &[lanes, len], &mut rng);
+        let x = values(dtype, &[lanes, len], &mut rng);
         let x = case.shaped(x, shape);
         let (axis, descending, first) = (1, true, None);
         let order = case.op(
@@ -506,7 +526,7 @@ fn scans_and_sorts_of_symbolic_sizes() {
             },
             &[x],
         );
-        case.check(&[order, highest], &format!("{lanes} {len}"));
+        case.check(&[order, highest], &format!("{dtype} {lanes} {len}"));
     }
 }
 
