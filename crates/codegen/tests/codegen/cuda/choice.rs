@@ -67,27 +67,31 @@ fn best(gpu: &Gpu, work: &ContractionSizes) -> (f64, schedule::Gpu) {
     best.expect("a tile is legal")
 }
 
-/// Returns the schedule that is chosen without tuning, and its cycles.
-fn chosen(gpu: Gpu, graph: &Graph) -> (schedule::Gpu, f64) {
-    let program = lowered_for(gpu, graph, true).unwrap();
-    let candidate = program.tasks.last().unwrap().candidate();
-    let Schedule::Gpu(schedule) = candidate.schedule else {
-        panic!("{}", candidate.name())
-    };
-    (schedule, candidate.predicted.expect("all sizes are known"))
+/// A product for a GPU, of a random dtype and random sizes.
+pub struct Drawn {
+    pub capability: u32,
+    pub gpu: Gpu,
+    pub dtype: DType,
+    pub sizes: [i64; 3],
+    pub graph: Graph,
 }
 
-#[test]
-fn no_tile_of_products_is_better_than_the_chosen_one() {
-    let seeds = std::env::var("KILN_SEEDS").ok();
-    let seeds = seeds.and_then(|n| n.parse().ok()).unwrap_or(500);
-    for seed in 0..seeds {
+impl Drawn {
+    /// Returns the products of all seeds.
+    pub fn all() -> impl Iterator<Item = Drawn> {
+        let seeds = std::env::var("KILN_SEEDS").ok();
+        let seeds = seeds.and_then(|n| n.parse().ok()).unwrap_or(500);
+        (0..seeds).map(Drawn::of)
+    }
+
+    fn of(seed: u64) -> Drawn {
         let mut rng = Rng::new(7_000_000 + seed);
-        let (_, gpu) = rng.one(device::architectures());
+        let (capability, gpu) = rng.one(device::architectures());
         let dtype = rng.one([DType::BF16, DType::F16, DType::I8]);
         // From few to many, and often with long sums, as gradients of weights have.
         let mut size = |least: u32, most: u32| 16 << rng.range(least.into(), most.into());
-        let [m, n, k]: [i64; 3] = [size(0, 9), size(0, 9), size(2, 13)];
+        let sizes: [i64; 3] = [size(0, 9), size(0, 9), size(2, 13)];
+        let [m, n, k] = sizes;
         let inputs = format!(
             "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
              %1: {dtype}[{n}, {k}] = input(index: 1, role: Data)"
@@ -108,17 +112,44 @@ fn no_tile_of_products_is_better_than_the_chosen_one() {
                  return %3"
             ),
         });
-        let (schedule, cycles) = chosen(gpu, &graph);
+        Drawn {
+            capability,
+            gpu,
+            dtype,
+            sizes,
+            graph,
+        }
+    }
+}
+
+/// Returns the schedule that is chosen without tuning, and its cycles.
+pub fn chosen(gpu: Gpu, graph: &Graph) -> (schedule::Gpu, f64) {
+    let program = lowered_for(gpu, graph, true).unwrap();
+    let candidate = program.tasks.last().unwrap().candidate();
+    let Schedule::Gpu(schedule) = candidate.schedule else {
+        panic!("{}", candidate.name())
+    };
+    (schedule, candidate.predicted.expect("all sizes are known"))
+}
+
+#[test]
+fn no_tile_of_products_is_better_than_the_chosen_one() {
+    for drawn in Drawn::all() {
+        let Drawn {
+            gpu, dtype, sizes, ..
+        } = drawn;
+        let [m, n, k] = sizes;
+        let (schedule, cycles) = chosen(gpu, &drawn.graph);
         let work = ContractionSizes {
             dtype,
             batches: 1,
-            sizes: [m, n, k],
+            sizes,
             finding: [0.7; 2],
         };
         let (least, other) = best(&gpu, &work);
         assert!(
             cycles <= least * 1.001,
-            "seed {seed}: {dtype} {m}x{n}x{k}: {schedule} in {cycles}, {other} in {least}"
+            "{dtype} {m}x{n}x{k}: {schedule} in {cycles}, {other} in {least}"
         );
     }
 }

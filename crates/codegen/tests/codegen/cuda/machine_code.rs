@@ -2,13 +2,15 @@
 //! (`pip install nvidia-cuda-nvdisasm`).
 
 use super::candidates::{every, lowered_for};
+use super::choice::{Drawn, chosen};
 use super::{lowered, parsed};
 use crate::device;
 use kiln_base::Gpu;
 use kiln_codegen::Sequence;
+use kiln_plan::schedule::{self, Multiply};
 use kiln_runtime::cuda::Code;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -137,6 +139,42 @@ fn issue_slots_of_large_products() {
                 }
             }
         }
+    }
+}
+
+/// Bars for the schedules that the model chooses for products of many sizes. Small parts multiply few rows or columns,
+/// so that memory bounds them.
+#[test]
+fn issue_slots_of_chosen_schedules() {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+        return;
+    };
+    let mut found = BTreeMap::new();
+    for drawn in Drawn::all() {
+        let (schedule, _) = chosen(drawn.gpu, &drawn.graph);
+        let one = schedule::Gpu {
+            raster: 1,
+            parts: 1,
+            ..schedule
+        };
+        let name = format!("sm_{} {}", drawn.capability, drawn.dtype.is_byte());
+        found.entry(format!("{name} {one}")).or_insert(drawn);
+    }
+    assert!(found.len() > 30, "{}", found.len());
+    for drawn in found.into_values() {
+        let (schedule, _) = chosen(drawn.gpu, &drawn.graph);
+        let sequence = lowered_for(drawn.gpu, &drawn.graph).sequence();
+        let what = format!("sm_{} {} {schedule}", drawn.capability, drawn.dtype);
+        let Loop { slots, products } = compiled_loop(&tool, &sequence, drawn.capability, &what);
+        let most = match (schedule.multiply, schedule.warp, schedule.stages) {
+            // Sums of few terms.
+            (Multiply::Wgmma, _, 2) => 26,
+            (Multiply::Wgmma, ..) => 25,
+            (_, [64, 32 | 64] | [32, 64], _) => 5,
+            (_, [32, 32], _) => 6,
+            _ => 13,
+        };
+        assert!(most * products >= slots, "{what}: {slots} for {products}");
     }
 }
 
