@@ -8,7 +8,7 @@ use kiln_plan::Kernel;
 use kiln_plan::cuda::{CudaKernel, ErrorRecord, PRELUDE, TensorMap};
 use kiln_runtime::cuda::{Code, Nvrtc};
 use std::collections::HashSet;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once};
 
 /// Returns the compiler; `None`, with a line that says so, if there is none.
 pub fn nvrtc() -> Option<&'static Nvrtc> {
@@ -50,6 +50,10 @@ pub fn unit(sequence: &Sequence) -> String {
 pub struct Compiled {
     program: emulator::Program,
     memory: Arc<emulator::Memory>,
+    /// True if traffic is counted.
+    pub counts_traffic: bool,
+    /// The counts of all launches so far.
+    pub statistics: Mutex<emulator::Statistics>,
 }
 
 /// Compiles the kernels of launches together.
@@ -63,7 +67,12 @@ pub fn compile(sequence: &Sequence) -> Compiled {
     let memory = Arc::new(emulator::Memory::new(true));
     let loaded = emulator::Program::load(ptx.trim_end_matches('\0'), &memory);
     let program = loaded.unwrap_or_else(|e| panic!("{e}\n{}", &text[PRELUDE.len()..]));
-    Compiled { program, memory }
+    Compiled {
+        program,
+        memory,
+        counts_traffic: false,
+        statistics: Mutex::default(),
+    }
 }
 
 impl Compiled {
@@ -159,11 +168,14 @@ impl Compiled {
             block: kernel.block,
             dynamic_shared: kernel.shared,
             parameters: &parameters,
-            options: emulator::Options::default(),
+            options: emulator::Options {
+                traffic: self.counts_traffic,
+                ..emulator::Options::default()
+            },
         };
-        if let Err(fault) = launch.run(&self.memory) {
-            panic!("{fault}\n{}", kernel.source());
-        }
+        let ran = launch.run(&self.memory);
+        let statistics = ran.unwrap_or_else(|fault| panic!("{fault}\n{}", kernel.source()));
+        self.statistics.lock().unwrap().add(&statistics);
     }
 }
 

@@ -3,7 +3,7 @@
 //! the scores again.
 
 use super::call::{Call, Store, elements, fits_i32, line_of_blocks, lines};
-use super::gemm_tile::{depth, tile_constants, tile_text};
+use super::gemm_tile::{depth, out_column, tile_constants, tile_text};
 use super::operand::{Operand, is_multiple_of_8};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
@@ -159,6 +159,7 @@ impl Tile {
         let mut text = elements(scores.dtype, index);
         text += &tile_constants(&schedule, [scores.dtype; 2], operands);
         text += include_str!("gemm_operands.cu");
+        text += &out_column(schedule.multiply, false);
         text += tile_text(schedule.multiply);
         text + &scores_text(scores)
     }

@@ -3,7 +3,7 @@
 //! order.
 
 use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
-use super::gemm_tile::{tile_constants, tile_text};
+use super::gemm_tile::{out_column, tile_constants, tile_text};
 use super::operand::{Operand, finding, operand, result, run};
 use super::prologue;
 use super::warpgroup::Boxed;
@@ -264,13 +264,20 @@ impl Gemm<'_> {
         if self.operands.iter().any(|(_, prologue)| prologue.is_some()) {
             text += prologue::CLASS;
         }
+        text += &out_column(shape.schedule.multiply, true);
+        text += tile_text(shape.schedule.multiply);
+        text += include_str!("gemm_out.cu");
         if self.sums_inside() {
             let loaded = CudaCpp::loaded("x", self.dtype);
-            text +=
-                &format!("__device__ __forceinline__ Acc load(Elem x) {{ return {loaded}; }}\n");
+            let bounded = self.contraction.operands.each_ref();
+            let [a, b] = bounded.map(|x| !x.bounds.is_empty());
+            text += &format!(
+                "constexpr bool A_BOUNDED = {a}, B_BOUNDED = {b};\n\
+                 __device__ __forceinline__ Acc load(Elem x) {{ return {loaded}; }}\n"
+            );
             text += include_str!("gemm_inside.cu");
         }
-        text + tile_text(shape.schedule.multiply)
+        text
     }
 
     fn types(&self, shape: &Shape) -> String {
@@ -347,12 +354,16 @@ const Index batch = product % batches, split = product / batches;"
 {}
 if (split >= {}) return;
 {}{}{}
-multiply(shared, a, b, i0, j0, first, end);",
+multiply(shared, a, b, i0, j0, first, end);{}",
             self.place(shape, "blockIdx.x"),
             shape.schedule.parts,
             operands[0].text,
             operands[1].text,
-            self.terms(shape)
+            self.terms(shape),
+            match self.sums_inside() {
+                true => "\nsum_inside(shared, a, b, i0, j0, first, end);",
+                false => "",
+            }
         );
         lines(source, &text);
     }
@@ -361,8 +372,8 @@ multiply(shared, a, b, i0, j0, first, end);",
     /// after it.
     fn each_element(&self, source: &mut Source, width: u32) {
         let raw = match width {
-            1 => "Acc raw = shared.out[e / BN][e % BN];".into(),
-            _ => format!("const auto raw = kiln_load<{width}>(&shared.out[e / BN][e % BN]);"),
+            1 => "Acc raw = shared.out[e / BN][out_column(e % BN)];".into(),
+            _ => format!("const auto raw = tile_vector<{width}>(shared, e / BN, e % BN);"),
         };
         let text = format!(
             "\
@@ -371,12 +382,8 @@ for (int e = threadIdx.x * {width}; e < BM * BN; e += THREADS * {width}) {{
 const Index i = i0 + e / BN, j = j0 + e % BN;
 if (i >= m || j >= n) continue;
 {}
-{raw}{}",
-            result(source, &self.contraction),
-            match self.sums_inside() {
-                true => "\nif (raw != raw) raw = sum_inside(a, b, i, j, first, end);",
-                false => "",
-            }
+{raw}",
+            result(source, &self.contraction)
         );
         lines(source, &text);
     }
@@ -405,10 +412,7 @@ if (i >= m || j >= n) continue;
         } else {
             &parts
         };
-        match run(&self.contraction) {
-            Some(run) if !self.sums_inside() => store.width(&run),
-            _ => 1,
-        }
+        run(&self.contraction).map_or(1, |run| store.width(&run))
     }
 
     /// Emits the kernel that adds the parts of sums and stores the result.
@@ -466,5 +470,5 @@ for (int line = threadIdx.x / {lanes}; line < BM && i0 + line < m; line += {rows
 const Index row = batch * m + i0 + line;"
     );
     lines(source, &text);
-    rows::emit_epilogue(kernel, &shape, "shared.out[line][i]", source);
+    rows::emit_epilogue(kernel, &shape, "shared.out[line][out_column(i)]", source);
 }

@@ -1,12 +1,67 @@
-// The sum of a row and a column over the terms of which both operands have an element. In a tile's sum, those
-// beyond the edges of one count with a zero, of which an infinite factor makes NaN.
-template <class A, class B>
-__device__ __forceinline__ Acc sum_inside(const A& a, const B& b, Index i, Index j, Index first, Index end) {
-    const auto row = a.line(i);
-    const auto column = b.line(j);
-    Acc sum = 0;
+// Sums elements of a tile that are NaN again, over the terms of which both operands have an element. In a tile's sum,
+// those beyond the edges of one count with a zero, of which an infinite factor makes NaN.
+
+// True if one of a thread's elements of LINES lines of an operand is not finite. The threads of a block share them.
+template <int LINES, class Operand>
+__device__ __forceinline__ bool is_infinite(const Operand& from, Index line0, Index first, Index end) {
+    constexpr int STEP = THREADS > LINES ? THREADS / LINES : 1;
+    bool found = false;
 #pragma unroll 1
-    for (Index k = first; k < end && sum == sum; k++)
-        if (a.exists(row, k) && b.exists(column, k)) sum += load(a.at(row, k)) * load(b.at(column, k));
-    return sum;
+    for (int l = threadIdx.x % LINES; l < LINES; l += THREADS) {
+        const auto line = from.line(line0 + l);
+#pragma unroll 1
+        for (Index k = first + threadIdx.x / LINES; k < end; k += STEP) {
+            const Acc x = load(from.at(line, k));
+            found = found || x - x != 0;
+        }
+    }
+    return found;
+}
+
+// Term k of a sum; 0 if an operand has no element there.
+template <class A, class B>
+__device__ __forceinline__ Acc term(const A& a, const typename A::Line& row, const B& b, const typename B::Line& column, Index k) {
+    return a.exists(row, k) && b.exists(column, k) ? load(a.at(row, k)) * load(b.at(column, k)) : 0;
+}
+
+template <class A, class B>
+__device__ __forceinline__ void sum_inside(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end) {
+    bool is_nan = false;
+    for (int e = threadIdx.x; e < BM * BN; e += THREADS) {
+        const Acc own = shared.out[e / BN][out_column(e % BN)];
+        is_nan = is_nan || own != own;
+    }
+    if (!__syncthreads_or(is_nan)) return;
+    bool may_differ = A_BOUNDED && is_infinite<BN>(b, j0, first, end);
+    may_differ = may_differ || B_BOUNDED && is_infinite<BM>(a, i0, first, end);
+    if (!__syncthreads_or(may_differ)) return;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int e = threadIdx.x; e < BM * BN; e += THREADS) {
+        Acc& own = shared.out[e / BN][out_column(e % BN)];
+        // Most have a NaN among their first terms. A warp sums up each of the others.
+        bool is_open = own != own;
+        if (is_open) {
+            const auto row = a.line(i0 + e / BN);
+            const auto column = b.line(j0 + e % BN);
+#pragma unroll 1
+            for (Index k = first; k < end && k < first + 32 && is_open; k++) {
+                const Acc x = term(a, row, b, column, k);
+                is_open = x == x;
+            }
+        }
+#pragma unroll 1
+        for (unsigned left = __ballot_sync(0xffffffffu, is_open); left != 0; left &= left - 1) {
+            const int owner = __ffs(left) - 1, at = e - lane + owner;
+            const auto row = a.line(i0 + at / BN);
+            const auto column = b.line(j0 + at % BN);
+            Acc sum = 0;
+#pragma unroll 1
+            for (Index k = first + lane; k < end && sum == sum; k += 32) sum += term(a, row, b, column, k);
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if (lane == owner) own = sum;
+        }
+    }
+    __syncthreads();
 }

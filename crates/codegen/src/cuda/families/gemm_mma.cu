@@ -35,7 +35,7 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
 #pragma unroll
             for (int x = 0; x < 4; x += 2) {
                 const kiln_vec<Acc, 2> two = {sum[i][j][x], sum[i][j][x + 1]};
-                kiln_store(&shared.out[wi + i * 16 + lane / 4 + x / 2 * 8][wj + j * 8 + lane % 4 * 2], two);
+                kiln_store(&shared.out[wi + i * 16 + lane / 4 + x / 2 * 8][out_column(wj + j * 8 + lane % 4 * 2)], two);
             }
     __syncthreads();
 }

@@ -166,6 +166,16 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Boxed
     )
 }
 
+/// Returns the function before [`tile_text`] that says where a column of the result lies in shared memory. Tensor cores
+/// may leave chunks of four columns permuted, so that threads that read two or four chunks each have no bank conflicts.
+pub(super) fn out_column(multiply: Multiply, may_permute: bool) -> String {
+    let column = match may_permute && multiply != Multiply::Fma {
+        true => "j ^ (j / 32 % 4) * 4",
+        false => "j",
+    };
+    format!("__device__ __forceinline__ int out_column(int j) {{ return {column}; }}\n")
+}
+
 /// Returns the text of the product of a block's tile.
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {

@@ -1,9 +1,9 @@
 //! Library kernels in CUDA C++, executed on an emulated device, equal the reference.
 
 use super::elements::values;
-use super::{check, lowered, parsed, sources};
+use super::{Expected, check, lowered, sources};
 use crate::device;
-use crate::run::{Engine, run};
+use crate::run::{Engine, run, run_compiled};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Sym};
 use kiln_ir::eval::{Array, symbol_values};
@@ -291,6 +291,52 @@ fn convolutions_of_infinities() {
     let mut rng = Rng::new(10);
     for i in 0..cases() {
         convolution(FLOATS[i % 4], [1, 0, 1, 2, 1][i % 5], wild, &mut rng);
+    }
+}
+
+/// A gradient of images sums elements that are NaN again, without the zeros beyond the edges: a warp each, up to the
+/// first NaN.
+#[test]
+fn sums_that_are_nan_cost_little() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let (shape, filters) = ([1, 64, 6, 6], [64, 32, 3, 3]);
+    let conv = ops::Conv {
+        stride: [1, 1].into_iter().collect(),
+        padding: [(1, 1); 2].into_iter().collect(),
+        dilation: [1, 1].into_iter().collect(),
+        groups: 1,
+    };
+    for dtype in FLOATS {
+        let mut rng = Rng::new(12);
+        let (mut case, input) = (Case::default(), [6, 6].map(Dim::from).into_iter().collect());
+        let operands = [&shape, &filters].map(|s| case.input(finite(dtype, s, &mut rng)));
+        let op = ops::ConvTranspose {
+            conv: conv.clone(),
+            input,
+        };
+        let dx = case.op(op, &operands);
+        case.graph.add_output(dx);
+        let sequence = lowered(&case.graph, true).unwrap().sequence();
+        let compiled = device::compile(&sequence);
+        let instructions = |operand: usize, places: &[usize], number: f64| {
+            let mut inputs = case.inputs.clone();
+            let mut data = inputs[operand].to_f64();
+            places.iter().for_each(|at| data[*at] = number);
+            inputs[operand] = Array::from_f64(dtype, inputs[operand].shape(), &data).unwrap();
+            let before = compiled.statistics.lock().unwrap().instructions;
+            let got = run_compiled(&sequence, &inputs, &[], &compiled).unwrap();
+            let expected = Expected::of(&case.graph, &inputs).unwrap();
+            assert_eq!(expected.compare(&got), Ok(()), "{dtype} {operand} {number}");
+            compiled.statistics.lock().unwrap().instructions - before
+        };
+        let usual = instructions(0, &[], 0.0);
+        let last = 64 * 36 - 1;
+        let every: Vec<usize> = (0..=last).collect();
+        let [one, all] = [&[last], &every[..]].map(|at| instructions(0, at, f64::NAN));
+        let infinite = instructions(1, &[64 * 32 * 9 - 1], f64::INFINITY);
+        assert!(one < 2 * usual && all < 2 * usual && infinite < 2 * usual);
     }
 }
 

@@ -224,7 +224,7 @@ fn gradients_are_right() {
         let axes = 1 + i / 4 % 3;
         let (_, text) = chain(FLOATS[i % 4], axes, finite, [true, i % 8 == 1], &mut rng);
         let count = |class: &str| text.matches(class).count();
-        images[0] += count("sum_inside(a, b, i, j");
+        images[0] += count("sum_inside(shared, a, b");
         images[1] += count("decltype(b_line)");
         images[2] += count("B_VECTOR = true");
     }

@@ -26,6 +26,7 @@ mod machine_code;
 mod made;
 mod schedules;
 mod sources;
+mod traffic;
 mod warpgroups;
 
 /// Lowers for the device; `None` if a kernel has no emission.

@@ -1,0 +1,100 @@
+//! Bank conflicts, and the bytes that tiles read, as the emulator counts them.
+
+use super::contractions::scheduled;
+use super::families::{Case, finite};
+use super::{Expected, lowered_for, parsed};
+use crate::device;
+use crate::run::run_compiled;
+use kiln_base::DType;
+use kiln_codegen::Schedule;
+use kiln_gpu_emulator::Traffic;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Pw, ops};
+use kiln_plan::schedule;
+
+/// Returns the traffic of a product by a schedule, whose operands may be transposed.
+fn traffic(
+    dtype: DType,
+    schedule: schedule::Gpu,
+    [m, n, k]: [usize; 3],
+    [a, b]: [bool; 2],
+) -> Traffic {
+    let mut rng = Rng::new(41);
+    let mut case = Case::default();
+    let mut operand = |[rows, columns]: [usize; 2], transposed: bool| {
+        let shape = if transposed {
+            [columns, rows]
+        } else {
+            [rows, columns]
+        };
+        let x = case.input(finite(dtype, &shape, &mut rng));
+        let perm = if transposed { [1, 0] } else { [0, 1] };
+        case.builder().permute(&x, &perm).unwrap()
+    };
+    let operands = [operand([m, k], a), operand([k, n], b)];
+    let y = case.op(ops::MatMul {}, &operands);
+    let y = case.builder().pointwise(Pw::Relu, &[y]).unwrap();
+    case.graph.add_output(y);
+    let expected = Expected::of(&case.graph, &case.inputs).unwrap();
+    let (sequence, followed) = scheduled(&expected, schedule);
+    assert!(followed, "{schedule} is not legal");
+    let mut compiled = device::compile(&sequence);
+    compiled.counts_traffic = true;
+    let got = run_compiled(&sequence, &case.inputs, &[], &compiled).unwrap();
+    assert_eq!(expected.compare(&got), Ok(()), "{schedule}");
+    compiled.statistics.lock().unwrap().traffic
+}
+
+/// The default kernels of large products, in every order of the operands: no bank conflicts in their main loops and
+/// hardly any in their epilogues, and at least as many operations for each byte of L2 as tensor cores take it at.
+#[test]
+fn large_products() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    for (capability, gpu) in device::architectures() {
+        for order in 0..4 {
+            let order = [order & 1 != 0, order & 2 != 0];
+            let perm = |turned: bool| if turned { "[1, 0]" } else { "[0, 1]" };
+            let graph = parsed(&format!(
+                "%0: bf16[4096, 4096] = input(index: 0, role: Data)
+                 %1: bf16[4096, 4096] = input(index: 1, role: Data)
+                 %2: bf16[4096, 4096] = permute(perm: {}) %0
+                 %3: bf16[4096, 4096] = permute(perm: {}) %1
+                 %4: bf16[4096, 4096] = matmul %2, %3
+                 %5: bf16[4096, 4096] = relu %4
+                 return %5",
+                perm(order[0]),
+                perm(order[1])
+            ));
+            let program = lowered_for(gpu, &graph, true).unwrap();
+            let Schedule::Gpu(schedule) = program.tasks.last().unwrap().candidate().schedule else {
+                panic!("a product has a schedule")
+            };
+            // One tile of each block of a cluster; the difference of both is that of stages alone.
+            let [rows, columns, depth] = schedule.tile.map(usize::from);
+            let m = rows * usize::from(schedule.cluster);
+            let stages = [4, 10];
+            let [few, many] =
+                stages.map(|n| traffic(DType::BF16, schedule, [m, columns, n * depth], order));
+            let each = |of: fn(&Traffic) -> u64| of(&many) - of(&few);
+            let what = format!("sm_{capability} {schedule}, order {order:?}: {few:?} {many:?}");
+            let [wavefronts, ideal] = [each(|t| t.wavefronts), each(|t| t.ideal_wavefronts)];
+            assert_eq!(wavefronts, ideal, "{what}");
+            let loops = ideal * stages[0] as u64 / (stages[1] - stages[0]) as u64;
+            let [all, ideal] = [few.wavefronts, few.ideal_wavefronts].map(|n| n - loops);
+            assert!(
+                all as f64 <= 1.1 * ideal as f64,
+                "{all} for {ideal}: {what}"
+            );
+            let sectors = each(|t| t.load_sectors + t.copy_sectors);
+            let bytes = (32 * sectors + each(|t| t.bulk_bytes)) as f64;
+            let operations = (2 * m * columns * (stages[1] - stages[0]) * depth) as f64;
+            let least = if capability == 90 { 85.0 } else { 64.0 };
+            assert!(
+                operations >= least * bytes,
+                "{operations} for {bytes}: {what}"
+            );
+        }
+    }
+}
