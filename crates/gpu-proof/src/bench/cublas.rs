@@ -35,7 +35,7 @@ pub(crate) fn has_cublas(settings: &Settings, report: &mut Report) -> bool {
 pub(crate) struct Yardstick(Vec<(Replays, Vec<f64>)>);
 
 impl Yardstick {
-    /// A product of `m × k` and `k × n` matrices in graphs of `each` runs.
+    /// A product of `m × k` and `k × n` matrices, on each of these pairs.
     pub(crate) fn new(
         gpu: &Arc<cuda::Device>,
         dtype: DType,
