@@ -1,13 +1,16 @@
 //! Registers and the operands of instructions.
 
 use crate::exec::tiles::Tile;
-use crate::fault::{FaultKind, Outcome, Raised};
+use crate::fault::{FaultKind, Outcome, raise};
 use crate::memory::Memory;
 use crate::step::{Address, Index, OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 
 /// The number of the stack pointer.
 pub(crate) const RSP: usize = 4;
+
+/// The registers of the first six arguments: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
+pub(crate) const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
 /// The contents of registers that no code should rely on: no address, NaNs.
 fn unspecified(register: usize) -> u64 {
@@ -25,6 +28,16 @@ pub(crate) struct Flags {
     pub zero: Option<bool>,
     pub sign: Option<bool>,
     pub overflow: Option<bool>,
+}
+
+impl Flags {
+    pub const CLEARED: Flags = Flags {
+        carry: Some(false),
+        parity: Some(false),
+        zero: Some(false),
+        sign: Some(false),
+        overflow: Some(false),
+    };
 }
 
 pub(crate) struct Cpu<'m, 'a> {
@@ -63,18 +76,18 @@ impl<'m, 'a> Cpu<'m, 'a> {
     pub fn call(&mut self, to: u64) -> Outcome<()> {
         if !self.gprs[RSP].is_multiple_of(16) {
             let message = format!("calls with {:#x} in rsp, no multiple of 16", self.gprs[RSP]);
-            return Err(Raised::new(FaultKind::Misaligned, message));
+            return raise(FaultKind::Misaligned, message);
         }
         let Some(f) = self.functions.iter().find(|f| **f as usize as u64 == to) else {
             let message = format!("calls {to:#x}, which is not a function that it was given");
-            return Err(Raised::new(FaultKind::NotCode, message));
+            return raise(FaultKind::NotCode, message);
         };
         // The return address lies there during the call.
         self.push(self.next)?;
         self.gprs[RSP] += 8;
-        let g = self.gprs;
+        let [a, b, c, d, e, g] = ARGUMENTS.map(|r| self.gprs[r]);
         // SAFETY: the caller that registered the function answers for its calls by the code.
-        let result = unsafe { f(g[7], g[6], g[2], g[1], g[8], g[9]) };
+        let result = unsafe { f(a, b, c, d, e, g) };
         for r in [1, 2, 6, 7, 8, 9, 10, 11] {
             self.gprs[r] = unspecified(r);
         }
@@ -101,10 +114,10 @@ impl<'m, 'a> Cpu<'m, 'a> {
     /// The address of an operand in memory.
     pub fn address(&self, m: &Address) -> u64 {
         let index = match m.index {
-            Index::Gpr(r) => self.gprs[usize::from(r)].wrapping_mul(m.scale),
+            Index::Gpr(r) => self.gprs[r].wrapping_mul(m.scale),
             _ => 0,
         };
-        let base = m.base.map_or(0, |r| self.gprs[usize::from(r)]);
+        let base = m.base.map_or(0, |r| self.gprs[r]);
         base.wrapping_add(index).wrapping_add(m.displacement)
     }
 
@@ -114,7 +127,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
             let address = self.address(m);
             if !address.is_multiple_of(m.bytes as u64) {
                 let message = format!("{address:#x} is not a multiple of {}", m.bytes);
-                return Err(Raised::new(FaultKind::Misaligned, message));
+                return raise(FaultKind::Misaligned, message);
             }
         }
         Ok(())
@@ -123,9 +136,9 @@ impl<'m, 'a> Cpu<'m, 'a> {
     /// An operand of up to 64 bits.
     pub fn value(&self, step: &Step, i: usize) -> Outcome<u64> {
         Ok(match &step.operands[i] {
-            OperandLocation::Gpr(r, bytes) => self.gprs[usize::from(*r)] & ones(8 * bytes),
-            OperandLocation::Vector(r, _) => self.vectors[usize::from(*r)].get(0),
-            OperandLocation::Mask(k) => self.masks[usize::from(*k)],
+            OperandLocation::Gpr(r, bytes) => self.gprs[*r] & ones(8 * bytes),
+            OperandLocation::Vector(r, _) => self.vectors[*r].get(0),
+            OperandLocation::Mask(k) => self.masks[*k],
             OperandLocation::Memory(m) => {
                 let mut bytes = [0; 8];
                 self.memory
@@ -142,11 +155,10 @@ impl<'m, 'a> Cpu<'m, 'a> {
         match step.operands[i] {
             OperandLocation::Gpr(r, bytes) => {
                 let kept = if bytes < 4 { !ones(8 * bytes) } else { 0 };
-                let r = &mut self.gprs[usize::from(r)];
-                *r = *r & kept | x & ones(8 * bytes);
+                self.gprs[r] = self.gprs[r] & kept | x & ones(8 * bytes);
             }
-            OperandLocation::Vector(r, _) => self.vectors[usize::from(r)] = Vector::from(1, |_| x),
-            OperandLocation::Mask(k) => self.masks[usize::from(k)] = x,
+            OperandLocation::Vector(r, _) => self.vectors[r] = Vector::from(1, |_| x),
+            OperandLocation::Mask(k) => self.masks[k] = x,
             OperandLocation::Memory(m) => {
                 let address = self.address(&m);
                 self.memory
@@ -157,9 +169,15 @@ impl<'m, 'a> Cpu<'m, 'a> {
         Ok(())
     }
 
+    /// `operand 0 = f(operand i)`, for operands of up to 64 bits.
+    pub fn apply(&mut self, step: &Step, i: usize, f: impl Fn(u64) -> u64) -> Outcome<()> {
+        let x = f(self.value(step, i)?);
+        self.set_value(step, 0, x)
+    }
+
     /// The active lanes of an instruction, one bit each.
     pub fn active(&self, step: &Step) -> u64 {
-        step.mask.map_or(!0, |k| self.masks[usize::from(k)])
+        step.mask.map_or(!0, |k| self.masks[k])
     }
 
     /// A whole vector operand.
@@ -171,7 +189,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
     pub fn lanes<T: Lane>(&self, step: &Step, i: usize, active: u64) -> Outcome<Vector> {
         match &step.operands[i] {
             OperandLocation::Memory(m) => self.load::<T>(m, active),
-            OperandLocation::Vector(r, _) => Ok(self.vectors[usize::from(*r)]),
+            OperandLocation::Vector(r, _) => Ok(self.vectors[*r]),
             _ => self.value(step, i).map(|x| Vector::from(1, |_| x)),
         }
     }
@@ -218,15 +236,11 @@ impl<'m, 'a> Cpu<'m, 'a> {
     ) -> Outcome<()> {
         match step.operands[0] {
             OperandLocation::Vector(r, _) => {
-                let before = self.vectors[usize::from(r)];
-                self.vectors[usize::from(r)] = Vector::from(count, |i| {
-                    if active >> i & 1 == 1 {
-                        v.get::<T>(i)
-                    } else if step.clears {
-                        T::all(false)
-                    } else {
-                        before.get(i)
-                    }
+                let before = self.vectors[r];
+                self.vectors[r] = Vector::from(count, |i| match active >> i & 1 {
+                    1 => v.get::<T>(i),
+                    _ if step.clears => T::all(false),
+                    _ => before.get(i),
                 });
             }
             OperandLocation::Memory(m) => {
@@ -239,12 +253,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
                     self.memory.write(at, &v.0[i * T::SIZE..][..T::SIZE])?;
                 }
             }
-            _ => {
-                return Err(Raised::new(
-                    FaultKind::Unknown,
-                    "the result is not a vector",
-                ));
-            }
+            _ => return raise(FaultKind::Unknown, "the result is not a vector"),
         }
         Ok(())
     }

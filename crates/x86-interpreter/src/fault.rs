@@ -59,14 +59,11 @@ pub(crate) struct Raised {
     pub message: String,
 }
 
-impl Raised {
-    pub fn new(kind: FaultKind, message: impl Into<String>) -> Raised {
-        Raised {
-            kind,
-            message: message.into(),
-        }
-    }
-}
-
 /// The result of executing an instruction.
 pub(crate) type Outcome<T> = Result<T, Raised>;
+
+/// A fault as an outcome.
+pub(crate) fn raise<T>(kind: FaultKind, message: impl Into<String>) -> Outcome<T> {
+    let message = message.into();
+    Err(Raised { kind, message })
+}

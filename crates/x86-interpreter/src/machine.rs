@@ -1,7 +1,7 @@
 //! Calls.
 
-use crate::cpu::{Cpu, Function, RSP};
-use crate::fault::{Fault, FaultKind, Outcome, Raised};
+use crate::cpu::{ARGUMENTS, Cpu, Function, RSP};
+use crate::fault::{Fault, FaultKind, Outcome, Raised, raise};
 use crate::memory::{Memory, Plain};
 use crate::program::Program;
 use crate::step::Step;
@@ -16,9 +16,6 @@ pub struct Machine<'a> {
     /// The decoded programs, by their code.
     programs: HashMap<Vec<u8>, Program>,
 }
-
-/// The registers of the first six arguments: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
-const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
 /// The callee-saved registers: `RBX`, `RBP`, `R12` to `R15`.
 const KEPT: [usize; 6] = [3, 5, 12, 13, 14, 15];
@@ -41,7 +38,7 @@ impl<'a> Machine<'a> {
     /// A machine whose code may use its stack of 128 KiB and its constants.
     pub fn new() -> Machine<'a> {
         Machine {
-            memory: Memory::new(),
+            memory: Memory::default(),
             stack: vec![0; 16384],
             functions: Vec::new(),
             limit: 1 << 30,
@@ -131,45 +128,46 @@ impl<'a> Machine<'a> {
         let kept = cpu.gprs;
         cpu.next = program.start();
         let mut last = None;
-        // The stack has room for the caller's address.
-        let begun = cpu.push(CALLER);
-        begun.map_err(|raised| fault(raised, program, 0, None))?;
-        for _ in 0..self.limit {
-            let at = cpu.next;
-            let Some(step) = program.step(at) else {
-                let message = match last {
-                    None => "there is no code".to_string(),
-                    Some(_) => "continues where there is no code".to_string(),
+        let mut run = || -> Outcome<u64> {
+            // The stack has room for the caller's address.
+            cpu.push(CALLER)?;
+            for _ in 0..self.limit {
+                let Some(step) = program.step(cpu.next) else {
+                    let message = match last {
+                        None => "there is no code",
+                        Some(_) => "continues where there is no code",
+                    };
+                    return raise(FaultKind::NotCode, message);
                 };
-                let raised = Raised::new(FaultKind::NotCode, message);
-                return Err(fault(raised, program, at, last));
-            };
-            last = Some(step);
-            cpu.next = program.start() + step.end as u64;
-            execute(&mut cpu, step).map_err(|raised| fault(raised, program, at, last))?;
-            if cpu.next == CALLER {
-                returned(&cpu, &kept).map_err(|raised| fault(raised, program, at, last))?;
-                return Ok(cpu.gprs[0]);
+                last = Some(step);
+                cpu.next = program.start() + step.end as u64;
+                match step.action {
+                    Some(action) => action(&mut cpu, step)?,
+                    None => return raise(FaultKind::Unknown, "is not interpreted"),
+                }
+                if cpu.next == CALLER {
+                    check_kept(&cpu, &kept)?;
+                    return Ok(cpu.gprs[0]);
+                }
             }
-        }
-        let message = format!("more than {} instructions", self.limit);
-        let raised = Raised::new(FaultKind::Endless, message);
-        Err(fault(raised, program, cpu.next, last))
-    }
-}
-
-fn execute(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
-    match step.action {
-        Some(action) => action(cpu, step),
-        None => Err(Raised::new(FaultKind::Unknown, "is not interpreted")),
+            raise(
+                FaultKind::Endless,
+                format!("more than {} instructions", self.limit),
+            )
+        };
+        run().map_err(|Raised { kind, message }| Fault {
+            kind,
+            message,
+            offset: last.map_or(0, |step| step.at),
+            instruction: last.map_or(String::new(), Step::text),
+        })
     }
 }
 
 /// Checks that callee-saved registers hold their values from before the call, and that no tiles are in use.
-fn returned(cpu: &Cpu, before: &[u64; 16]) -> Outcome<()> {
+fn check_kept(cpu: &Cpu, before: &[u64; 16]) -> Outcome<()> {
     if cpu.tiles.is_some() {
-        let message = "tiles are in use on return";
-        return Err(Raised::new(FaultKind::NotKept, message));
+        return raise(FaultKind::NotKept, "tiles are in use on return");
     }
     let changed = (KEPT.into_iter().chain([RSP])).find(|r| cpu.gprs[*r] != before[*r]);
     match changed {
@@ -177,16 +175,7 @@ fn returned(cpu: &Cpu, before: &[u64; 16]) -> Outcome<()> {
         Some(r) => {
             let (name, was, is) = (NAMES[r], before[r], cpu.gprs[r]);
             let message = format!("{name} was {was:#x} and is {is:#x} on return");
-            Err(Raised::new(FaultKind::NotKept, message))
+            raise(FaultKind::NotKept, message)
         }
-    }
-}
-
-fn fault(raised: Raised, program: &Program, at: u64, step: Option<&Step>) -> Fault {
-    Fault {
-        kind: raised.kind,
-        message: raised.message,
-        offset: step.map_or(at.wrapping_sub(program.start()) as usize, |s| s.at),
-        instruction: step.map_or(String::new(), Step::text),
     }
 }

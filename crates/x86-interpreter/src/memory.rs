@@ -1,6 +1,6 @@
 //! The memory that code was given.
 
-use crate::fault::{FaultKind, Outcome, Raised};
+use crate::fault::{FaultKind, Outcome, raise};
 use std::marker::PhantomData;
 
 /// Elements that are their bytes: any bytes are a value, and all bytes of a value are set.
@@ -30,19 +30,13 @@ struct Region {
 }
 
 /// All memory that code may use.
+#[derive(Default)]
 pub(crate) struct Memory<'a> {
     regions: Vec<Region>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Memory<'a> {
-    pub fn new() -> Memory<'a> {
-        Memory {
-            regions: Vec::new(),
-            borrowed: PhantomData,
-        }
-    }
-
     pub fn readable<T: Plain>(&mut self, x: &'a [T]) {
         // SAFETY: a slice can be read as long as it is borrowed.
         unsafe { self.add(x.as_ptr() as *mut u8, size_of_val(x), false) }
@@ -107,13 +101,11 @@ impl<'a> Memory<'a> {
         let does = if writes { "writes" } else { "reads" };
         if read_only {
             let message = format!("{does} {bytes} bytes at {address:#x}, which may only be read");
-            return Err(Raised::new(FaultKind::ReadOnly, message));
+            return raise(FaultKind::ReadOnly, message);
         }
-        let message = format!(
-            "{does} {bytes} bytes at {address:#x}{}",
-            self.nearest(address)
-        );
-        Err(Raised::new(FaultKind::OutOfBounds, message))
+        let nearest = self.nearest(address);
+        let message = format!("{does} {bytes} bytes at {address:#x}{nearest}");
+        raise(FaultKind::OutOfBounds, message)
     }
 
     /// Describes the position of an address relative to the nearest region.
@@ -126,9 +118,7 @@ impl<'a> Memory<'a> {
             return String::new();
         };
         let offset = address.wrapping_sub(region.at as u64) as i64;
-        format!(
-            ", byte {offset} of the nearest region, which has {} bytes",
-            region.bytes
-        )
+        let bytes = region.bytes;
+        format!(", byte {offset} of the nearest region, which has {bytes} bytes")
     }
 }

@@ -10,7 +10,7 @@ pub(crate) struct Step {
     pub action: Option<Action>,
     pub operands: [OperandLocation; 5],
     /// The mask register of the result, if it has one.
-    pub mask: Option<u8>,
+    pub mask: Option<usize>,
     /// True if lanes without their mask bit become 0.
     pub clears: bool,
     /// The offsets of the instruction's start and end in the code, in bytes.
@@ -25,11 +25,11 @@ pub(crate) struct Step {
 pub(crate) enum OperandLocation {
     None,
     /// A vector register and its bytes.
-    Vector(u8, usize),
-    Mask(u8),
-    Tile(u8),
+    Vector(usize, usize),
+    Mask(usize),
+    Tile(usize),
     /// A general register and its bytes.
-    Gpr(u8, usize),
+    Gpr(usize, usize),
     Memory(Address),
     Immediate(u64),
     /// The target address of a branch.
@@ -40,7 +40,7 @@ pub(crate) enum OperandLocation {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     /// A general register.
-    pub base: Option<u8>,
+    pub base: Option<usize>,
     pub index: Index,
     pub scale: u64,
     pub displacement: u64,
@@ -53,35 +53,31 @@ pub(crate) struct Address {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
     None,
-    Gpr(u8),
+    Gpr(usize),
     /// A vector register and its bytes.
-    Vector(u8, usize),
+    Vector(usize, usize),
 }
 
 impl Step {
     pub fn new(instruction: &Instruction, at: usize) -> Step {
+        // Rounding within the instruction, which the operands do not show, is not interpreted.
+        let mut known = instruction.rounding_control() == iced_x86::RoundingControl::None;
         let mut operands = [OperandLocation::None; 5];
-        let mut known = true;
-        for (i, operand) in operands.iter_mut().enumerate() {
-            if (i as u32) < instruction.op_count() {
-                let place = place(instruction, i as u32);
-                known &= place.is_some();
-                *operand = place.unwrap_or(OperandLocation::None);
-            }
+        for (operand, i) in operands.iter_mut().zip(0..instruction.op_count()) {
+            let place = place(instruction, i);
+            known &= place.is_some();
+            *operand = place.unwrap_or(OperandLocation::None);
         }
-        let mask = instruction.op_mask();
         let step = Step {
             mnemonic: instruction.mnemonic(),
             action: None,
             operands,
-            mask: number(mask, Register::K0, 8),
+            mask: number(instruction.op_mask(), Register::K0, 8),
             clears: instruction.zeroing_masking(),
             at,
             end: at + instruction.len(),
             instruction: *instruction,
         };
-        // Rounding within the instruction, which the operands do not show, is not interpreted.
-        known &= instruction.rounding_control() == iced_x86::RoundingControl::None;
         let action = exec::action(&step).filter(|_| known);
         Step { action, ..step }
     }
@@ -95,12 +91,8 @@ impl Step {
 
     /// The last operand, if it is an immediate.
     pub fn immediate(&self) -> u8 {
-        let last = self
-            .operands
-            .iter()
-            .rev()
-            .find(|p| **p != OperandLocation::None);
-        match last {
+        let mut places = self.operands.iter().rev();
+        match places.find(|p| **p != OperandLocation::None) {
             Some(OperandLocation::Immediate(n)) => *n as u8,
             _ => 0,
         }
@@ -117,12 +109,12 @@ impl Step {
 }
 
 /// The number of a register, counted from `first`; `None` outside of `count` registers.
-fn number(register: Register, first: Register, count: usize) -> Option<u8> {
+fn number(register: Register, first: Register, count: usize) -> Option<usize> {
     let n = (register as usize).wrapping_sub(first as usize);
-    (n < count).then_some(n as u8)
+    (n < count).then_some(n)
 }
 
-fn vector(register: Register) -> Option<(u8, usize)> {
+fn vector(register: Register) -> Option<(usize, usize)> {
     let classes = [
         (Register::XMM0, 16),
         (Register::YMM0, 32),
@@ -132,12 +124,12 @@ fn vector(register: Register) -> Option<(u8, usize)> {
     classes.into_iter().find_map(found)
 }
 
-fn gpr(register: Register) -> Option<(u8, usize)> {
+fn gpr(register: Register) -> Option<(usize, usize)> {
     let classes = [(Register::AX, 2), (Register::EAX, 4), (Register::RAX, 8)];
     let found = |(first, bytes)| Some((number(register, first, 16)?, bytes));
     let low = match register {
         Register::AL | Register::CL | Register::DL | Register::BL => {
-            Some((register as usize - Register::AL as usize) as u8)
+            number(register, Register::AL, 4)
         }
         _ => number(register, Register::SPL, 12).map(|n| n + 4),
     };

@@ -57,6 +57,11 @@ impl Vector {
         x.put(&mut self.0[i * T::SIZE..][..T::SIZE]);
     }
 
+    /// The most significant bits of the lanes in the first bytes, as a mask.
+    pub fn signs<T: Lane>(&self, bytes: usize) -> u64 {
+        mask(bytes / T::SIZE, |i| self.get::<T>(i).sign())
+    }
+
     /// A vector whose first `count` lanes are `f` of their numbers; the rest is 0.
     pub fn from<T: Lane>(count: usize, mut f: impl FnMut(usize) -> T) -> Vector {
         let mut v = Vector::ZERO;
@@ -65,4 +70,9 @@ impl Vector {
         }
         v
     }
+}
+
+/// The numbers below `count` for which `f` holds, as the bits of a mask.
+pub(crate) fn mask(count: usize, f: impl Fn(usize) -> bool) -> u64 {
+    (0..count).fold(0, |bits, i| bits | u64::from(f(i)) << i)
 }

@@ -8,37 +8,33 @@ use crate::vector::Lane;
 use iced_x86::Mnemonic::*;
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    logic(step)
-        .or_else(|| by_lanes(step))
-        .or_else(|| match step.operands[2] {
-            OperandLocation::Immediate(_) => by_immediate(step),
-            _ => by_one(step),
-        })
+    by_lanes(step).or_else(|| match step.operands[2] {
+        OperandLocation::Immediate(_) => by_immediate(step),
+        _ => by_one(step),
+    })
 }
 
-fn logic(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vandps | Vpand | Vpandd => |c, s| c.zip(s, |a: u32, b| a & b),
-        Vandpd | Vpandq => |c, s| c.zip(s, |a: u64, b| a & b),
-        Vorps | Vpor | Vpord => |c, s| c.zip(s, |a: u32, b| a | b),
-        Vorpd | Vporq => |c, s| c.zip(s, |a: u64, b| a | b),
-        Vxorps | Vpxor | Vpxord => |c, s| c.zip(s, |a: u32, b| a ^ b),
-        Vxorpd | Vpxorq => |c, s| c.zip(s, |a: u64, b| a ^ b),
-        Vandnps | Vpandn | Vpandnd => |c, s| c.zip(s, |a: u32, b| !a & b),
-        Vandnpd | Vpandnq => |c, s| c.zip(s, |a: u64, b| !a & b),
-        Vpternlogd => |c, s| {
-            c.zip3(s, |x: u32, y, z| {
-                ternary(s.immediate(), [x, y, z].map(u64::from)) as u32
-            })
-        },
-        Vpternlogq => |c, s| c.zip3(s, |x: u64, y, z| ternary(s.immediate(), [x, y, z])),
-        Vptest => test,
-        Vpopcntd => |c, s| c.map(s, u32::count_ones),
-        Vpopcntq => |c, s| c.map(s, |x: u64| u64::from(x.count_ones())),
-        Vplzcntd => |c, s| c.map(s, u32::leading_zeros),
-        Vplzcntq => |c, s| c.map(s, |x: u64| u64::from(x.leading_zeros())),
-        _ => return None,
-    })
+fn by_lanes(step: &Step) -> Option<Action> {
+    actions! { step;
+        Vandps | Vpand | Vpandd: u32, Vandpd | Vpandq: u64 => |c, s| c.zip(s, |a: T, b| a & b);
+        Vorps | Vpor | Vpord: u32, Vorpd | Vporq: u64 => |c, s| c.zip(s, |a: T, b| a | b);
+        Vxorps | Vpxor | Vpxord: u32, Vxorpd | Vpxorq: u64 => |c, s| c.zip(s, |a: T, b| a ^ b);
+        Vandnps | Vpandn | Vpandnd: u32, Vandnpd | Vpandnq: u64 => |c, s| c.zip(s, |a: T, b| !a & b);
+        Vpternlogd: u32, Vpternlogq: u64 => |c, s| {
+            c.zip3(s, |x: T, y, z| ternary(s.immediate(), [x as u64, y as u64, z as u64]) as T)
+        };
+        Vptest => test;
+        Vpopcntd: u32, Vpopcntq: u64 => |c, s| c.map(s, |x: T| x.count_ones() as T);
+        Vplzcntd: u32, Vplzcntq: u64 => |c, s| c.map(s, |x: T| x.leading_zeros() as T);
+        Vpsllvw: u16, Vpsllvd: u32, Vpsllvq: u64
+            => |c, s| c.zip(s, |a: T, n| shifted(a.checked_shl(amount(n as u64))));
+        Vpsrlvw: u16, Vpsrlvd: u32, Vpsrlvq: u64
+            => |c, s| c.zip(s, |a: T, n| shifted(a.checked_shr(amount(n as u64))));
+        Vpsravw: i16, Vpsravd: i32, Vpsravq: i64
+            => |c, s| c.zip(s, |a: T, n| a >> n.cast_unsigned().min((T::BITS - 1) as _));
+        Vprolvd: u32, Vprolvq: u64 => |c, s| c.zip(s, |a: T, n| a.rotate_left(n as u32));
+        Vprorvd: u32, Vprorvq: u64 => |c, s| c.zip(s, |a: T, n| a.rotate_right(n as u32));
+    }
 }
 
 /// A bitwise function of three operands; the immediate is its truth table.
@@ -58,65 +54,34 @@ fn test(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
     cpu.flags = Flags {
         zero: Some(bytes.clone().all(|i| a.0[i] & b.0[i] == 0)),
         carry: Some(bytes.clone().all(|i| !a.0[i] & b.0[i] == 0)),
-        parity: Some(false),
-        sign: Some(false),
-        overflow: Some(false),
+        ..Flags::CLEARED
     };
     Ok(())
 }
 
-fn by_lanes(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpsllvw => |c, s| c.zip(s, |a: u16, n| shifted(a.checked_shl(n.into()))),
-        Vpsllvd => |c, s| c.zip(s, |a: u32, n| shifted(a.checked_shl(n))),
-        Vpsllvq => |c, s| c.zip(s, |a: u64, n| shifted(a.checked_shl(amount(n)))),
-        Vpsrlvw => |c, s| c.zip(s, |a: u16, n| shifted(a.checked_shr(n.into()))),
-        Vpsrlvd => |c, s| c.zip(s, |a: u32, n| shifted(a.checked_shr(n))),
-        Vpsrlvq => |c, s| c.zip(s, |a: u64, n| shifted(a.checked_shr(amount(n)))),
-        Vpsravw => |c, s| c.zip(s, |a: i16, n| a >> (n as u16).min(15)),
-        Vpsravd => |c, s| c.zip(s, |a: i32, n| a >> (n as u32).min(31)),
-        Vpsravq => |c, s| c.zip(s, |a: i64, n| a >> (n as u64).min(63)),
-        Vprolvq => |c, s| c.zip(s, |a: u64, n| a.rotate_left((n % 64) as u32)),
-        Vprorvq => |c, s| c.zip(s, |a: u64, n| a.rotate_right((n % 64) as u32)),
-        Vprolvd => |c, s| c.zip(s, |a: u32, n| a.rotate_left(n % 32)),
-        Vprorvd => |c, s| c.zip(s, |a: u32, n| a.rotate_right(n % 32)),
-        _ => return None,
-    })
-}
-
 fn by_immediate(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpsllw => |c, s| c.map(s, |a: u16| shifted(a.checked_shl(s.immediate().into()))),
-        Vpslld => |c, s| c.map(s, |a: u32| shifted(a.checked_shl(s.immediate().into()))),
-        Vpsllq => |c, s| c.map(s, |a: u64| shifted(a.checked_shl(s.immediate().into()))),
-        Vpsrlw => |c, s| c.map(s, |a: u16| shifted(a.checked_shr(s.immediate().into()))),
-        Vpsrld => |c, s| c.map(s, |a: u32| shifted(a.checked_shr(s.immediate().into()))),
-        Vpsrlq => |c, s| c.map(s, |a: u64| shifted(a.checked_shr(s.immediate().into()))),
-        Vpsraw => |c, s| c.map(s, |a: i16| a >> s.immediate().min(15)),
-        Vpsrad => |c, s| c.map(s, |a: i32| a >> s.immediate().min(31)),
-        Vpsraq => |c, s| c.map(s, |a: i64| a >> s.immediate().min(63)),
-        Vprolq => |c, s| c.map(s, |a: u64| a.rotate_left(u32::from(s.immediate()) % 64)),
-        Vprorq => |c, s| c.map(s, |a: u64| a.rotate_right(u32::from(s.immediate()) % 64)),
-        Vprold => |c, s| c.map(s, |a: u32| a.rotate_left(u32::from(s.immediate()) % 32)),
-        Vprord => |c, s| c.map(s, |a: u32| a.rotate_right(u32::from(s.immediate()) % 32)),
-        _ => return None,
-    })
+    actions! { step;
+        Vpsllw: u16, Vpslld: u32, Vpsllq: u64
+            => |c, s| c.map(s, |a: T| shifted(a.checked_shl(s.immediate().into())));
+        Vpsrlw: u16, Vpsrld: u32, Vpsrlq: u64
+            => |c, s| c.map(s, |a: T| shifted(a.checked_shr(s.immediate().into())));
+        Vpsraw: i16, Vpsrad: i32, Vpsraq: i64
+            => |c, s| c.map(s, |a: T| a >> u32::from(s.immediate()).min(T::BITS - 1));
+        Vprold: u32, Vprolq: u64 => |c, s| c.map(s, |a: T| a.rotate_left(s.immediate().into()));
+        Vprord: u32, Vprorq: u64 => |c, s| c.map(s, |a: T| a.rotate_right(s.immediate().into()));
+    }
 }
 
 /// Shifts all lanes by the low 64 bits of operand 2.
 fn by_one(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpsllw => |c, s| by_one_amount(c, s, |a: u16, n| shifted(a.checked_shl(n))),
-        Vpslld => |c, s| by_one_amount(c, s, |a: u32, n| shifted(a.checked_shl(n))),
-        Vpsllq => |c, s| by_one_amount(c, s, |a: u64, n| shifted(a.checked_shl(n))),
-        Vpsrlw => |c, s| by_one_amount(c, s, |a: u16, n| shifted(a.checked_shr(n))),
-        Vpsrld => |c, s| by_one_amount(c, s, |a: u32, n| shifted(a.checked_shr(n))),
-        Vpsrlq => |c, s| by_one_amount(c, s, |a: u64, n| shifted(a.checked_shr(n))),
-        Vpsraw => |c, s| by_one_amount(c, s, |a: i16, n| a >> n.min(15)),
-        Vpsrad => |c, s| by_one_amount(c, s, |a: i32, n| a >> n.min(31)),
-        Vpsraq => |c, s| by_one_amount(c, s, |a: i64, n| a >> n.min(63)),
-        _ => return None,
-    })
+    actions! { step;
+        Vpsllw: u16, Vpslld: u32, Vpsllq: u64
+            => |c, s| by_one_amount(c, s, |a: T, n| shifted(a.checked_shl(n)));
+        Vpsrlw: u16, Vpsrld: u32, Vpsrlq: u64
+            => |c, s| by_one_amount(c, s, |a: T, n| shifted(a.checked_shr(n)));
+        Vpsraw: i16, Vpsrad: i32, Vpsraq: i64
+            => |c, s| by_one_amount(c, s, |a: T, n| a >> n.min(T::BITS - 1));
+    }
 }
 
 fn by_one_amount<T: Lane>(cpu: &mut Cpu, step: &Step, f: impl Fn(T, u32) -> T) -> Outcome<()> {

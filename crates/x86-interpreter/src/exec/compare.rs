@@ -5,77 +5,35 @@ use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
 use crate::number::Float;
 use crate::step::{OperandLocation, Step};
-use crate::vector::{Lane, Vector};
+use crate::vector::{Lane, Vector, mask};
 use iced_x86::Mnemonic::*;
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    predicates(step)
-        .or_else(|| fixed(step))
-        .or_else(|| scalars(step))
-}
-
-fn predicates(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vcmpps => |c, s| c.compare(s, |a: f32, b| holds(s.immediate(), a, b)),
-        Vcmppd => |c, s| c.compare(s, |a: f64, b| holds(s.immediate(), a, b)),
-        Vpcmpb => |c, s| c.compare(s, |a: i8, b| orders(s.immediate(), a, b)),
-        Vpcmpw => |c, s| c.compare(s, |a: i16, b| orders(s.immediate(), a, b)),
-        Vpcmpd => |c, s| c.compare(s, |a: i32, b| orders(s.immediate(), a, b)),
-        Vpcmpq => |c, s| c.compare(s, |a: i64, b| orders(s.immediate(), a, b)),
-        Vpcmpub => |c, s| c.compare(s, |a: u8, b| orders(s.immediate(), a, b)),
-        Vpcmpuw => |c, s| c.compare(s, |a: u16, b| orders(s.immediate(), a, b)),
-        Vpcmpud => |c, s| c.compare(s, |a: u32, b| orders(s.immediate(), a, b)),
-        Vpcmpuq => |c, s| c.compare(s, |a: u64, b| orders(s.immediate(), a, b)),
-        _ => return None,
-    })
-}
-
-fn fixed(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpcmpeqb => |c, s| c.compare(s, |a: u8, b| a == b),
-        Vpcmpeqw => |c, s| c.compare(s, |a: u16, b| a == b),
-        Vpcmpeqd => |c, s| c.compare(s, |a: u32, b| a == b),
-        Vpcmpeqq => |c, s| c.compare(s, |a: u64, b| a == b),
-        Vpcmpgtb => |c, s| c.compare(s, |a: i8, b| a > b),
-        Vpcmpgtw => |c, s| c.compare(s, |a: i16, b| a > b),
-        Vpcmpgtd => |c, s| c.compare(s, |a: i32, b| a > b),
-        Vpcmpgtq => |c, s| c.compare(s, |a: i64, b| a > b),
-        Vptestmb => |c, s| c.compare(s, |a: u8, b| a & b != 0),
-        Vptestmw => |c, s| c.compare(s, |a: u16, b| a & b != 0),
-        Vptestmd => |c, s| c.compare(s, |a: u32, b| a & b != 0),
-        Vptestmq => |c, s| c.compare(s, |a: u64, b| a & b != 0),
-        Vptestnmb => |c, s| c.compare(s, |a: u8, b| a & b == 0),
-        Vptestnmw => |c, s| c.compare(s, |a: u16, b| a & b == 0),
-        Vptestnmd => |c, s| c.compare(s, |a: u32, b| a & b == 0),
-        Vptestnmq => |c, s| c.compare(s, |a: u64, b| a & b == 0),
-        _ => return None,
-    })
-}
-
-/// Comparisons of the lowest lane, which set flags.
-fn scalars(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vucomiss | Vcomiss => |c, s| {
-            let [a, b] = [c.value(s, 0)?, c.value(s, 1)?].map(|x| f32::from_bits(x as u32));
-            c.order_flags(a, b)
-        },
-        Vucomisd | Vcomisd => |c, s| {
-            let [a, b] = [c.value(s, 0)?, c.value(s, 1)?].map(f64::from_bits);
-            c.order_flags(a, b)
-        },
-        _ => return None,
-    })
+    actions! { step;
+        Vcmpps: f32, Vcmppd: f64 => |c, s| c.compare(s, |a: T, b| holds(s.immediate(), a, b));
+        Vpcmpb: i8, Vpcmpw: i16, Vpcmpd: i32, Vpcmpq: i64, Vpcmpub: u8, Vpcmpuw: u16, Vpcmpud: u32, Vpcmpuq: u64
+            => |c, s| c.compare(s, |a: T, b| orders(s.immediate(), a, b));
+        Vpcmpeqb: u8, Vpcmpeqw: u16, Vpcmpeqd: u32, Vpcmpeqq: u64 => |c, s| c.compare(s, |a: T, b| a == b);
+        Vpcmpgtb: i8, Vpcmpgtw: i16, Vpcmpgtd: i32, Vpcmpgtq: i64 => |c, s| c.compare(s, |a: T, b| a > b);
+        Vptestmb: u8, Vptestmw: u16, Vptestmd: u32, Vptestmq: u64
+            => |c, s| c.compare(s, |a: T, b| a & b != 0);
+        Vptestnmb: u8, Vptestnmw: u16, Vptestnmd: u32, Vptestnmq: u64
+            => |c, s| c.compare(s, |a: T, b| a & b == 0);
+        Vucomiss | Vcomiss: f32, Vucomisd | Vcomisd: f64 => |c, s| c.compare_first::<T>(s);
+    }
 }
 
 impl Cpu<'_, '_> {
-    fn order_flags<T: Float>(&mut self, a: T, b: T) -> Outcome<()> {
+    /// Compares the lowest lanes of operands 0 and 1, and sets flags.
+    fn compare_first<T: Float>(&mut self, step: &Step) -> Outcome<()> {
+        let a: T = self.lanes::<T>(step, 0, 1)?.get(0);
+        let b: T = self.lanes::<T>(step, 1, 1)?.get(0);
         let unordered = a.is_nan() || b.is_nan();
         self.flags = Flags {
             zero: Some(unordered || a == b),
             parity: Some(unordered),
             carry: Some(unordered || a < b),
-            sign: Some(false),
-            overflow: Some(false),
+            ..Flags::CLEARED
         };
         Ok(())
     }
@@ -84,15 +42,13 @@ impl Cpu<'_, '_> {
         let OperandLocation::Mask(k) = step.operands[0] else {
             return self.zip(step, |a: T, b: T| T::all(f(a, b)));
         };
-        let count = step.bytes(1) / T::SIZE;
         let active = self.active(step);
         let (a, b) = (
             self.lanes::<T>(step, 1, active)?,
             self.lanes::<T>(step, 2, active)?,
         );
-        let holds = |i: &usize| active >> i & 1 == 1 && f(a.get(*i), b.get(*i));
-        let bits = (0..count).filter(holds).fold(0, |bits, i| bits | 1 << i);
-        self.masks[usize::from(k)] = bits;
+        let holds = mask(step.bytes(1) / T::SIZE, |i| f(a.get(i), b.get(i)));
+        self.masks[k] = active & holds;
         Ok(())
     }
 
@@ -105,9 +61,7 @@ impl Cpu<'_, '_> {
 
     /// Collects the signs of lanes as the bits of a mask or a general register.
     pub fn signs<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
-        let (v, count) = (self.vector(step, 1)?, step.bytes(1) / T::SIZE);
-        let signs = (0..count).filter(|i| v.get::<T>(*i).sign());
-        let bits = signs.fold(0, |bits, i| bits | 1 << i);
+        let bits = self.vector(step, 1)?.signs::<T>(step.bytes(1));
         self.set_value(step, 0, bits)
     }
 }

@@ -2,19 +2,16 @@
 
 use super::Action;
 use crate::cpu::Cpu;
-use crate::fault::{FaultKind, Outcome, Raised};
+use crate::fault::{FaultKind, Outcome, raise};
 use crate::step::{Index, OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vgatherdps | Vpgatherdd => |c, s| c.gather::<i32, u32>(s),
-        Vgatherdpd | Vpgatherdq => |c, s| c.gather::<i32, u64>(s),
-        Vgatherqps | Vpgatherqd => |c, s| c.gather::<i64, u32>(s),
-        Vgatherqpd | Vpgatherqq => |c, s| c.gather::<i64, u64>(s),
-        _ => return None,
-    })
+    actions! { step;
+        Vgatherdps | Vpgatherdd: u32, Vgatherdpd | Vpgatherdq: u64 => |c, s| c.gather::<i32, T>(s);
+        Vgatherqps | Vpgatherqd: u32, Vgatherqpd | Vpgatherqq: u64 => |c, s| c.gather::<i64, T>(s);
+    }
 }
 
 impl Cpu<'_, '_> {
@@ -24,33 +21,23 @@ impl Cpu<'_, '_> {
         let (OperandLocation::Vector(to, bytes), OperandLocation::Memory(m)) =
             (step.operands[0], step.operands[1])
         else {
-            return Err(Raised::new(
-                FaultKind::Unknown,
-                "the operands are not those of a gather",
-            ));
+            return raise(FaultKind::Unknown, "the operands are not those of a gather");
         };
         let Index::Vector(index, index_bytes) = m.index else {
-            return Err(Raised::new(
-                FaultKind::Unknown,
-                "the operands are not those of a gather",
-            ));
+            return raise(FaultKind::Unknown, "the index of a gather is no vector");
         };
         let count = (bytes / T::SIZE).min(index_bytes / I::SIZE);
         let active = match step.operands[2] {
-            OperandLocation::Vector(..) => {
-                let mask = self.vector(step, 2)?;
-                let signs = (0..count).filter(|i| mask.get::<T>(*i).sign());
-                signs.fold(0, |bits, i| bits | 1 << i)
-            }
+            OperandLocation::Vector(..) => self.vector(step, 2)?.signs::<T>(count * T::SIZE),
             _ => self.active(step),
         };
-        let (index, mut result) = (self.vectors[usize::from(index)], Vector::ZERO);
+        let (index, mut result) = (self.vectors[index], Vector::ZERO);
         let base = self.address(&m);
         for i in 0..count {
-            let mut lane = self.vectors[usize::from(to)].get::<T>(i);
+            let mut lane = self.vectors[to].get::<T>(i);
             if active >> i & 1 == 1 {
-                let offset = (std::convert::Into::<i64>::into(index.get::<I>(i)) as u64)
-                    .wrapping_mul(m.scale);
+                let index: i64 = index.get::<I>(i).into();
+                let offset = (index as u64).wrapping_mul(m.scale);
                 let mut bytes = [0; 8];
                 let bytes = &mut bytes[..T::SIZE];
                 self.memory.read(base.wrapping_add(offset), bytes)?;
@@ -58,10 +45,10 @@ impl Cpu<'_, '_> {
             }
             result.set(i, lane);
         }
-        self.vectors[usize::from(to)] = result;
+        self.vectors[to] = result;
         match (step.operands[2], step.mask) {
-            (OperandLocation::Vector(mask, _), _) => self.vectors[usize::from(mask)] = Vector::ZERO,
-            (_, Some(mask)) => self.masks[usize::from(mask)] = 0,
+            (OperandLocation::Vector(mask, _), _) => self.vectors[mask] = Vector::ZERO,
+            (_, Some(mask)) => self.masks[mask] = 0,
             _ => {}
         }
         Ok(())

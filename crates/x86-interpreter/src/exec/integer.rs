@@ -5,105 +5,44 @@ use crate::step::Step;
 use iced_x86::Mnemonic::*;
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    sums(step)
-        .or_else(|| products(step))
-        .or_else(|| extremes(step))
-}
-
-fn sums(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpaddb => |c, s| c.zip(s, u8::wrapping_add),
-        Vpaddw => |c, s| c.zip(s, u16::wrapping_add),
-        Vpaddd => |c, s| c.zip(s, u32::wrapping_add),
-        Vpaddq => |c, s| c.zip(s, u64::wrapping_add),
-        Vpsubb => |c, s| c.zip(s, u8::wrapping_sub),
-        Vpsubw => |c, s| c.zip(s, u16::wrapping_sub),
-        Vpsubd => |c, s| c.zip(s, u32::wrapping_sub),
-        Vpsubq => |c, s| c.zip(s, u64::wrapping_sub),
-        Vpaddsb => |c, s| c.zip(s, i8::saturating_add),
-        Vpaddsw => |c, s| c.zip(s, i16::saturating_add),
-        Vpaddusb => |c, s| c.zip(s, u8::saturating_add),
-        Vpaddusw => |c, s| c.zip(s, u16::saturating_add),
-        Vpsubsb => |c, s| c.zip(s, i8::saturating_sub),
-        Vpsubsw => |c, s| c.zip(s, i16::saturating_sub),
-        Vpsubusb => |c, s| c.zip(s, u8::saturating_sub),
-        Vpsubusw => |c, s| c.zip(s, u16::saturating_sub),
-        _ => return None,
-    })
-}
-
-fn products(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpmullw => |c, s| c.zip(s, u16::wrapping_mul),
-        Vpmulld => |c, s| c.zip(s, u32::wrapping_mul),
-        Vpmullq => |c, s| c.zip(s, u64::wrapping_mul),
-        Vpmulhw => |c, s| c.zip(s, |a: i16, b| ((i32::from(a) * i32::from(b)) >> 16) as i16),
-        Vpmulhuw => |c, s| c.zip(s, |a: u16, b| ((u32::from(a) * u32::from(b)) >> 16) as u16),
-        Vpavgb => |c, s| {
-            c.zip(s, |a: u8, b| {
-                (u32::from(a) + u32::from(b)).div_ceil(2) as u8
-            })
-        },
-        Vpavgw => |c, s| {
-            c.zip(s, |a: u16, b| {
-                (u32::from(a) + u32::from(b)).div_ceil(2) as u16
-            })
-        },
+    actions! { step;
+        Vpaddb: u8, Vpaddw: u16, Vpaddd: u32, Vpaddq: u64 => |c, s| c.zip(s, T::wrapping_add);
+        Vpsubb: u8, Vpsubw: u16, Vpsubd: u32, Vpsubq: u64 => |c, s| c.zip(s, T::wrapping_sub);
+        Vpaddsb: i8, Vpaddsw: i16, Vpaddusb: u8, Vpaddusw: u16 => |c, s| c.zip(s, T::saturating_add);
+        Vpsubsb: i8, Vpsubsw: i16, Vpsubusb: u8, Vpsubusw: u16 => |c, s| c.zip(s, T::saturating_sub);
+        Vpmullw: u16, Vpmulld: u32, Vpmullq: u64 => |c, s| c.zip(s, T::wrapping_mul);
+        Vpmulhw => |c, s| c.zip(s, |a: i16, b| ((i32::from(a) * i32::from(b)) >> 16) as i16);
+        Vpmulhuw => |c, s| c.zip(s, |a: u16, b| ((u32::from(a) * u32::from(b)) >> 16) as u16);
+        Vpavgb: u8, Vpavgw: u16 => |c, s| c.zip(s, |a: T, b| (u32::from(a) + u32::from(b)).div_ceil(2) as T);
         // Products of the low halves.
-        Vpmuludq => |c, s| c.zip(s, |a: u64, b| (a & 0xFFFF_FFFF) * (b & 0xFFFF_FFFF)),
-        Vpmuldq => |c, s| c.zip(s, |a: i64, b| i64::from(a as i32) * i64::from(b as i32)),
-        Vpmaddwd => |c, s| {
-            c.zip(s, |a: u32, b| {
-                let product = |i: u32| i32::from((a >> i) as i16) * i32::from((b >> i) as i16);
-                product(0).wrapping_add(product(16))
-            })
-        },
+        Vpmuludq => |c, s| c.zip(s, |a: u64, b| (a & 0xFFFF_FFFF) * (b & 0xFFFF_FFFF));
+        Vpmuldq => |c, s| c.zip(s, |a: i64, b| i64::from(a as i32) * i64::from(b as i32));
+        Vpmaddwd => |c, s| c.zip(s, |a: i32, b| add_words(0, a, b));
         // Unsigned bytes times signed bytes.
         Vpmaddubsw => |c, s| {
             c.zip(s, |a: u16, b| {
                 let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
                 (product(0) + product(8)).clamp(-32768, 32767) as i16
             })
-        },
-        Vpdpwssd => |c, s| {
-            c.zip3(s, |d: i32, a, b| {
-                let product = |i: u32| i32::from((a >> i) as i16) * i32::from((b >> i) as i16);
-                (0..2).fold(d, |sum, i| sum.wrapping_add(product(16 * i)))
-            })
-        },
-        Vpdpbusd => |c, s| c.zip3(s, add_bytes),
-        _ => return None,
-    })
+        };
+        Vpdpwssd => |c, s| c.zip3(s, add_words);
+        Vpdpbusd => |c, s| c.zip3(s, add_bytes);
+        Vpmaxsb: i8, Vpmaxsw: i16, Vpmaxsd: i32, Vpmaxsq: i64, Vpmaxub: u8, Vpmaxuw: u16, Vpmaxud: u32, Vpmaxuq: u64
+            => |c, s| c.zip(s, T::max);
+        Vpminsb: i8, Vpminsw: i16, Vpminsd: i32, Vpminsq: i64, Vpminub: u8, Vpminuw: u16, Vpminud: u32, Vpminuq: u64
+            => |c, s| c.zip(s, T::min);
+        Vpabsb: i8, Vpabsw: i16, Vpabsd: i32, Vpabsq: i64 => |c, s| c.map(s, T::wrapping_abs);
+    }
+}
+
+/// `sum += a · b` of two signed words.
+fn add_words(sum: i32, a: i32, b: i32) -> i32 {
+    let product = |i: u32| i32::from((a >> i) as i16) * i32::from((b >> i) as i16);
+    (0..2).fold(sum, |sum, i| sum.wrapping_add(product(16 * i)))
 }
 
 /// `sum += a · b` of four unsigned bytes and four signed ones.
 pub(super) fn add_bytes(sum: i32, a: i32, b: i32) -> i32 {
     let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
     (0..4).fold(sum, |sum, i| sum.wrapping_add(product(8 * i)))
-}
-
-fn extremes(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpmaxsb => |c, s| c.zip(s, i8::max),
-        Vpmaxsw => |c, s| c.zip(s, i16::max),
-        Vpmaxsd => |c, s| c.zip(s, i32::max),
-        Vpmaxsq => |c, s| c.zip(s, i64::max),
-        Vpmaxub => |c, s| c.zip(s, u8::max),
-        Vpmaxuw => |c, s| c.zip(s, u16::max),
-        Vpmaxud => |c, s| c.zip(s, u32::max),
-        Vpmaxuq => |c, s| c.zip(s, u64::max),
-        Vpminsb => |c, s| c.zip(s, i8::min),
-        Vpminsw => |c, s| c.zip(s, i16::min),
-        Vpminsd => |c, s| c.zip(s, i32::min),
-        Vpminsq => |c, s| c.zip(s, i64::min),
-        Vpminub => |c, s| c.zip(s, u8::min),
-        Vpminuw => |c, s| c.zip(s, u16::min),
-        Vpminud => |c, s| c.zip(s, u32::min),
-        Vpminuq => |c, s| c.zip(s, u64::min),
-        Vpabsb => |c, s| c.map(s, i8::wrapping_abs),
-        Vpabsw => |c, s| c.map(s, i16::wrapping_abs),
-        Vpabsd => |c, s| c.map(s, i32::wrapping_abs),
-        Vpabsq => |c, s| c.map(s, i64::wrapping_abs),
-        _ => return None,
-    })
 }

@@ -8,115 +8,102 @@ use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    interleaved(step)
-        .or_else(|| shuffled(step))
-        .or_else(|| packed(step))
-}
-
-fn interleaved(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vunpcklps | Vpunpckldq => |c, s| c.interleave::<u32>(s, 0),
-        Vunpckhps | Vpunpckhdq => |c, s| c.interleave::<u32>(s, 2),
-        Vunpcklpd | Vpunpcklqdq => |c, s| c.interleave::<u64>(s, 0),
-        Vunpckhpd | Vpunpckhqdq => |c, s| c.interleave::<u64>(s, 1),
-        Vpunpcklbw => |c, s| c.interleave::<u8>(s, 0),
-        Vpunpckhbw => |c, s| c.interleave::<u8>(s, 8),
-        Vpunpcklwd => |c, s| c.interleave::<u16>(s, 0),
-        Vpunpckhwd => |c, s| c.interleave::<u16>(s, 4),
-        _ => return None,
-    })
-}
-
-fn shuffled(step: &Step) -> Option<Action> {
     let by_immediate = matches!(step.operands[2], OperandLocation::Immediate(_));
-    Some(match step.mnemonic {
+    let permuted = if by_immediate {
+        by_immediate_operand(step)
+    } else {
+        by_lanes(step)
+    };
+    permuted.or_else(|| blocks(step))
+}
+
+fn by_immediate_operand(step: &Step) -> Option<Action> {
+    actions! { step;
+        Vpermilps | Vpshufd
+            => |c, s| c.within1::<u32>(s, |i, _, a| a[usize::from(s.immediate() >> (2 * i) & 3)]);
+        Vpermilpd
+            => |c, s| c.within1::<u64>(s, |i, block, a| a[usize::from(s.immediate() >> (2 * block + i) & 1)]);
+    }
+}
+
+fn by_lanes(step: &Step) -> Option<Action> {
+    actions! { step;
+        Vpermilps => |c, s| {
+            let by = c.vector(s, 2)?;
+            c.within1::<u32>(s, |i, block, a| a[by.get::<u32>(4 * block + i) as usize & 3])
+        };
+        Vpermilpd => |c, s| {
+            let by = c.vector(s, 2)?;
+            c.within1::<u64>(s, |i, block, a| a[by.get::<u64>(2 * block + i) as usize >> 1 & 1])
+        };
+    }
+}
+
+fn blocks(step: &Step) -> Option<Action> {
+    actions! { step;
+        Vunpcklps | Vpunpckldq: u32, Vunpcklpd | Vpunpcklqdq: u64, Vpunpcklbw: u8, Vpunpcklwd: u16
+            => |c, s| c.interleave::<T>(s, 0);
+        Vunpckhps | Vpunpckhdq: u32, Vunpckhpd | Vpunpckhqdq: u64, Vpunpckhbw: u8, Vpunpckhwd: u16
+            => |c, s| c.interleave::<T>(s, 8 / T::SIZE);
         Vshufps => |c, s| {
             c.within2::<u32>(s, |i, _, [a, b]| {
                 let from = if i < 2 { a } else { b };
                 from[usize::from(s.immediate() >> (2 * i) & 3)]
             })
-        },
+        };
         Vshufpd => |c, s| {
             c.within2::<u64>(s, |i, block, [a, b]| {
                 let from = if i < 1 { a } else { b };
                 from[usize::from(s.immediate() >> (2 * block + i) & 1)]
             })
-        },
-        Vpermilps | Vpshufd if by_immediate => {
-            |c, s| c.within1::<u32>(s, |i, _, a| a[usize::from(s.immediate() >> (2 * i) & 3)])
-        }
-        Vpermilpd if by_immediate => |c, s| {
-            c.within1::<u64>(s, |i, block, a| {
-                a[usize::from(s.immediate() >> (2 * block + i) & 1)]
-            })
-        },
-        Vpermilps => |c, s| {
-            let by = c.vector(s, 2)?;
-            c.within1::<u32>(s, |i, block, a| {
-                a[by.get::<u32>(4 * block + i) as usize & 3]
-            })
-        },
-        Vpermilpd => |c, s| {
-            let by = c.vector(s, 2)?;
-            c.within1::<u64>(s, |i, block, a| {
-                a[by.get::<u64>(2 * block + i) as usize >> 1 & 1]
-            })
-        },
+        };
         Vpshuflw => |c, s| {
             c.within1::<u16>(s, |i, _, a| match i {
                 0..4 => a[usize::from(s.immediate() >> (2 * i) & 3)],
                 _ => a[i],
             })
-        },
+        };
         Vpshufhw => |c, s| {
             c.within1::<u16>(s, |i, _, a| match i {
                 0..4 => a[i],
                 _ => a[4 + usize::from(s.immediate() >> (2 * (i - 4)) & 3)],
             })
-        },
-        Vmovsldup => |c, s| c.within1::<u32>(s, |i, _, a| a[i & !1]),
-        Vmovshdup => |c, s| c.within1::<u32>(s, |i, _, a| a[i | 1]),
-        Vmovddup => |c, s| c.within1::<u64>(s, |_, _, a| a[0]),
+        };
+        Vmovsldup => |c, s| c.within1::<u32>(s, |i, _, a| a[i & !1]);
+        Vmovshdup => |c, s| c.within1::<u32>(s, |i, _, a| a[i | 1]);
+        Vmovddup => |c, s| c.within1::<u64>(s, |_, _, a| a[0]);
         Vpshufb => |c, s| {
             let by = c.vector(s, 2)?;
             c.within1::<u8>(s, |i, block, a| match by.0[16 * block + i] {
                 n if n & 0x80 != 0 => 0,
                 n => a[usize::from(n & 15)],
             })
-        },
+        };
         Vpalignr => |c, s| {
             c.within2::<u8>(s, |i, _, [a, b]| {
                 let at = i + usize::from(s.immediate());
-                let both = b.iter().chain(a);
-                both.copied().nth(at).unwrap_or(0)
+                b.iter().chain(a).copied().nth(at).unwrap_or(0)
             })
-        },
+        };
         Vpslldq => |c, s| {
             let by = usize::from(s.immediate());
             c.within1::<u8>(s, |i, _, a| i.checked_sub(by).map_or(0, |i| a[i]))
-        },
+        };
         Vpsrldq => |c, s| {
             let by = usize::from(s.immediate());
             c.within1::<u8>(s, |i, _, a| a.get(i + by).copied().unwrap_or(0))
-        },
+        };
         Vpsadbw => |c, s| {
             c.zip(s, |a: u64, b: u64| {
                 let pairs = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
                 pairs.map(|(a, b)| u64::from(a.abs_diff(b))).sum::<u64>()
             })
-        },
-        _ => return None,
-    })
-}
-
-fn packed(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vpackssdw => |c, s| c.pack(s, |x: i32| x.clamp(-32768, 32767) as i16),
-        Vpackusdw => |c, s| c.pack(s, |x: i32| x.clamp(0, 65535) as u16),
-        Vpacksswb => |c, s| c.pack(s, |x: i16| x.clamp(-128, 127) as i8),
-        Vpackuswb => |c, s| c.pack(s, |x: i16| x.clamp(0, 255) as u8),
-        _ => return None,
-    })
+        };
+        Vpackssdw => |c, s| c.pack(s, |x: i32| x.clamp(-32768, 32767) as i16);
+        Vpackusdw => |c, s| c.pack(s, |x: i32| x.clamp(0, 65535) as u16);
+        Vpacksswb => |c, s| c.pack(s, |x: i16| x.clamp(-128, 127) as i8);
+        Vpackuswb => |c, s| c.pack(s, |x: i16| x.clamp(0, 255) as u8);
+    }
 }
 
 /// The lanes of one block of 128 bits.

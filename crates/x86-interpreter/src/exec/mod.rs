@@ -1,5 +1,21 @@
 //! The effects of instructions, by families.
 
+/// The action of a step from a table. Each line holds mnemonics and an action; in an action, `T` is the type after its
+/// mnemonic.
+macro_rules! actions {
+    ($step:expr; $($($($mnemonic:ident)|+ $(: $t:ty)?),+ => $action:expr;)*) => {
+        match $step.mnemonic {
+            $($($($mnemonic)|+ => {
+                $(type T = $t;)?
+                #[allow(clippy::unnecessary_cast, reason = "some `T` is the target of the cast")]
+                let action: $crate::exec::Action = $action;
+                Some(action)
+            })+)*
+            _ => None,
+        }
+    };
+}
+
 mod bits;
 mod compare;
 mod convert;

@@ -8,79 +8,36 @@ use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    permuted(step)
-        .or_else(|| of_two(step))
-        .or_else(|| parts(step))
-        .or_else(|| compressed(step))
-}
-
-fn permuted(step: &Step) -> Option<Action> {
-    let by_immediate = matches!(step.operands[2], OperandLocation::Immediate(_));
-    Some(match step.mnemonic {
-        Vpermq | Vpermpd if by_immediate => |c, s| {
+    if let (Vpermq | Vpermpd, OperandLocation::Immediate(_)) = (step.mnemonic, step.operands[2]) {
+        return Some(|c, s| {
             let a = c.vector(s, 1)?;
             c.lanes_from(s, |i| {
                 a.get::<u64>(i & !3 | usize::from(s.immediate() >> (2 * (i & 3)) & 3))
             })
-        },
-        Vpermq | Vpermpd => |c, s| c.permute::<u64>(s),
-        Vpermps | Vpermd => |c, s| c.permute::<u32>(s),
-        Vpermw => |c, s| c.permute::<u16>(s),
-        Vpermb => |c, s| c.permute::<u8>(s),
-        Vpermt2ps | Vpermt2d => |c, s| c.permute2::<u32>(s, 1),
-        Vpermt2pd | Vpermt2q => |c, s| c.permute2::<u64>(s, 1),
-        Vpermt2w => |c, s| c.permute2::<u16>(s, 1),
-        Vpermt2b => |c, s| c.permute2::<u8>(s, 1),
-        Vpermi2ps | Vpermi2d => |c, s| c.permute2::<u32>(s, 0),
-        Vpermi2pd | Vpermi2q => |c, s| c.permute2::<u64>(s, 0),
-        Vpermi2w => |c, s| c.permute2::<u16>(s, 0),
-        Vpermi2b => |c, s| c.permute2::<u8>(s, 0),
-        _ => return None,
-    })
-}
-
-fn of_two(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
+        });
+    }
+    actions! { step;
+        Vpermq | Vpermpd: u64, Vpermps | Vpermd: u32, Vpermw: u16, Vpermb: u8 => |c, s| c.permute::<T>(s);
+        Vpermt2ps | Vpermt2d: u32, Vpermt2pd | Vpermt2q: u64, Vpermt2w: u16, Vpermt2b: u8
+            => |c, s| c.permute2::<T>(s, 1);
+        Vpermi2ps | Vpermi2d: u32, Vpermi2pd | Vpermi2q: u64, Vpermi2w: u16, Vpermi2b: u8
+            => |c, s| c.permute2::<T>(s, 0);
         Vperm2f128 | Vperm2i128 => |c, s| {
-            let (a, b) = (c.vector(s, 1)?, c.vector(s, 2)?);
-            c.lanes_from::<u128>(s, |i| {
-                let by = s.immediate() >> (4 * i);
-                let from = if by & 2 == 0 { &a } else { &b };
-                if by & 8 != 0 {
-                    0
-                } else {
-                    from.get(usize::from(by & 1))
-                }
+            let both = [c.vector(s, 1)?, c.vector(s, 2)?];
+            c.lanes_from::<u128>(s, |i| match s.immediate() >> (4 * i) {
+                by if by & 8 != 0 => 0,
+                by => both[usize::from(by >> 1 & 1)].get(usize::from(by & 1)),
             })
-        },
-        Vshuff32x4 | Vshufi32x4 => |c, s| c.shuffle_blocks::<u32>(s),
-        Vshuff64x2 | Vshufi64x2 => |c, s| c.shuffle_blocks::<u64>(s),
-        Valignd => |c, s| c.align::<u32>(s),
-        Valignq => |c, s| c.align::<u64>(s),
-        _ => return None,
-    })
-}
-
-fn parts(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vextractf128 | Vextracti128 | Vextractf32x4 | Vextracti32x4 => |c, s| c.extract::<u32>(s),
-        Vextractf64x2 | Vextracti64x2 | Vextractf64x4 | Vextracti64x4 => |c, s| c.extract::<u64>(s),
-        Vextractf32x8 | Vextracti32x8 => |c, s| c.extract::<u32>(s),
-        Vinsertf128 | Vinserti128 | Vinsertf32x4 | Vinserti32x4 => |c, s| c.insert::<u32>(s),
-        Vinsertf64x2 | Vinserti64x2 | Vinsertf64x4 | Vinserti64x4 => |c, s| c.insert::<u64>(s),
-        Vinsertf32x8 | Vinserti32x8 => |c, s| c.insert::<u32>(s),
-        _ => return None,
-    })
-}
-
-fn compressed(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Vcompressps | Vpcompressd => |c, s| c.compress::<u32>(s),
-        Vcompresspd | Vpcompressq => |c, s| c.compress::<u64>(s),
-        Vexpandps | Vpexpandd => |c, s| c.expand::<u32>(s),
-        Vexpandpd | Vpexpandq => |c, s| c.expand::<u64>(s),
-        _ => return None,
-    })
+        };
+        Vshuff32x4 | Vshufi32x4: u32, Vshuff64x2 | Vshufi64x2: u64 => |c, s| c.shuffle_blocks::<T>(s);
+        Valignd: u32, Valignq: u64 => |c, s| c.align::<T>(s);
+        Vextractf128 | Vextracti128 | Vextractf32x4 | Vextracti32x4 | Vextractf32x8 | Vextracti32x8: u32,
+            Vextractf64x2 | Vextracti64x2 | Vextractf64x4 | Vextracti64x4: u64 => |c, s| c.extract::<T>(s);
+        Vinsertf128 | Vinserti128 | Vinsertf32x4 | Vinserti32x4 | Vinsertf32x8 | Vinserti32x8: u32,
+            Vinsertf64x2 | Vinserti64x2 | Vinsertf64x4 | Vinserti64x4: u64 => |c, s| c.insert::<T>(s);
+        Vcompressps | Vpcompressd: u32, Vcompresspd | Vpcompressq: u64 => |c, s| c.compress::<T>(s);
+        Vexpandps | Vpexpandd: u32, Vexpandpd | Vpexpandq: u64 => |c, s| c.expand::<T>(s);
+    }
 }
 
 /// The low bits of a lane as a number.
@@ -105,17 +62,11 @@ impl Cpu<'_, '_> {
     /// Permutes the lanes of two vectors by the indices in operand `by`; the vectors are operands 0 and 2, or 1 and
     /// 2.
     fn permute2<T: Lane>(&mut self, step: &Step, by: usize) -> Outcome<()> {
-        let (by, a) = (self.vector(step, by)?, self.vector(step, 1 - by)?);
-        let b = self.vector(step, 2)?;
-        let count = step.bytes(0) / T::SIZE;
+        let both = [self.vector(step, 1 - by)?, self.vector(step, 2)?];
+        let (by, count) = (self.vector(step, by)?, step.bytes(0) / T::SIZE);
         self.lanes_from(step, |i| {
             let at = low::<T>(&by, i);
-            let from = if (at / count).is_multiple_of(2) {
-                &a
-            } else {
-                &b
-            };
-            from.get::<T>(at % count)
+            both[at / count % 2].get::<T>(at % count)
         })
     }
 

@@ -2,93 +2,76 @@
 
 use super::Action;
 use crate::cpu::{Cpu, Flags, RSP, ones};
-use crate::fault::{FaultKind, Outcome, Raised};
+use crate::fault::{FaultKind, Outcome, raise};
 use crate::step::{OperandLocation, Step};
 use iced_x86::Mnemonic::{self, *};
 
 pub(super) fn action(step: &Step) -> Option<Action> {
-    moves(step)
-        .or_else(|| arithmetic(step))
-        .or_else(|| shifts(step))
-        .or_else(|| control(step))
+    use OperandLocation::{Branch, Gpr, None as Absent};
+    let has_form = match step.mnemonic {
+        Imul => step.operands[1] != Absent,
+        Jmp => matches!(step.operands[0], Branch(_)),
+        Ret => step.operands[0] == Absent,
+        Call => matches!(step.operands[0], Gpr(_, 8)),
+        _ => true,
+    };
+    if has_form { of_mnemonic(step) } else { None }
 }
 
-fn moves(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Mov | Movzx => |c, s| {
-            let x = c.value(s, 1)?;
-            c.set_value(s, 0, x)
-        },
-        Movsx | Movsxd => |c, s| {
-            let x = signed(c.value(s, 1)?, s.bytes(1)) as u64;
-            c.set_value(s, 0, x)
-        },
+fn of_mnemonic(step: &Step) -> Option<Action> {
+    actions! { step;
+        Mov | Movzx => |c, s| c.apply(s, 1, |x| x);
+        Movsx | Movsxd => |c, s| c.apply(s, 1, |x| signed(x, s.bytes(1)) as u64);
         Lea => |c, s| {
             let OperandLocation::Memory(m) = &s.operands[1] else {
-                return Err(Raised::new(FaultKind::Unknown, "no address"));
+                return raise(FaultKind::Unknown, "no address");
             };
             let x = c.address(m);
             c.set_value(s, 0, x)
-        },
+        };
         Push => |c, s| {
             let x = c.value(s, 0)?;
             c.push(x)
-        },
+        };
         Pop => |c, s| {
             let x = c.pop()?;
             c.set_value(s, 0, x)
-        },
-        Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp
-        | Cmovl | Cmovge | Cmovle | Cmovg => |c, s| {
-            let x = if c.holds(s.mnemonic)? {
-                c.value(s, 1)?
-            } else {
-                c.value(s, 0)?
-            };
-            c.set_value(s, 0, x)
-        },
-        Setb | Setae | Sete | Setne | Setbe | Seta | Sets | Setns | Setp | Setnp | Setl | Setge
-        | Setle | Setg => |c, s| {
+        };
+        Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp | Cmovl | Cmovge | Cmovle
+            | Cmovg => |c, s| {
+            let from = usize::from(c.holds(s.mnemonic)?);
+            c.apply(s, from, |x| x)
+        };
+        Setb | Setae | Sete | Setne | Setbe | Seta | Sets | Setns | Setp | Setnp | Setl | Setge | Setle | Setg
+            => |c, s| {
             let x = c.holds(s.mnemonic)?;
             c.set_value(s, 0, u64::from(x))
-        },
-        _ => return None,
-    })
-}
-
-fn arithmetic(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
+        };
         Add => |c, s| {
-            let sum = c.sum(s, false)?;
+            let sum = c.sum_flags(c.value(s, 0)?, c.value(s, 1)?, s.bytes(0));
             c.set_value(s, 0, sum)
-        },
+        };
         Sub => |c, s| {
-            let difference = c.sum(s, true)?;
+            let difference = c.difference_flags(c.value(s, 0)?, c.value(s, 1)?, s.bytes(0));
             c.set_value(s, 0, difference)
-        },
-        Cmp => |c, s| c.sum(s, true).map(|_| ()),
-        And => |c, s| {
-            let x = c.logic(s, |a, b| a & b)?;
-            c.set_value(s, 0, x)
-        },
-        Or => |c, s| {
-            let x = c.logic(s, |a, b| a | b)?;
-            c.set_value(s, 0, x)
-        },
-        Xor => |c, s| {
-            let x = c.logic(s, |a, b| a ^ b)?;
-            c.set_value(s, 0, x)
-        },
-        Test => |c, s| c.logic(s, |a, b| a & b).map(|_| ()),
-        Not => |c, s| {
-            let x = !c.value(s, 0)?;
-            c.set_value(s, 0, x)
-        },
+        };
+        Cmp => |c, s| {
+            c.difference_flags(c.value(s, 0)?, c.value(s, 1)?, s.bytes(0));
+            Ok(())
+        };
+        And => |c, s| c.logic(s, |a, b| a & b);
+        Or => |c, s| c.logic(s, |a, b| a | b);
+        Xor => |c, s| c.logic(s, |a, b| a ^ b);
+        Test => |c, s| {
+            let x = c.value(s, 0)? & c.value(s, 1)?;
+            c.result_flags(x, s.bytes(0));
+            Ok(())
+        };
+        Not => |c, s| c.apply(s, 0, |x| !x);
         Neg => |c, s| {
-            let (x, bytes) = (c.value(s, 0)?, s.bytes(0));
-            let difference = c.difference_flags(0, x, bytes);
+            let difference = c.difference_flags(0, c.value(s, 0)?, s.bytes(0));
             c.set_value(s, 0, difference)
-        },
+        };
         Inc | Dec => |c, s| {
             let (x, bytes, carry) = (c.value(s, 0)?, s.bytes(0), c.flags.carry);
             let x = match s.mnemonic {
@@ -97,44 +80,29 @@ fn arithmetic(step: &Step) -> Option<Action> {
             };
             c.flags.carry = carry;
             c.set_value(s, 0, x)
-        },
-        Imul if step.operands[1] != OperandLocation::None => multiply,
+        };
+        Imul => multiply;
         Popcnt => |c, s| {
             let x = c.value(s, 1)?;
             c.set_value(s, 0, u64::from(x.count_ones()))?;
-            c.flags = Flags {
-                zero: Some(x == 0),
-                ..CLEARED
-            };
+            c.flags = Flags { zero: Some(x == 0), ..Flags::CLEARED };
             Ok(())
-        },
+        };
         Tzcnt => |c, s| {
             let (x, bits) = (c.value(s, 1)?, 8 * s.bytes(1) as u64);
             let n = u64::from(x.trailing_zeros()).min(bits);
-            c.flags = Flags {
-                zero: Some(n == 0),
-                carry: Some(n == bits),
-                ..Flags::default()
-            };
+            c.flags = Flags { zero: Some(n == 0), carry: Some(n == bits), ..Flags::default() };
             c.set_value(s, 0, n)
-        },
-        _ => return None,
-    })
-}
-
-fn shifts(step: &Step) -> Option<Action> {
-    Some(match step.mnemonic {
-        Shl | Shr | Sar => shift,
+        };
+        Shl | Shr | Sar => shift;
         Shlx | Shrx | Sarx => |c, s| {
-            let (x, bits) = (c.value(s, 1)?, 8 * s.bytes(0) as u32);
-            let by = c.value(s, 2)? as u32 & (bits - 1);
-            let x = match s.mnemonic {
+            let by = c.value(s, 2)? as u32 & (8 * s.bytes(0) as u32 - 1);
+            c.apply(s, 1, |x| match s.mnemonic {
                 Shlx => x << by,
                 Shrx => x >> by,
                 _ => (signed(x, s.bytes(0)) >> by) as u64,
-            };
-            c.set_value(s, 0, x)
-        },
+            })
+        };
         Bzhi => |c, s| {
             let (x, bits) = (c.value(s, 1)?, 8 * s.bytes(0));
             let by = c.value(s, 2)? as u8 as usize;
@@ -143,54 +111,38 @@ fn shifts(step: &Step) -> Option<Action> {
             c.flags.carry = Some(by >= bits);
             c.flags.parity = None;
             c.set_value(s, 0, kept)
-        },
-        _ => return None,
-    })
-}
-
-fn control(step: &Step) -> Option<Action> {
-    let jumps = matches!(step.operands[0], OperandLocation::Branch(_));
-    Some(match step.mnemonic {
-        Jmp if jumps => |c, s| {
+        };
+        Jmp => |c, s| {
             c.next = c.value(s, 0)?;
             Ok(())
-        },
+        };
         Jb | Jae | Je | Jne | Jbe | Ja | Js | Jns | Jp | Jnp | Jl | Jge | Jle | Jg => |c, s| {
             if c.holds(s.mnemonic)? {
                 c.next = c.value(s, 0)?;
             }
             Ok(())
-        },
-        Ret if step.operands[0] == OperandLocation::None => |c, _| {
+        };
+        Ret => |c, _| {
             c.next = c.pop()?;
             Ok(())
-        },
-        Call if matches!(step.operands[0], OperandLocation::Gpr(_, 8)) => |c, s| {
+        };
+        Call => |c, s| {
             let to = c.value(s, 0)?;
             c.call(to)
-        },
+        };
         Leave => |c, _| {
             c.gprs[RSP] = c.gprs[5];
             c.gprs[5] = c.pop()?;
             Ok(())
-        },
+        };
         Vzeroupper => |c, _| {
             c.vectors[..16].iter_mut().for_each(|v| v.0[16..].fill(0));
             Ok(())
-        },
-        Nop | Endbr64 | Sfence | Lfence | Mfence | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2
-        | Prefetchnta | Prefetchw => |_, _| Ok(()),
-        _ => return None,
-    })
+        };
+        Nop | Endbr64 | Sfence | Lfence | Mfence | Pause | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchnta
+            | Prefetchw => |_, _| Ok(());
+    }
 }
-
-const CLEARED: Flags = Flags {
-    carry: Some(false),
-    parity: Some(false),
-    zero: Some(false),
-    sign: Some(false),
-    overflow: Some(false),
-};
 
 /// The value of an integer of `bytes` bytes, sign-extended.
 fn signed(x: u64, bytes: usize) -> i64 {
@@ -199,11 +151,7 @@ fn signed(x: u64, bytes: usize) -> i64 {
 }
 
 fn multiply(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
-    let first = if step.operands[2] == OperandLocation::None {
-        0
-    } else {
-        1
-    };
+    let first = usize::from(step.operands[2] != OperandLocation::None);
     let bytes = step.bytes(0);
     let factor = |i| cpu.value(step, i).map(|x| i128::from(signed(x, bytes)));
     let product = factor(first)? * factor(first + 1)?;
@@ -259,10 +207,8 @@ impl Cpu<'_, '_> {
 
     fn sum_flags(&mut self, a: u64, b: u64, bytes: usize) -> u64 {
         let all = ones(8 * bytes);
-        let (sum, signs) = (
-            a.wrapping_add(b),
-            signed(a, bytes).checked_add(signed(b, bytes)),
-        );
+        let sum = a.wrapping_add(b);
+        let signs = signed(a, bytes).checked_add(signed(b, bytes));
         self.result_flags(sum, bytes);
         self.flags.carry = Some(u128::from(a & all) + u128::from(b & all) > u128::from(all));
         self.flags.overflow = Some(signs.is_none_or(|s| s != signed(sum, bytes)));
@@ -271,35 +217,26 @@ impl Cpu<'_, '_> {
 
     fn difference_flags(&mut self, a: u64, b: u64, bytes: usize) -> u64 {
         let all = ones(8 * bytes);
-        let (difference, signs) = (
-            a.wrapping_sub(b),
-            signed(a, bytes).checked_sub(signed(b, bytes)),
-        );
+        let difference = a.wrapping_sub(b);
+        let signs = signed(a, bytes).checked_sub(signed(b, bytes));
         self.result_flags(difference, bytes);
         self.flags.carry = Some(a & all < b & all);
         self.flags.overflow = Some(signs.is_none_or(|s| s != signed(difference, bytes)));
         difference
     }
 
-    fn sum(&mut self, step: &Step, subtracts: bool) -> Outcome<u64> {
-        let (a, b, bytes) = (self.value(step, 0)?, self.value(step, 1)?, step.bytes(0));
-        Ok(match subtracts {
-            true => self.difference_flags(a, b, bytes),
-            false => self.sum_flags(a, b, bytes),
-        })
-    }
-
-    fn logic(&mut self, step: &Step, f: impl Fn(u64, u64) -> u64) -> Outcome<u64> {
+    /// `operand 0 = f(operand 0, operand 1)`, with the flags of the result.
+    fn logic(&mut self, step: &Step, f: impl Fn(u64, u64) -> u64) -> Outcome<()> {
         let result = f(self.value(step, 0)?, self.value(step, 1)?);
         self.result_flags(result, step.bytes(0));
-        Ok(result)
+        self.set_value(step, 0, result)
     }
 
     /// True if the condition of an instruction holds.
     fn holds(&self, mnemonic: Mnemonic) -> Outcome<bool> {
         let flag = |flag: Option<bool>, name: &str| {
             let message = || format!("depends on the {name} flag, which no instruction set");
-            flag.ok_or_else(|| Raised::new(FaultKind::UndefinedFlag, message()))
+            flag.map_or_else(|| raise(FaultKind::UndefinedFlag, message()), Ok)
         };
         let carry = || flag(self.flags.carry, "carry");
         let zero = || flag(self.flags.zero, "zero");
