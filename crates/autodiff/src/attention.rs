@@ -12,21 +12,14 @@ pub(crate) fn pullback(
     call: &Call<'_, Id>,
 ) -> Result<Gradients<Id>, OpError> {
     // The gradient of a mask is as large as the weights. A random key has none.
-    if op
-        .mask(&call.needs_grad[3..])
-        .is_some_and(|needs_grad| *needs_grad)
-    {
+    if op.mask(&call.needs_grad[3..]) == Some(&true) {
         return tape::through_parts(b, call, g);
     }
-    let mut operands = call.inputs[..3].to_vec();
-    operands.push(g.clone());
-    operands.extend(call.inputs[3..].iter().cloned());
+    let (shared, others) = call.inputs.split_at(3);
+    let operands = [shared, std::slice::from_ref(g), others].concat();
     let all = b.op(AttentionGrad { of: *op }, &operands)?;
     let parts = AttentionGrad::parts(b, &all, call.inputs)?;
     let parts = parts.into_iter().zip(call.needs_grad);
-    let mut found: Gradients<Id> = parts
-        .map(|(part, needs_grad)| needs_grad.then_some(part))
-        .collect();
-    found.extend(call.inputs[3..].iter().map(|_| None));
-    Ok(found)
+    let parts = parts.map(|(part, needs_grad)| needs_grad.then_some(part));
+    Ok(parts.chain(others.iter().map(|_| None)).collect())
 }

@@ -3,7 +3,7 @@
 
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, gradients};
-use kiln_ir::{Builder, Graph, GraphBuilder, Loc, OpError, Role, Value, ops};
+use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, OpError, Role, Value, ops};
 use std::sync::Arc;
 
 pub(crate) fn pullback(
@@ -12,54 +12,44 @@ pub(crate) fn pullback(
     call: &Call<'_, Id>,
     cotangents: &[Option<Id>],
 ) -> Result<Gradients<Id>, OpError> {
-    let seeded: Vec<usize> = (0..cotangents.len())
-        .filter(|i| cotangents[*i].is_some())
-        .collect();
-    let differentiated: Vec<usize> = (1..call.inputs.len())
-        .filter(|i| call.needs_grad[*i])
-        .collect();
-    let mut graphs = Vec::new();
-    let mut found: Vec<Vec<Option<Value>>> = Vec::new();
-    for branch in &op.branches {
-        let (graph, grads) = branch_pullback(branch, &seeded, &differentiated)?;
-        graphs.push(graph);
-        found.push(grads);
-    }
+    let seeded = (0..cotangents.len()).filter(|i| cotangents[*i].is_some());
+    let seeded: Vec<usize> = seeded.collect();
+    let differentiated = (1..call.inputs.len()).filter(|i| call.needs_grad[*i]);
+    let differentiated: Vec<usize> = differentiated.collect();
+    let [then, other] = &op.branches;
+    let (mut then, then_grads) = branch_pullback(then, &seeded, &differentiated)?;
+    let (mut other, other_grads) = branch_pullback(other, &seeded, &differentiated)?;
     // Operands that neither branch depends on have no gradient; if only one depends on them, the other's is zero.
-    let with_gradient: Vec<usize> = (0..differentiated.len())
-        .filter(|i| found.iter().any(|grads| grads[*i].is_some()))
-        .collect();
-    let mut gradient = Gradients::from_elem(None, call.inputs.len());
-    if with_gradient.is_empty() {
-        return Ok(gradient);
-    }
-    for (graph, grads) in graphs.iter_mut().zip(found) {
-        for &i in &with_gradient {
-            let fact = graph
-                .node(graph.inputs()[differentiated[i] - 1])
-                .fact()
-                .clone();
-            let g = match grads[i] {
+    let mut with_gradient = Vec::new();
+    for (i, grads) in differentiated
+        .into_iter()
+        .zip(then_grads.into_iter().zip(other_grads))
+    {
+        if let (None, None) = grads {
+            continue;
+        }
+        for (graph, g) in [(&mut then, grads.0), (&mut other, grads.1)] {
+            let g = match g {
                 Some(g) => g,
                 None => {
-                    GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, fact.dtype, &fact.shape)?
+                    let Fact { dtype, shape } = graph.node(graph.inputs()[i - 1]).fact().clone();
+                    GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, dtype, &shape)?
                 }
             };
             graph.add_output(g);
         }
+        with_gradient.push(i);
     }
-    let [then, other] = [graphs.remove(0), graphs.remove(0)].map(Arc::new);
+    let mut gradient = Gradients::from_elem(None, call.inputs.len());
+    if with_gradient.is_empty() {
+        return Ok(gradient);
+    }
     let mut operands = call.inputs.to_vec();
     operands.extend(cotangents.iter().flatten().cloned());
-    let results = b.emit(
-        ops::If {
-            branches: [then, other],
-        }
-        .into(),
-        &operands,
-    )?;
+    let branches = [then, other].map(Arc::new);
+    let results = b.emit(ops::If { branches }.into(), &operands)?;
     for (i, g) in with_gradient.into_iter().zip(results) {
-        gradient[differentiated[i]] = Some(g);
+        gradient[i] = Some(g);
     }
     Ok(gradient)
 }
@@ -72,21 +62,19 @@ fn branch_pullback(
     differentiated: &[usize],
 ) -> Result<(Graph, Vec<Option<Value>>), OpError> {
     let mut graph = branch.clone();
-    let outputs: Vec<Value> = std::mem::take(&mut graph.outputs)
-        .iter()
-        .map(|o| o.value)
-        .collect();
+    let outputs = std::mem::take(&mut graph.outputs);
     let inputs = graph.inputs();
-    let mut seeds = Vec::new();
-    for &i in seeded {
-        let fact = graph.fact(outputs[i]).clone();
-        let g = GraphBuilder::new(&mut graph, Loc::UNKNOWN).input(fact, Role::Data);
-        seeds.push((outputs[i], g));
-    }
-    let targets: Vec<Value> = differentiated
-        .iter()
-        .map(|i| inputs[i - 1].value())
-        .collect();
+    let seeds = seeded.iter().map(|&i| seed(&mut graph, outputs[i].value));
+    let seeds: Vec<(Value, Value)> = seeds.collect();
+    let targets = differentiated.iter().map(|i| inputs[i - 1].value());
+    let targets: Vec<Value> = targets.collect();
     let grads = gradients(&mut graph, &seeds, &targets).map_err(|p| p.error)?;
     Ok((graph, grads))
+}
+
+/// Returns a value of a graph, and the next input as its cotangent.
+pub(crate) fn seed(graph: &mut Graph, of: Value) -> (Value, Value) {
+    let fact = graph.fact(of).clone();
+    let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
+    (of, b.input(fact, Role::Data))
 }

@@ -1,7 +1,8 @@
 //! A type-erased builder, so that each rule is compiled once.
 
 use crate::{Call, Gradients, rule};
-use kiln_base::prim::Reduction;
+use kiln_base::prim::{Reduction, ScatterKind};
+use kiln_ir::ops::{Gather, Scatter};
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 
@@ -90,6 +91,32 @@ impl<B: Builder> Numbered for Table<'_, B> {
         let x = self.values[*i].clone();
         let reduced = self.inner.reduce_keepdim(kind, &x, axes)?;
         Ok(self.number(reduced))
+    }
+}
+
+impl Erased<'_> {
+    /// A number everywhere, of the dtype and shape of a value.
+    pub(crate) fn full_like(&mut self, number: f64, v: &Id) -> Result<Id, OpError> {
+        let Fact { dtype, shape } = self.fact(v);
+        self.full(number, dtype, &shape)
+    }
+
+    /// Gathers the elements of `v` at an index along an axis.
+    pub(crate) fn gather(&mut self, v: &Id, axis: usize, index: &Id) -> Result<Id, OpError> {
+        self.op(Gather { axis }, &[v.clone(), index.clone()])
+    }
+
+    /// Adds the elements of `src` to `x` at an index along an axis.
+    pub(crate) fn scatter_add(
+        &mut self,
+        x: &Id,
+        axis: usize,
+        index: &Id,
+        src: &Id,
+    ) -> Result<Id, OpError> {
+        let kind = ScatterKind::Sum;
+        let operands = [x.clone(), index.clone(), src.clone()];
+        self.op(Scatter { axis, kind }, &operands)
     }
 }
 

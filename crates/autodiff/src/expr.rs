@@ -43,7 +43,7 @@ impl Expr {
             Expr::G => g.clone(),
             Expr::Number(n) => b.scalar_like(*n, g)?,
             Expr::Missing(why) => return Err(OpError::new(*why)),
-            Expr::Zeros => crate::reduce::zeros_like(b, g)?,
+            Expr::Zeros => b.full_like(0.0, g)?,
             Expr::Call(op, args) => {
                 let mut operands = Vec::with_capacity(args.len());
                 for arg in args.iter() {

@@ -78,23 +78,18 @@ impl Formula<'_, '_> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
-        let (whole, pivots) = ([m.clone(), n.clone()], [k.clone()]);
-        let [lu, pivots] = self.two(y, &whole, &pivots)?;
-        let [g, _] = self.two(g, &whole, std::slice::from_ref(&k))?;
+        let shapes: [&[Dim]; 2] = [&[m.clone(), n.clone()], std::slice::from_ref(&k)];
+        let [lu, pivots] = parts(self.0, y, shapes)?;
+        let [g, _] = parts(self.0, g, shapes)?;
         let axis = fact.rank() - 2;
-        let square = self.0.narrow(&lu, axis, 0i64, k.clone())?;
-        let square = self.narrow(&square, 0i64, k.clone())?;
-        let g_square = self.0.narrow(&g, axis, 0i64, k.clone())?;
-        let g_square = self.narrow(&g_square, 0i64, k.clone())?;
+        let (square, g_square) = (self.corner(&lu, &k)?, self.corner(&g, &k)?);
         let (l, u) = (unit_lower(self.0, &square)?, self.triu(&square, false)?);
         let (gl, gu) = (self.tril(&g_square, true)?, self.triu(&g_square, false)?);
         let (mut to_l, mut to_u) = (self.tm(&l, &gl)?, self.mt(&gu, &u)?);
         let mut beyond = None;
         if *n != k {
-            let (u2, g2) = (
-                self.narrow(&lu, k.clone(), n - &k)?,
-                self.narrow(&g, k.clone(), n - &k)?,
-            );
+            let u2 = self.narrow(&lu, k.clone(), n - &k)?;
+            let g2 = self.narrow(&g, k.clone(), n - &k)?;
             let taken = self.mt(&g2, &u2)?;
             to_l = self.sub(&to_l, &taken)?;
             let lt = self.t(&l)?;
@@ -120,31 +115,20 @@ impl Formula<'_, '_> {
         self.mm(&p, &x)
     }
 
-    fn two(&mut self, packed: &Id, first: &[Dim], second: &[Dim]) -> Result<[Id; 2], OpError> {
-        let [x, y] = <[Id; 2]>::try_from(parts(self.0, packed, &[first, second])?)
-            .unwrap_or_else(|_| unreachable!("two shapes give two parts"));
-        Ok([x, y])
-    }
-
     fn qr(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
-        let shapes = ([m.clone(), k.clone()], [k.clone(), n.clone()]);
-        let [q, r] = self.two(y, &shapes.0, &shapes.1)?;
-        let [gq, gr] = self.two(g, &shapes.0, &shapes.1)?;
+        let shapes: [&[Dim]; 2] = [&[m.clone(), k.clone()], &[k.clone(), n.clone()]];
+        let [q, r] = parts(self.0, y, shapes)?;
+        let [gq, gr] = parts(self.0, g, shapes)?;
         if *n == k {
             return self.qr_of_tall(&q, &r, &gq, &gr);
         }
         // A = (A₁ A₂) with a square A₁ = Q R₁, so that R₂ = Qᵀ A₂.
-        let (r1, r2) = (
-            self.narrow(&r, 0i64, k.clone())?,
-            self.narrow(&r, k.clone(), n - &k)?,
-        );
-        let (g1, g2) = (
-            self.narrow(&gr, 0i64, k.clone())?,
-            self.narrow(&gr, k.clone(), n - &k)?,
-        );
+        let (r1, g1) = (self.first(&r, &k)?, self.first(&gr, &k)?);
+        let r2 = self.narrow(&r, k.clone(), n - &k)?;
+        let g2 = self.narrow(&gr, k.clone(), n - &k)?;
         let a2 = self.mm(&q, &r2)?;
         let more = self.mt(&a2, &g2)?;
         let gq = self.add(&gq, &more)?;
@@ -186,17 +170,12 @@ impl Formula<'_, '_> {
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
         let (rows, columns) = if full { (m, n) } else { (&k, &k) };
+        let (left, right) = ([m.clone(), rows.clone()], [columns.clone(), n.clone()]);
+        let axis = fact.rank() - 2;
         let mut of = |packed: &Id| -> Result<[Id; 3], OpError> {
-            let shapes: [&[Dim]; 3] = [
-                &[m.clone(), rows.clone()],
-                std::slice::from_ref(&k),
-                &[columns.clone(), n.clone()],
-            ];
-            let found = parts(self.0, packed, &shapes)?;
-            let u = self.narrow(&found[0], 0i64, k.clone())?;
-            let axis = fact.rank() - 2;
-            let vt = self.0.narrow(&found[2], axis, 0i64, k.clone())?;
-            Ok([u, found[1].clone(), self.t(&vt)?])
+            let [u, s, vt] = parts(self.0, packed, [&left, std::slice::from_ref(&k), &right])?;
+            let vt = self.0.narrow(&vt, axis, 0i64, k.clone())?;
+            Ok([self.first(&u, &k)?, s, self.t(&vt)?])
         };
         let ([u, s, v], [gu, gs, gv]) = (of(y)?, of(g)?);
         let row = self.row(&s)?;
@@ -213,14 +192,12 @@ impl Formula<'_, '_> {
         let x = self.mm(&u, &inner)?;
         let mut x = self.mt(&x, &v)?;
         if *m != k {
-            let outside = self.outside(&u, &gu)?;
-            let outside = self.quotient(&outside, &row, &largest)?;
+            let outside = self.outside(&u, &gu, &row, &largest)?;
             let outside = self.mt(&outside, &v)?;
             x = self.add(&x, &outside)?;
         }
         if *n != k {
-            let outside = self.outside(&v, &gv)?;
-            let outside = self.quotient(&outside, &row, &largest)?;
+            let outside = self.outside(&v, &gv, &row, &largest)?;
             let outside = self.mt(&u, &outside)?;
             x = self.add(&x, &outside)?;
         }
@@ -236,11 +213,12 @@ impl Formula<'_, '_> {
         self.quotient(&once, &e[1], largest)
     }
 
-    /// `gU − U Uᵀ gU`.
-    fn outside(&mut self, u: &Id, gu: &Id) -> Result<Id, OpError> {
+    /// `(gU − U Uᵀ gU) / S`.
+    fn outside(&mut self, u: &Id, gu: &Id, s: &Id, largest: &Id) -> Result<Id, OpError> {
         let inside = self.tm(u, gu)?;
         let inside = self.mm(u, &inside)?;
-        self.sub(gu, &inside)
+        let outside = self.sub(gu, &inside)?;
+        self.quotient(&outside, s, largest)
     }
 
     /// `U gS Vᵀ`.
@@ -249,24 +227,20 @@ impl Formula<'_, '_> {
         let (_, m, n) = matrices(&fact)?;
         let k = least(m, n)?;
         let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
-        let shapes: [&[Dim]; 3] = [
-            &[m.clone(), k.clone()],
-            std::slice::from_ref(&k),
-            &[k.clone(), n.clone()],
-        ];
-        let found = parts(self.0, &packed, &shapes)?;
+        let (left, right) = ([m.clone(), k.clone()], [k.clone(), n.clone()]);
+        let [u, _, vt] = parts(self.0, &packed, [&left, &[k], &right])?;
         let row = self.row(g)?;
-        let scaled = self.pw(Pw::Mul, &found[0], &row)?;
-        self.mm(&scaled, &found[2])
+        let scaled = self.pw(Pw::Mul, &u, &row)?;
+        self.mm(&scaled, &vt)
     }
 
     /// `V ((Vᵀ gV) / E + gL) Vᵀ`, where `Eᵢⱼ = Lⱼ − Lᵢ` and the diagonal of the quotient is 0.
     fn eigh(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, _, n) = matrices(&fact)?;
-        let shapes = ([n.clone()], [n.clone(), n.clone()]);
-        let [l, v] = self.two(y, &shapes.0, &shapes.1)?;
-        let [gl, gv] = self.two(g, &shapes.0, &shapes.1)?;
+        let shapes: [&[Dim]; 2] = [std::slice::from_ref(n), &[n.clone(), n.clone()]];
+        let [l, v] = parts(self.0, y, shapes)?;
+        let [gl, gv] = parts(self.0, g, shapes)?;
         let (row, column) = (self.row(&l)?, self.unsqueezed(&l)?);
         let e = self.sub(&row, &column)?;
         let x = self.tm(&v, &gv)?;
@@ -283,7 +257,11 @@ impl Formula<'_, '_> {
         let fact = self.0.fact(a);
         let (_, _, n) = matrices(&fact)?;
         let packed = apply(self.0, Routine::Eigh, std::slice::from_ref(a))?;
-        let [_, v] = self.two(&packed, std::slice::from_ref(n), &[n.clone(), n.clone()])?;
+        let [_, v] = parts(
+            self.0,
+            &packed,
+            [std::slice::from_ref(n), &[n.clone(), n.clone()]],
+        )?;
         let row = self.row(g)?;
         let scaled = self.pw(Pw::Mul, &v, &row)?;
         self.mt(&scaled, &v)
@@ -308,19 +286,15 @@ impl Formula<'_, '_> {
     /// With `A = U S Vᵀ`, `H = det(U) det(V) Uᵀ gC V` and `Mᵢⱼ = Π Sₖ` over k ≠ i, j: `U B Vᵀ`, where
     /// `Bⱼᵢ = −Hᵢⱼ Mᵢⱼ` and `Bⱼⱼ = Σᵢ Hᵢᵢ Mᵢⱼ` over i ≠ j.
     fn cofactors_by_svd(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
-        let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
-        let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
-        let (square, row) = ([n.clone(), n.clone()], [n]);
-        let found = parts(self.0, &packed, &[&square, &row, &square])?;
-        let (u, s, vt) = (&found[0], &found[1], &found[2]);
-        let mut h = self.tm(u, g)?;
-        h = self.mt(&h, vt)?;
-        for q in [u, vt] {
+        let [u, s, vt] = self.square_svd(a)?;
+        let mut h = self.tm(&u, g)?;
+        h = self.mt(&h, &vt)?;
+        for q in [&u, &vt] {
             let sign = apply(self.0, Routine::Determinant, std::slice::from_ref(q))?;
             let sign = self.as_matrices(&sign)?;
             h = self.pw(Pw::Mul, &h, &sign)?;
         }
-        let m = self.products_but_two(s, &h)?;
+        let m = self.products_but_two(&s, &h)?;
         let hm = self.pw(Pw::Mul, &h, &m)?;
         let across = self.t(&hm)?;
         let across = self.neg(&across)?;
@@ -333,8 +307,15 @@ impl Formula<'_, '_> {
         let along = self.0.sum(&along, &[last - 1])?;
         let along = self.diagonal(&along, &h)?;
         let b = self.add(&across, &along)?;
-        let x = self.mm(u, &b)?;
-        self.mm(&x, vt)
+        let x = self.mm(&u, &b)?;
+        self.mm(&x, &vt)
+    }
+
+    fn square_svd(&mut self, a: &Id) -> Result<[Id; 3], OpError> {
+        let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
+        let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
+        let square = [n.clone(), n.clone()];
+        parts(self.0, &packed, [&square, &[n], &square])
     }
 
     /// Returns, for each i and j, the product of the elements of `s` except these two; 0 where i = j.
@@ -373,19 +354,16 @@ impl Formula<'_, '_> {
         let shape = self.0.fact(&moved).shape;
         let g = self.0.broadcast_to(g, &shape)?;
         let both = apply(self.0, Routine::SignAndLog, std::slice::from_ref(&moved))?;
-        let (sign, log) = (
-            self.narrow(&both, 0i64, 1i64)?,
-            self.narrow(&both, 1i64, 1i64)?,
-        );
+        let sign = self.narrow(&both, 0i64, 1i64)?;
+        let log = self.narrow(&both, 1i64, 1i64)?;
         let size = self.0.pointwise(Pw::Exp, &[log])?;
         let det = self.pw(Pw::Mul, &sign, &size)?;
         let det = self.unsqueezed(&det)?;
         let inverse = apply(self.0, Routine::InverseUnchecked, &[moved])?;
         let inverse = self.t(&inverse)?;
         let both = self.pw(Pw::Mul, &g, &inverse)?;
-        let sum = self
-            .0
-            .reduce_keepdim(Reduction::Sum, &both, &[rank - 1, rank])?;
+        let axes = [rank - 1, rank];
+        let sum = self.0.reduce_keepdim(Reduction::Sum, &both, &axes)?;
         let first = self.pw(Pw::Mul, &sum, &inverse)?;
         let second = self.mt(&inverse, &g)?;
         let second = self.mm(&second, &inverse)?;
@@ -421,14 +399,10 @@ impl Formula<'_, '_> {
     /// Returns the matrix D of the singular vectors of A with small singular values, as large as A, so that `A + λD`
     /// is regular for these λ. No gradient flows to it.
     fn lift(&mut self, a: &Id, lambda: &Id) -> Result<Id, OpError> {
-        let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
-        let fixed = self
-            .0
-            .op(Barrier { detach: true }, std::slice::from_ref(a))?;
-        let packed = apply(self.0, Routine::Svd, &[fixed])?;
-        let (square, row) = ([n.clone(), n.clone()], [n]);
-        let found = parts(self.0, &packed, &[&square, &row, &square])?;
-        let largest = self.largest(&found[1])?;
+        let fixed = Barrier { detach: true };
+        let fixed = self.0.op(fixed, std::slice::from_ref(a))?;
+        let [u, s, vt] = self.square_svd(&fixed)?;
+        let largest = self.largest(&s)?;
         let none = self.0.with(Pw::Eq, &largest, 0.0)?;
         let one = self.0.scalar_like(1.0, &largest)?;
         let size = self.0.pointwise(Pw::Select, &[none, one, largest])?;
@@ -437,12 +411,12 @@ impl Formula<'_, '_> {
         let least = self.0.reshape(&least, &[])?;
         let bound = self.pw(Pw::Mul, &size, &least)?;
         let bound = self.0.with(Pw::Mul, &bound, 0.5)?;
-        let s = self.row(&found[1])?;
+        let s = self.row(&s)?;
         let small = self.pw(Pw::Lt, &s, &bound)?;
         let zero = self.0.scalar_like(0.0, &size)?;
         let sizes = self.0.pointwise(Pw::Select, &[small, size, zero])?;
-        let d = self.pw(Pw::Mul, &found[0], &sizes)?;
-        self.mm(&d, &found[2])
+        let d = self.pw(Pw::Mul, &u, &sizes)?;
+        self.mm(&d, &vt)
     }
 
     /// `−(Y K)ᵀ + K Yᵀ − (A Y)(K Yᵀ) + (Yᵀ Y)(gYᵀ − K A)` with `K = gYᵀ Y`, if A is not tall (Golub and Pereyra, The

@@ -12,7 +12,7 @@
 mod sums;
 
 use crate::erased::{Erased, Id};
-use crate::{Call, Gradients, gradients};
+use crate::{Call, Gradients, branch, gradients};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, OpError, Pw, Role, Value, ops};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,18 +26,10 @@ pub fn with_residuals(op: &ops::Loop, needs_grad: &[bool]) -> Result<ops::Loop, 
     if let Some(masked) = op.masked() {
         return with_residuals(&masked?, needs_grad);
     }
-    let seeded: Vec<bool> = op
-        .body
-        .outputs
-        .iter()
-        .map(|o| is_float(&op.body, o.value))
-        .collect();
-    let step = LoopStep::new(op, needs_grad, &seeded)?;
-    let missing: Vec<Value> = step
-        .residuals()
-        .into_iter()
-        .filter(|r| stacked(op, *r).is_none())
-        .collect();
+    let outputs = op.body.outputs.iter();
+    let seeded: Vec<bool> = outputs.map(|o| is_float(&op.body, o.value)).collect();
+    let mut missing = LoopStep::new(op, needs_grad, &seeded)?.residuals();
+    missing.retain(|r| stacked(op, *r).is_none());
     Ok(stacking(op, &missing))
 }
 
@@ -47,11 +39,8 @@ fn is_float(graph: &Graph, v: Value) -> bool {
 
 /// Returns the output of the loop that stacks a value of its body.
 fn stacked(op: &ops::Loop, v: Value) -> Option<usize> {
-    let outputs = op.body.outputs.iter().enumerate().skip(op.carried);
-    outputs
-        .into_iter()
-        .find(|(_, o)| o.value == v)
-        .map(|(i, _)| i)
+    let mut outputs = op.body.outputs.iter().enumerate().skip(op.carried);
+    outputs.find(|(_, o)| o.value == v).map(|(i, _)| i)
 }
 
 /// Returns the loop with more values stacked.
@@ -95,18 +84,14 @@ impl<'a> LoopStep<'a> {
             ));
         }
         let mut joint = Graph::clone(&op.body);
-        let outputs: Vec<Value> = std::mem::take(&mut joint.outputs)
-            .iter()
-            .map(|o| o.value)
-            .collect();
+        let outputs = std::mem::take(&mut joint.outputs);
         let inputs = joint.inputs();
         let active = active(op, needs_grad);
         let forward = joint.len();
         let mut seeds = Vec::new();
         let mut seed = |joint: &mut Graph, at: usize| {
-            let fact = joint.fact(outputs[at]).clone();
-            let g = GraphBuilder::new(joint, Loc::UNKNOWN).input(fact, Role::Data);
-            seeds.push((outputs[at], g));
+            let (of, g) = branch::seed(joint, outputs[at].value);
+            seeds.push((of, g));
             g
         };
         let mut carried: Vec<(usize, Value, Option<Value>)> = Vec::new();
@@ -117,9 +102,8 @@ impl<'a> LoopStep<'a> {
         for i in (op.carried..outputs.len()).filter(|i| seeded[*i]) {
             stacked.push((i, seed(&mut joint, i)));
         }
-        let others: Vec<usize> = (op.carried..needs_grad.len())
-            .filter(|i| needs_grad[*i])
-            .collect();
+        let others = (op.carried..needs_grad.len()).filter(|i| needs_grad[*i]);
+        let others: Vec<usize> = others.collect();
         let operands = carried.iter().map(|c| c.0).chain(others.iter().copied());
         let targets: Vec<Value> = operands.map(|i| inputs[i + 1].value()).collect();
         let found = gradients(&mut joint, &seeds, &targets).map_err(|p| p.error)?;
@@ -129,11 +113,8 @@ impl<'a> LoopStep<'a> {
         }
         let (mut scanned, mut alike) = (Vec::new(), Vec::new());
         for (i, g) in others.into_iter().zip(found) {
-            let list = if i < op.carried + op.scanned {
-                &mut scanned
-            } else {
-                &mut alike
-            };
+            let is_scanned = i < op.carried + op.scanned;
+            let list = if is_scanned { &mut scanned } else { &mut alike };
             list.extend(g.map(|g| (i, g)));
         }
         Ok(LoopStep {
@@ -156,24 +137,17 @@ impl<'a> LoopStep<'a> {
 
     /// Returns the forward values that the pullback needs and does not rematerialise, ascending.
     fn residuals(&self) -> Vec<Value> {
-        let mut found = Vec::new();
-        self.residuals_of(&self.results().collect::<Vec<_>>(), &mut found);
-        found.sort();
-        found
-    }
-
-    fn residuals_of(&self, values: &[Value], found: &mut Vec<Value>) {
+        let mut found = BTreeSet::new();
         let mut seen = vec![false; self.joint.len()];
-        let mut stack = values.to_vec();
+        let mut stack: Vec<Value> = self.results().collect();
         while let Some(v) = stack.pop() {
             if self.is_residual(v) {
-                if !found.contains(&v) {
-                    found.push(v);
-                }
+                found.insert(v);
             } else if !std::mem::replace(&mut seen[v.node.index()], true) {
                 stack.extend(&self.joint.node(v.node).inputs);
             }
         }
+        found.into_iter().collect()
     }
 
     fn is_residual(&self, v: Value) -> bool {
@@ -217,10 +191,10 @@ fn active(op: &ops::Loop, needs_grad: &[bool]) -> Vec<bool> {
                     Some(at) => needs_grad[at],
                     None => false,
                 },
-                _ => node
-                    .inputs
-                    .iter()
-                    .any(|v| reached[v.node.index()] && is_float(body, *v)),
+                _ => {
+                    let mut inputs = node.inputs.iter();
+                    inputs.any(|v| reached[v.node.index()] && is_float(body, *v))
+                }
             };
         }
         let before = active.clone();
@@ -240,8 +214,8 @@ fn stacked_residuals(
     call: &Call<'_, Id>,
     residuals: &[Value],
 ) -> Result<Vec<Id>, OpError> {
-    let lacks = |r: &Value| stacked(op, *r).is_none();
-    let missing: Vec<Value> = residuals.iter().copied().filter(lacks).collect();
+    let mut missing = residuals.to_vec();
+    missing.retain(|r| stacked(op, *r).is_none());
     let again = match missing.is_empty() {
         true => Default::default(),
         false => b.emit(stacking(op, &missing).into(), call.inputs)?,
@@ -307,31 +281,23 @@ impl Backward<'_> {
     /// sums need.
     fn outputs(&mut self, sums: &[Sum], totals: &[Value]) -> Result<(), OpError> {
         let step = self.step;
-        let carried = step
-            .alike
-            .iter()
-            .zip(sums)
-            .filter(|(_, s)| matches!(s, Sum::Carried));
+        let alike = step.alike.iter().zip(sums);
+        let carried = alike.filter(|(_, s)| matches!(s, Sum::Carried));
         let shares: Vec<Value> = carried.map(|((_, g), _)| *g).collect();
         let mut needed: Vec<Value> = step.carried.iter().filter_map(|c| c.2).collect();
         needed.extend(step.scanned.iter().map(|(_, g)| *g));
         needed.extend(shares.iter().chain(&self.stacks));
         self.copy(&needed);
-        let zeros = |graph: &mut Graph, like: &Fact| {
-            GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, like.dtype, &like.shape)
-        };
+        let mut b = GraphBuilder::new(&mut self.graph, Loc::UNKNOWN);
         let mut outputs = Vec::new();
         for (_, input, g) in &step.carried {
             outputs.push(match g {
                 Some(g) => self.map[g],
-                None => zeros(&mut self.graph, step.joint.fact(*input))?,
+                None => zeros(&mut b, step.joint.fact(*input))?,
             });
         }
         for (share, total) in shares.iter().zip(totals) {
-            let operands = [*total, self.map[share]];
-            outputs.push(
-                GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).pointwise(Pw::Add, &operands)?,
-            );
+            outputs.push(b.pointwise(Pw::Add, &[*total, self.map[share]])?);
         }
         outputs.extend(step.scanned.iter().map(|(_, g)| self.map[g]));
         outputs.extend(self.stacks.iter().map(|v| self.map[v]));
@@ -380,11 +346,8 @@ pub(crate) fn pullback(
         });
     }
     let mut totals = Vec::new();
-    for (_, (_, g)) in sums
-        .iter()
-        .zip(&step.alike)
-        .filter(|(s, _)| matches!(s, Sum::Carried))
-    {
+    let alike = sums.iter().zip(&step.alike);
+    for (_, (_, g)) in alike.filter(|(s, _)| matches!(s, Sum::Carried)) {
         let fact = step.joint.fact(*g).clone();
         operands.push(zeros(b, &fact)?);
         totals.push(back.fresh(fact));
@@ -451,6 +414,6 @@ pub(crate) fn pullback(
     Ok(gradient)
 }
 
-fn zeros(b: &mut Erased<'_>, like: &Fact) -> Result<Id, OpError> {
+fn zeros<B: Builder>(b: &mut B, like: &Fact) -> Result<B::Value, OpError> {
     b.full(0.0, like.dtype, &like.shape)
 }

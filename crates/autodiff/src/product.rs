@@ -3,7 +3,7 @@
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
 use kiln_ir::ops::{Axes, Conv, ConvTranspose, ConvWeight, MatMul};
-use kiln_ir::{Builder, Op, OpError, Shape};
+use kiln_ir::{Builder, Fact, Op, OpError, Shape};
 
 /// Records `op` on two values if the result is wanted.
 fn if_needed(
@@ -12,10 +12,8 @@ fn if_needed(
     op: impl Into<Op>,
     operands: [&Id; 2],
 ) -> Result<Option<Id>, OpError> {
-    match needs_grad {
-        true => b.op(op, &operands.map(Clone::clone)).map(Some),
-        false => Ok(None),
-    }
+    let recorded = needs_grad.then(|| b.op(op, &operands.map(Clone::clone)));
+    recorded.transpose()
 }
 
 pub(crate) fn matmul(
@@ -23,27 +21,21 @@ pub(crate) fn matmul(
     g: &Id,
     call: &Call<'_, Id>,
 ) -> Result<Gradients<Id>, OpError> {
-    let (x, y) = (&call.inputs[0], &call.inputs[1]);
-    let mut out = Gradients::new();
-    out.push(match call.needs_grad[0] {
-        true => {
-            let y = transposed(b, y)?;
-            Some(b.op(MatMul {}, &[g.clone(), y])?)
-        }
-        false => None,
-    });
-    out.push(match call.needs_grad[1] {
-        true => {
-            let x = transposed(b, x)?;
-            Some(b.op(MatMul {}, &[x, g.clone()])?)
-        }
-        false => None,
-    });
+    let mut out = Gradients::from_elem(None, 2);
+    if call.needs_grad[0] {
+        let y = transposed(b, &call.inputs[1])?;
+        out[0] = Some(b.op(MatMul {}, &[g.clone(), y])?);
+    }
+    if call.needs_grad[1] {
+        let x = transposed(b, &call.inputs[0])?;
+        out[1] = Some(b.op(MatMul {}, &[x, g.clone()])?);
+    }
     Ok(out)
 }
 
-fn transposed(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
-    let rank = b.with_fact(v, kiln_ir::Fact::rank);
+/// Swaps the last two dims.
+pub(crate) fn transposed(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
+    let rank = b.with_fact(v, Fact::rank);
     let mut perm: Axes = (0..rank).collect();
     perm.swap(rank - 2, rank - 1);
     b.permute(v, &perm)

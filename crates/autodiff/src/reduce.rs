@@ -2,7 +2,7 @@
 
 use crate::erased::{Erased, Id};
 use kiln_base::prim::{Reduction, ScanKind};
-use kiln_base::{DType, Dim, numel};
+use kiln_base::{Dim, numel};
 use kiln_ir::ops::{Axes, Concat, Reduce, Scan};
 use kiln_ir::{Builder, OpError, Pw, Shape};
 
@@ -14,7 +14,8 @@ pub(crate) fn pullback(
     y: &Id,
 ) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
-    let keepdim_shape = keepdim_shape(&shape, &op.axes);
+    let mut keepdim_shape = shape.clone();
+    op.axes.iter().for_each(|a| keepdim_shape[*a] = Dim::ONE);
     let g = b.reshape(g, &keepdim_shape)?;
     match op.kind {
         Reduction::Sum => b.broadcast_to(&g, &shape),
@@ -33,13 +34,6 @@ pub(crate) fn pullback(
             b.pointwise(Pw::Mul, &[ones, share])
         }
     }
-}
-
-/// Returns the shape with size 1 in the reduced axes.
-fn keepdim_shape(shape: &Shape, axes: &[usize]) -> Shape {
-    let mut keepdim_shape = shape.clone();
-    axes.iter().for_each(|a| keepdim_shape[*a] = Dim::ONE);
-    keepdim_shape
 }
 
 /// Returns, for each element, the product of all others along `axes`, even if some are 0: the product of those before
@@ -74,9 +68,8 @@ pub(crate) fn products_before(
     reverse: bool,
 ) -> Result<Id, OpError> {
     let fact = b.fact(x);
-    let kind = ScanKind::Prod;
     let scan = Scan {
-        kind,
+        kind: ScanKind::Prod,
         axis,
         reverse,
     };
@@ -92,12 +85,6 @@ pub(crate) fn products_before(
     let rest = b.narrow(&through, axis, start, less)?;
     let parts = if reverse { [rest, one] } else { [one, rest] };
     b.op(Concat { axis }, &parts)
-}
-
-/// Zeros of the dtype and shape of a value.
-pub(crate) fn zeros_like(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
-    let fact = b.fact(v);
-    b.full(0.0, fact.dtype, &fact.shape)
 }
 
 /// Returns three tensors over all pairs of positions (j, i) along an axis, in dims `axis` and `axis + 1`: the element
@@ -121,7 +108,6 @@ pub(crate) fn positions(b: &mut Erased<'_>, shape: &Shape, axis: usize) -> Resul
     let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;
     let mut along = Shape::from_elem(Dim::ONE, shape.len());
     along[axis] = len;
-    debug_assert_eq!(b.with_fact(&numbers, |f| f.dtype), DType::I64);
     let numbers = b.reshape(&numbers, &along)?;
     b.broadcast_to(&numbers, shape)
 }

@@ -1,10 +1,10 @@
 //! Cumulative sums and other scans.
 
 use crate::erased::{Erased, Id};
-use crate::reduce::{pairs, positions, products_before, zeros_like};
-use kiln_base::prim::{ScanKind, ScatterKind};
+use crate::reduce::{pairs, positions, products_before};
+use kiln_base::prim::ScanKind;
 use kiln_base::{DType, Dim};
-use kiln_ir::ops::{Scan, Scatter};
+use kiln_ir::ops::Scan;
 use kiln_ir::{Builder, OpError, Pw};
 
 pub(crate) fn pullback(
@@ -74,8 +74,7 @@ fn product_by_quotient(
     x: &Id,
     y: &Id,
 ) -> Result<Id, OpError> {
-    let dtype = b.with_fact(x, |f| f.dtype);
-    let zero = zeros_like(b, x)?;
+    let zero = b.full_like(0.0, x)?;
     let is_zero = b.with(Pw::Eq, x, 0.0)?;
     let zeros = b.cast(&is_zero, DType::I64)?;
     let sum = Scan {
@@ -86,7 +85,7 @@ fn product_by_quotient(
     let before = b.with(Pw::Eq, &met, 0i64)?;
     let after_one = b.with(Pw::Eq, &met, 1i64)?;
     let first = b.pointwise(Pw::And, &[is_zero, after_one.clone()])?;
-    let one = b.full(1.0, dtype, &[])?;
+    let one = b.scalar_like(1.0, x)?;
 
     let terms = b.pointwise(Pw::Mul, &[g.clone(), y.clone()])?;
     let terms = b.pointwise(Pw::Select, &[before.clone(), terms, zero.clone()])?;
@@ -117,12 +116,8 @@ fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, 
     let none = b.scalar_like(none, &numbers)?;
     let candidates = b.pointwise(Pw::Select, &[holds, numbers, none])?;
     let index = b.op(Scan { kind, ..*op }, &[candidates])?;
-    let zero = zeros_like(b, x)?;
-    let scatter = Scatter {
-        axis: op.axis,
-        kind: ScatterKind::Sum,
-    };
-    b.op(scatter, &[zero, index, g.clone()])
+    let zero = b.full_like(0.0, x)?;
+    b.scatter_add(&zero, op.axis, &index, g)
 }
 
 /// `Σ g_i · exp(x_j − y_i)` over the `i` whose sum includes `j`, in logarithms to avoid overflow and underflow;

@@ -9,25 +9,25 @@ use smallvec::SmallVec;
 /// A [`Builder`] that forwards operations and records them.
 struct Tape<'b, 'e> {
     inner: &'b mut Erased<'e>,
-    steps: Vec<Taped<Id>>,
+    steps: Vec<Taped>,
 }
 
-struct Taped<V> {
+struct Taped {
     /// `None` for the composite's operands.
     op: Option<Op>,
-    inputs: SmallVec<[(V, Option<StepOutput>); 3]>,
-    outputs: SmallVec<[V; 1]>,
+    inputs: SmallVec<[(Id, Option<StepOutput>); 3]>,
+    outputs: SmallVec<[Id; 1]>,
 }
 
 /// A value of the wrapped builder, and its place on the tape.
 #[derive(Clone)]
-struct Marked<V> {
-    value: V,
+struct Marked {
+    value: Id,
     at: StepOutput,
 }
 
 impl Builder for Tape<'_, '_> {
-    type Value = Marked<Id>;
+    type Value = Marked;
 
     fn emit(
         &mut self,
@@ -42,12 +42,10 @@ impl Builder for Tape<'_, '_> {
             at: (node, i as u32),
         };
         let result = outputs.iter().enumerate().map(marked).collect();
+        let inputs = inputs.iter().map(|v| (v.value.clone(), Some(v.at)));
         self.steps.push(Taped {
             op: Some(op),
-            inputs: inputs
-                .iter()
-                .map(|v| (v.value.clone(), Some(v.at)))
-                .collect(),
+            inputs: inputs.collect(),
             outputs,
         });
         Ok(result)
@@ -93,18 +91,10 @@ pub(crate) fn through_parts(
             outputs: s.outputs.clone(),
         })
         .collect();
-    let targets: Vec<StepOutput> = (0..call.inputs.len())
-        .filter(|i| call.needs_grad[*i])
-        .map(|i| (i, 0))
-        .collect();
+    let targets = (0..call.inputs.len()).filter(|i| call.needs_grad[*i]);
+    let targets: Vec<StepOutput> = targets.map(|i| (i, 0)).collect();
     let found = backward(b, &steps, vec![(whole.at, g.clone())], &targets, &mut ());
     let mut found = found.map_err(|p: Problem| p.error)?.into_iter();
-    let gradient = |needs_grad: &bool| {
-        if *needs_grad {
-            found.next().flatten()
-        } else {
-            None
-        }
-    };
+    let gradient = |needs_grad: &bool| needs_grad.then(|| found.next().flatten()).flatten();
     Ok(call.needs_grad.iter().map(gradient).collect())
 }

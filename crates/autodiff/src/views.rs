@@ -4,7 +4,7 @@ use crate::erased::{Erased, Id};
 use crate::{Call, Gradients};
 use kiln_base::Dim;
 use kiln_ir::ops::SliceAxis;
-use kiln_ir::{Builder, OpError, Shape};
+use kiln_ir::{Builder, Fact, OpError, Shape};
 
 /// Sums over the axes along which `x` was broadcast to the shape of `g`.
 pub(crate) fn unbroadcast(b: &mut Erased<'_>, g: &Id, x: &Id) -> Result<Id, OpError> {
@@ -38,9 +38,8 @@ pub(crate) fn unslice(
             continue;
         }
         if part.len.is(0) {
-            let mut shape = b.fact(&g).shape;
+            let Fact { dtype, mut shape } = b.fact(&g);
             shape[a] = extent.clone();
-            let dtype = b.with_fact(&g, |f| f.dtype);
             g = b.full(0.0, dtype, &shape)?;
             continue;
         }
@@ -80,10 +79,8 @@ pub(crate) fn parts(
     for (x, needs_grad) in call.inputs.iter().zip(call.needs_grad) {
         let len = b.fact(x).shape[axis].clone();
         let end = &start + &len;
-        out.push(match needs_grad {
-            true => Some(b.narrow(g, axis, start, len)?),
-            false => None,
-        });
+        let part = needs_grad.then(|| b.narrow(g, axis, start, len));
+        out.push(part.transpose()?);
         start = end;
     }
     Ok(out)

@@ -1,10 +1,10 @@
 //! Pooling.
 
 use crate::erased::{Erased, Id};
-use crate::reduce::{positions, zeros_like};
-use kiln_base::prim::{Reduction, ScatterKind};
+use crate::reduce::positions;
+use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar, numel};
-use kiln_ir::ops::{Axes, Pad, Scatter, SliceAxis, WindowReduce, cropped};
+use kiln_ir::ops::{Axes, Pad, Slice, SliceAxis, WindowReduce, cropped};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 pub(crate) fn pullback(
@@ -59,9 +59,8 @@ fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, 
     let shape = b.fact(x).shape;
     let first = shape.len() - op.kernel.len();
     let out = b.fact(g).shape;
-    let steps: Vec<Dim> = (first..shape.len())
-        .map(|a| numel(&shape[a + 1..]))
-        .collect();
+    let steps = (first..shape.len()).map(|a| numel(&shape[a + 1..]));
+    let steps: Vec<Dim> = steps.collect();
     // The positions in the plane of the start of each window, and of its first element outside the padding, which
     // stays the extreme if all are infinite.
     let mut start = b.full(0i64, DType::I64, &out)?;
@@ -97,13 +96,9 @@ fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, 
     let rows = |shape: &Shape| [numel(&shape[..first]), numel(&shape[first..])];
     let place = b.reshape(&place, &rows(&out))?;
     let g = b.reshape(g, &rows(&out))?;
-    let zero = zeros_like(b, x)?;
+    let zero = b.full_like(0.0, x)?;
     let zero = b.reshape(&zero, &rows(&shape))?;
-    let scatter = Scatter {
-        axis: 1,
-        kind: ScatterKind::Sum,
-    };
-    let dx = b.op(scatter, &[zero, place, g])?;
+    let dx = b.scatter_add(&zero, 1, &place, &g)?;
     b.reshape(&dx, &shape)
 }
 
@@ -161,7 +156,7 @@ fn taps(
             };
             rest /= op.kernel[a];
         }
-        let values = b.op(kiln_ir::ops::Slice { axes }, std::slice::from_ref(&padded))?;
+        let values = b.op(Slice { axes }, std::slice::from_ref(&padded))?;
         taps.push((values, within));
     }
     Ok(taps)

@@ -109,11 +109,11 @@ pub fn least(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
 ///
 /// # Errors
 /// If the number of elements differs, or a shape has symbols, since the offset of a slice must be known.
-pub fn parts<B: Builder>(
+pub fn parts<B: Builder, const N: usize>(
     b: &mut B,
     packed: &B::Value,
-    shapes: &[&[Dim]],
-) -> Result<Vec<B::Value>, OpError> {
+    shapes: [&[Dim]; N],
+) -> Result<[B::Value; N], OpError> {
     let mut batch = b.fact(packed).shape;
     batch.pop();
     let last = batch.len();
@@ -131,7 +131,8 @@ pub fn parts<B: Builder>(
         whole.extend(shape.iter().cloned());
         out.push(b.reshape(&part, &whole)?);
     }
-    Ok(out)
+    let out = out.try_into();
+    Ok(out.unwrap_or_else(|_| unreachable!("each shape gives one part")))
 }
 
 fn infer(routine: Routine, facts: &[Fact]) -> Result<Fact, OpError> {

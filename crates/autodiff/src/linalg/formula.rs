@@ -29,10 +29,7 @@ impl Formula<'_, '_> {
     }
 
     pub(super) fn t(&mut self, x: &Id) -> Result<Id, OpError> {
-        let rank = self.0.fact(x).rank();
-        let mut perm: Vec<usize> = (0..rank).collect();
-        perm.swap(rank - 2, rank - 1);
-        self.0.permute(x, &perm)
+        crate::product::transposed(self.0, x)
     }
 
     pub(super) fn pw(&mut self, op: Pw, x: &Id, y: &Id) -> Result<Id, OpError> {
@@ -60,6 +57,18 @@ impl Formula<'_, '_> {
     ) -> Result<Id, OpError> {
         let last = self.0.fact(x).rank() - 1;
         self.0.narrow(x, last, start, len)
+    }
+
+    /// The first `k` columns.
+    pub(super) fn first(&mut self, x: &Id, k: &Dim) -> Result<Id, OpError> {
+        self.narrow(x, 0i64, k.clone())
+    }
+
+    /// The first `k` rows of the first `k` columns.
+    pub(super) fn corner(&mut self, x: &Id, k: &Dim) -> Result<Id, OpError> {
+        let axis = self.0.fact(x).rank() - 2;
+        let rows = self.0.narrow(x, axis, 0i64, k.clone())?;
+        self.first(&rows, k)
     }
 
     pub(super) fn unsqueezed(&mut self, x: &Id) -> Result<Id, OpError> {
@@ -113,10 +122,9 @@ impl Formula<'_, '_> {
         let sizes = self.0.pointwise(Pw::Abs, std::slice::from_ref(v))?;
         let shape = self.0.fact(v).shape;
         let last = shape.len() - 1;
-        let kind = if shape[last].is(0) {
-            Reduction::Sum
-        } else {
-            Reduction::Max
+        let kind = match shape[last].is(0) {
+            true => Reduction::Sum,
+            false => Reduction::Max,
         };
         let largest = self.0.reduce_keepdim(kind, &sizes, &[last])?;
         self.unsqueezed(&largest)

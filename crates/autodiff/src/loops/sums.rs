@@ -67,13 +67,12 @@ impl LoopStep<'_> {
         }
         views.reverse();
         let factor = self.joint.node(node.inputs[0].node);
-        let swapped = matches!(factor.op, Op::Permute(_));
+        let (left, swapped) = match factor.op {
+            Op::Permute(_) => (factor.inputs[0], true),
+            _ => (node.inputs[0], false),
+        };
         Sum::Product {
-            left: if swapped {
-                factor.inputs[0]
-            } else {
-                node.inputs[0]
-            },
+            left,
             swapped,
             right: node.inputs[1],
             views,

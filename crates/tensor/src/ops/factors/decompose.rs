@@ -104,13 +104,11 @@ impl Tensor {
                 _ => (Routine::Qr, least(&m, &n)?),
             };
             let packed = routine(b, op, &[a])?;
-            let shapes: [&[Dim]; 2] = [&[m, k.clone()], &[k, n]];
-            let mut found = parts(b, &packed, &shapes)?;
+            let mut found = parts(b, &packed, [&[m, k.clone()], &[k, n]])?;
             if mode == QrMode::R {
                 found[0] = b.full(0.0, a.dtype(), &[Dim::ZERO])?;
             }
-            let [q, r] = [0, 1].map(|i| found[i].clone());
-            Ok([q, r])
+            Ok(found)
         })
         .into()
     }
@@ -191,8 +189,6 @@ fn factored(b: &mut Recorder, a: &Tensor) -> Result<(Tensor, Tensor), OpError> {
     let (_, m, n) = sizes(a)?;
     let k = least(&m, &n)?;
     let packed = routine(b, Routine::Lu, &[a])?;
-    let shapes: [&[Dim]; 2] = [&[m, n], &[k]];
-    let found = parts(b, &packed, &shapes)?;
-    let pivots = b.cast(&found[1], DType::I32)?;
-    Ok((found[0].clone(), pivots))
+    let [factors, pivots] = parts(b, &packed, [&[m, n], &[k]])?;
+    Ok((factors, b.cast(&pivots, DType::I32)?))
 }

@@ -95,9 +95,7 @@ impl Tensor {
                 false => (Routine::Svd, k.clone(), k.clone()),
             };
             let packed = routine(b, op, &[a])?;
-            let shapes: [&[Dim]; 3] = [&[m, rows], &[k], &[columns, n]];
-            let found = parts(b, &packed, &shapes)?;
-            Ok([0, 1, 2].map(|i| found[i].clone()))
+            parts(b, &packed, [&[m, rows], &[k], &[columns, n]])
         })
         .into()
     }
@@ -126,9 +124,11 @@ impl Tensor {
             let (_, n) = square(a)?;
             let a = transposed(b, a, triangle)?;
             let packed = routine(b, Routine::Eigh, &[&a])?;
-            let shapes: [&[Dim]; 2] = [std::slice::from_ref(&n), &[n.clone(), n.clone()]];
-            let found = parts(b, &packed, &shapes)?;
-            Ok([0, 1].map(|i| found[i].clone()))
+            parts(
+                b,
+                &packed,
+                [std::slice::from_ref(&n), &[n.clone(), n.clone()]],
+            )
         })
         .into()
     }
