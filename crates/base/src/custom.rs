@@ -2,11 +2,11 @@
 //!
 //! A plan holds only the names, so a plan that calls custom operators runs wherever they are registered.
 
-use crate::{DType, Element, elements};
+use crate::{DType, Element, elements, panic_text};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// The error of a user's kernel: any error, or `"a text".into()`.
 pub type KernelError = Box<dyn Error + Send + Sync>;
@@ -72,7 +72,7 @@ pub struct CustomKernels {
     name: String,
     cpu: Arc<CpuKernel>,
     cuda: OnceLock<Arc<CudaFunction>>,
-    alternatives: RwLock<Vec<(String, Alternative)>>,
+    alternatives: Mutex<Vec<(String, Alternative)>>,
 }
 
 /// An alternative kernel of an operator, which may be faster on some sizes or devices.
@@ -108,7 +108,7 @@ pub fn register(
         name: name.into(),
         cpu: Arc::new(cpu),
         cuda: OnceLock::new(),
-        alternatives: RwLock::default(),
+        alternatives: Mutex::default(),
     };
     registry.insert(name.into(), Arc::new(kernels));
     Ok(())
@@ -120,11 +120,8 @@ pub fn register(
 /// If no such operator is registered, or it has one already.
 pub fn register_cuda(name: &str, cuda: CudaFunction) -> Result<(), String> {
     let kernels = find(name)?;
-    let taken = kernels.cuda.set(Arc::new(cuda)).is_err();
-    match taken {
-        true => Err(format!("the custom op `{name}` has a CUDA kernel already")),
-        false => Ok(()),
-    }
+    let set = kernels.cuda.set(Arc::new(cuda));
+    set.map_err(|_| format!("the custom op `{name}` has a CUDA kernel already"))
 }
 
 /// Gives a registered operator another kernel on the CPU, which the tuner may choose where it is faster.
@@ -164,10 +161,7 @@ pub fn find(name: &str) -> Result<Arc<CustomKernels>, String> {
 
 impl CustomKernels {
     fn add(&self, name: &str, kernel: Alternative) -> Result<(), String> {
-        let mut list = self
-            .alternatives
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list();
         if name.is_empty() || name == "default" || list.iter().any(|(n, _)| n == name) {
             let op = &self.name;
             return Err(format!(
@@ -180,22 +174,19 @@ impl CustomKernels {
 
     /// Returns the names of its alternative kernels for GPUs, or for the CPU.
     pub fn alternatives(&self, gpu: bool) -> Vec<String> {
-        let list = self
-            .alternatives
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let list = self.list();
         let fits = |kernel: &Alternative| matches!(kernel, Alternative::Cuda(_)) == gpu;
-        list.iter()
-            .filter(|(_, k)| fits(k))
-            .map(|(n, _)| n.clone())
-            .collect()
+        let fitting = list.iter().filter(|(_, k)| fits(k));
+        fitting.map(|(n, _)| n.clone()).collect()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<(String, Alternative)>> {
+        let list = self.alternatives.lock();
+        list.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn alternative(&self, name: &str) -> Result<Alternative, String> {
-        let list = self
-            .alternatives
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let list = self.list();
         let found = list.iter().find(|(n, _)| n == name).map(|(_, k)| k.clone());
         found.ok_or_else(|| {
             let op = &self.name;
@@ -262,10 +253,7 @@ pub fn run(
 ) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(|| kernel(inputs, output))) {
         Ok(result) => result.map_err(|e| e.to_string()),
-        Err(panic) => Err(format!(
-            "its kernel panicked: {}",
-            crate::panic_text(&*panic)
-        )),
+        Err(panic) => Err(format!("its kernel panicked: {}", panic_text(&*panic))),
     }
 }
 

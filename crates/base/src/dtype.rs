@@ -4,27 +4,13 @@ use crate::Float8;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The element type of a tensor.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[allow(missing_docs)] // the names are the documentation
-pub enum DType {
-    Bool,
-    U8,
-    I8,
-    I16,
-    I32,
-    I64,
-    U16,
-    U32,
-    U64,
-    F16,
-    BF16,
-    F32,
-    F64,
-    F8E4M3,
-    F8E5M2,
-    F8E4M3FNUZ,
-    F8E5M2FNUZ,
+named_enum! {
+    /// The element type of a tensor.
+    DType[17] {
+        Bool = "bool", U8 = "u8", I8 = "i8", I16 = "i16", I32 = "i32", I64 = "i64",
+        U16 = "u16", U32 = "u32", U64 = "u64", F16 = "f16", BF16 = "bf16", F32 = "f32", F64 = "f64",
+        F8E4M3 = "f8_e4m3", F8E5M2 = "f8_e5m2", F8E4M3FNUZ = "f8_e4m3fnuz", F8E5M2FNUZ = "f8_e5m2fnuz",
+    }
 }
 
 /// The values that an element type can hold, from least to most general.
@@ -49,40 +35,13 @@ pub struct Float {
     pub largest: f64,
 }
 
-/// The types that kernels compute in; other dtypes convert when loaded and stored.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum Compute {
-    F32,
-    F64,
-    I32,
-    I64,
-    /// One byte per element, 0 or 1.
-    Mask,
+named_enum! {
+    /// The types that kernels compute in; other dtypes convert when loaded and stored. A mask has one byte for each
+    /// element, 0 or 1.
+    Compute { F32 = "f32", F64 = "f64", I32 = "i32", I64 = "i64", Mask = "mask" }
 }
 
 impl DType {
-    /// Every dtype, in declaration order.
-    pub const ALL: [DType; 17] = [
-        DType::Bool,
-        DType::U8,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::F16,
-        DType::BF16,
-        DType::F32,
-        DType::F64,
-        DType::F8E4M3,
-        DType::F8E5M2,
-        DType::F8E4M3FNUZ,
-        DType::F8E5M2FNUZ,
-    ];
-
     /// Returns the size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
@@ -91,29 +50,6 @@ impl DType {
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::U32 | DType::F32 => 4,
             DType::I64 | DType::U64 | DType::F64 => 8,
-        }
-    }
-
-    /// Returns the short name, such as `f32`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::Bool => "bool",
-            DType::U8 => "u8",
-            DType::I8 => "i8",
-            DType::I16 => "i16",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::U16 => "u16",
-            DType::U32 => "u32",
-            DType::U64 => "u64",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::F8E4M3 => "f8_e4m3",
-            DType::F8E5M2 => "f8_e5m2",
-            DType::F8E4M3FNUZ => "f8_e4m3fnuz",
-            DType::F8E5M2FNUZ => "f8_e5m2fnuz",
         }
     }
 
@@ -282,17 +218,6 @@ impl Compute {
     /// True for a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, Compute::F32 | Compute::F64)
-    }
-
-    /// Returns the short name, such as `f32`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Compute::F32 => "f32",
-            Compute::F64 => "f64",
-            Compute::I32 => "i32",
-            Compute::I64 => "i64",
-            Compute::Mask => "mask",
-        }
     }
 }
 

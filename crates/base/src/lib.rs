@@ -1,7 +1,33 @@
 //! The vocabulary that all Kiln crates share: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
-//! [`Machine`]s, the scalar primitives of kernels ([`prim`], [`special`]), the registries of [`custom`] operators and of the
-//! groups of [`collective`] ones, the
-//! names of the [`linalg`] operators, and [atomic replacement of files](mod@file).
+//! [`Machine`]s, the scalar primitives of kernels ([`prim`], [`special`]), the registries of [`custom`] operators and
+//! of the groups of [`collective`] ones, the names of the [`linalg`] operators, and
+//! [atomic replacement of files](mod@file).
+
+/// Defines an enum whose values have names, and `ALL`: a slice, or an array if its length follows the enum's name.
+macro_rules! named_enum {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        named_enum! { @ $(#[$doc])* $name (&'static [$name] = &[$($name::$variant),*]) { $($variant = $text),* } }
+    };
+    ($(#[$doc:meta])* $name:ident[$n:literal] { $($variant:ident = $text:literal),* $(,)? }) => {
+        named_enum! { @ $(#[$doc])* $name ([$name; $n] = [$($name::$variant),*]) { $($variant = $text),* } }
+    };
+    (@ $(#[$doc:meta])* $name:ident ($all:ty = $list:expr) { $($variant:ident = $text:literal),* }) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[allow(missing_docs)] // the names are the documentation
+        pub enum $name { $($variant),* }
+
+        impl $name {
+            /// Every value, in declaration order.
+            pub const ALL: $all = $list;
+
+            /// Returns the short name, such as in emitted kernels.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+    };
+}
 
 pub mod collective;
 pub mod custom;

@@ -6,25 +6,6 @@
 use crate::{DType, Scalar, special};
 use serde::{Deserialize, Serialize};
 
-macro_rules! named_enum {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[allow(missing_docs)]
-        pub enum $name { $($variant),* }
-
-        impl $name {
-            /// Every value, in declaration order.
-            pub const ALL: &'static [$name] = &[$($name::$variant),*];
-
-            /// Returns the name in emitted kernels.
-            pub const fn name(self) -> &'static str {
-                match self { $($name::$variant => $text),* }
-            }
-        }
-    };
-}
-
 named_enum! {
     /// One operand, result of the same type (`IsNan`, `IsInf` and `SignBit` give a mask; `Not` is logical on
     /// masks and bitwise on integers). Integers have `Neg`, `Abs` and `Not` only.
