@@ -6,7 +6,7 @@ use kiln_lazy::run::read;
 use kiln_nn::Module;
 use kiln_nn::amp::GradScaler;
 use kiln_nn::optim::Optimizer;
-use kiln_package::{Code, Contents, Features, NewEntry, NewProgram, RNG_STATE};
+use kiln_package::{Code, Contents, Features, NewEntry, NewProgram, RNG_STATE, RuntimeError};
 use kiln_runtime::Buffer;
 use kiln_runtime::cuda::Nvrtc;
 use kiln_tensor::{Compiled, Error, ErrorKind, Result, Tensor, Var, get_rng_state};
@@ -128,13 +128,11 @@ impl Builder {
         };
         if let Some(copy) = var.narrow_copy() {
             let name = format!("{name}.{}", copy.dtype());
-            if let Err(message) = self.names.add(name, &copy, Vec::new()) {
-                self.record_error(message);
-            }
+            let added = self.names.add(name, &copy, Vec::new());
+            self.keep_error(added);
         }
-        if let Err(message) = self.names.add(name, var, elements) {
-            self.record_error(message);
-        }
+        let added = self.names.add(name, var, elements);
+        self.keep_error(added);
     }
 
     /// Adds a compiled function under a name. The names of its inputs and outputs are their positions in its argument
@@ -146,9 +144,7 @@ impl Builder {
     pub fn entry<I, O>(mut self, name: &str, function: &Compiled<I, O>) -> Builder {
         match Exported::new(name, function, Location::caller()) {
             Ok(entry) => self.entries.push(entry),
-            Err(e) => {
-                self.error.get_or_insert(e);
-            }
+            Err(e) => self.error = self.error.or(Some(e)),
         }
         self
     }
@@ -156,22 +152,16 @@ impl Builder {
     /// Names all inputs of the entry that was added last.
     #[track_caller]
     pub fn inputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Builder {
-        let names: Vec<String> = names.into_iter().map(String::from).collect();
         let renamed = self.last().and_then(|entry| entry.name_inputs(names));
-        if let Err(message) = renamed {
-            self.record_error(message);
-        }
+        self.keep_error(renamed);
         self
     }
 
     /// Names all outputs of the entry that was added last.
     #[track_caller]
     pub fn outputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Builder {
-        let names: Vec<String> = names.into_iter().map(String::from).collect();
         let renamed = self.last().and_then(|entry| entry.name_outputs(names));
-        if let Err(message) = renamed {
-            self.record_error(message);
-        }
+        self.keep_error(renamed);
         self
     }
 
@@ -199,9 +189,9 @@ impl Builder {
     pub fn packed_weights(mut self, level: Features) -> Builder {
         if !level.is_supported() {
             let name = level.name();
-            self.record_error(format!(
+            self.keep_error(Err(format!(
                 "this machine does not support level {name}, so it can't pack weights for it; pack on one that does"
-            ));
+            )));
         } else if !self.packed.contains(&level) {
             self.packed.push(level);
         }
@@ -222,9 +212,11 @@ impl Builder {
     }
 
     #[track_caller]
-    fn record_error(&mut self, message: String) {
-        let error = Error::invalid("package", message);
-        self.error.get_or_insert(error);
+    fn keep_error(&mut self, result: Result<(), String>) {
+        if let Err(message) = result {
+            let error = Error::invalid("package", message);
+            self.error.get_or_insert(error);
+        }
     }
 
     /// Writes the file, replacing an older one.
@@ -270,9 +262,8 @@ impl Builder {
         let (mut entries, mut tensors, mut captured) = (Vec::new(), Vec::new(), BTreeMap::new());
         for entry in &self.entries {
             let states = entry.states.iter().zip(&entry.state_names);
-            let states = states
-                .map(|(var, name)| names.of(var, name, &entry.name))
-                .collect();
+            let states = states.map(|(var, name)| names.of(var, name, &entry.name));
+            let states: Vec<String> = states.collect();
             let mut constants = Vec::new();
             for (name, tensor) in &entry.captured {
                 let value = value(tensor, loc)?;
@@ -285,24 +276,19 @@ impl Builder {
                 });
                 constants.push(name.clone());
             }
-            let tensor_names = TensorNames { states, constants };
-            entries.push(tensor_names.entry(entry));
+            entries.push(new_entry(entry, &states, &constants));
         }
         let mut state = Vec::new();
         for (name, var, elements) in names.all() {
             tensors.push((name.clone(), value(&var.get().detach(), loc)?));
-            state.push((name.clone(), elements.to_vec()));
+            state.push((name.clone(), elements.clone()));
         }
-        if entries.iter().any(|e| {
-            e.programs
-                .iter()
-                .any(|p| !p.program.signature.draws.is_empty())
-        }) {
-            let state_of_generator = get_rng_state().map(|word| word as i64);
-            let value = Buffer::from_slice(&state_of_generator, &[2]);
-            let value =
-                value.map_err(|e| Error::new(ErrorKind::Memory, "package", e.to_string(), loc))?;
-            tensors.push((RNG_STATE.into(), value));
+        let mut programs = entries.iter().flat_map(|e| &e.programs);
+        if programs.any(|p| !p.program.signature.draws.is_empty()) {
+            let value = Buffer::from_slice(&get_rng_state().map(|word| word as i64), &[2]);
+            let failed =
+                |e: RuntimeError| Error::new(ErrorKind::Memory, "package", e.to_string(), loc);
+            tensors.push((RNG_STATE.into(), value.map_err(failed)?));
             state.push((RNG_STATE.into(), Vec::new()));
         }
         Ok(Contents {
@@ -318,39 +304,31 @@ impl Builder {
     }
 }
 
-/// The package's names of an entry's states and captured tensors.
-struct TensorNames {
-    states: Vec<String>,
-    constants: Vec<String>,
-}
-
-impl TensorNames {
-    fn entry(&self, entry: &Exported) -> NewEntry {
-        let programs = entry.programs.iter().map(|(sizes, program)| {
-            let mut program = program.clone();
-            let signature = &mut program.signature;
-            let states = signature.states.iter_mut().zip(&self.states);
-            states.for_each(|(state, name)| state.name.clone_from(name));
-            for (list, names) in [
-                (&mut signature.captured, &self.constants),
-                (&mut signature.arguments, &entry.inputs),
-                (&mut signature.results, &entry.outputs),
-            ] {
-                let named = list.iter_mut().zip(names);
-                named.for_each(|(named, name)| named.name.clone_from(name));
-            }
-            let sizes = sizes.clone();
-            NewProgram {
-                machine: None,
-                sizes,
-                program,
-            }
-        });
-        NewEntry {
-            name: entry.name.clone(),
-            graph: entry.graph.clone(),
-            programs: programs.collect(),
+/// Returns an entry with the package's names of its states and captured tensors.
+fn new_entry(entry: &Exported, states: &[String], constants: &[String]) -> NewEntry {
+    let programs = entry.programs.iter().map(|(sizes, program)| {
+        let mut program = program.clone();
+        let signature = &mut program.signature;
+        let states = signature.states.iter_mut().zip(states);
+        states.for_each(|(state, name)| state.name.clone_from(name));
+        for (list, names) in [
+            (&mut signature.captured, constants),
+            (&mut signature.arguments, &entry.inputs),
+            (&mut signature.results, &entry.outputs),
+        ] {
+            let named = list.iter_mut().zip(names);
+            named.for_each(|(named, name)| named.name.clone_from(name));
         }
+        NewProgram {
+            machine: None,
+            sizes: sizes.clone(),
+            program,
+        }
+    });
+    NewEntry {
+        name: entry.name.clone(),
+        graph: entry.graph.clone(),
+        programs: programs.collect(),
     }
 }
 

@@ -67,28 +67,39 @@ impl Exported {
     }
 
     /// Names the inputs.
-    pub fn name_inputs(&mut self, names: Vec<String>) -> Result<(), String> {
-        self.inputs = self.renamed("inputs", &self.inputs, names)?;
-        Ok(())
+    pub fn name_inputs<'n>(
+        &mut self,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Result<(), String> {
+        rename(&self.name, "inputs", &mut self.inputs, names)
     }
 
     /// Names the outputs.
-    pub fn name_outputs(&mut self, names: Vec<String>) -> Result<(), String> {
-        self.outputs = self.renamed("outputs", &self.outputs, names)?;
-        Ok(())
+    pub fn name_outputs<'n>(
+        &mut self,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Result<(), String> {
+        rename(&self.name, "outputs", &mut self.outputs, names)
     }
+}
 
-    fn renamed(&self, what: &str, old: &[String], new: Vec<String>) -> Result<Vec<String>, String> {
-        let (name, has) = (&self.name, old.join(", "));
-        match new.len() == old.len() {
-            true => Ok(new),
-            false => Err(format!(
-                "`{name}` has {} {what}, {has}, and {} names are given",
-                old.len(),
-                new.len()
-            )),
-        }
+/// Replaces the names of an entry's inputs or outputs by as many.
+fn rename<'n>(
+    entry: &str,
+    what: &str,
+    names: &mut Vec<String>,
+    new: impl IntoIterator<Item = &'n str>,
+) -> Result<(), String> {
+    let new: Vec<String> = new.into_iter().map(String::from).collect();
+    let (count, given) = (names.len(), new.len());
+    if given != count {
+        let has = names.join(", ");
+        return Err(format!(
+            "`{entry}` has {count} {what}, {has}, and {given} names are given"
+        ));
     }
+    *names = new;
+    Ok(())
 }
 
 /// Returns the names of inputs or outputs; `whole` names a single one without a name.

@@ -1,5 +1,6 @@
 //! The names of cells in a package.
 
+use kiln_package::RNG_STATE;
 use kiln_tensor::Var;
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +18,7 @@ impl Names {
         if self.by_id.contains_key(&var.id()) {
             return Ok(());
         }
-        if name == kiln_package::RNG_STATE {
+        if name == RNG_STATE {
             return Err(format!(
                 "`{name}` is the state of the generator of random numbers"
             ));
@@ -25,9 +26,13 @@ impl Names {
         if !self.used.insert(name.clone()) {
             return Err(format!("two states are called `{name}`"));
         }
+        self.keep(name, var, elements);
+        Ok(())
+    }
+
+    fn keep(&mut self, name: String, var: &Var, elements: Vec<String>) {
         self.by_id.insert(var.id(), self.all.len());
         self.all.push((name, var.clone(), elements));
-        Ok(())
     }
 
     /// Returns the name of a cell that an entry names `wanted`.
@@ -35,13 +40,11 @@ impl Names {
         if let Some(at) = self.by_id.get(&var.id()) {
             return self.all[*at].0.clone();
         }
-        let own = wanted != kiln_package::RNG_STATE && !self.used.contains(wanted);
-        let name = match own {
+        let name = match wanted != RNG_STATE && !self.used.contains(wanted) {
             true => self.free(wanted.into()),
             false => self.free(format!("{entry}.{wanted}")),
         };
-        self.by_id.insert(var.id(), self.all.len());
-        self.all.push((name.clone(), var.clone(), Vec::new()));
+        self.keep(name.clone(), var, Vec::new());
         name
     }
 
@@ -56,9 +59,7 @@ impl Names {
     }
 
     /// The cells with their names and those of their elements.
-    pub fn all(&self) -> impl Iterator<Item = (&String, &Var, &[String])> {
-        self.all
-            .iter()
-            .map(|(name, var, elements)| (name, var, &elements[..]))
+    pub fn all(&self) -> &[(String, Var, Vec<String>)] {
+        &self.all
     }
 }
