@@ -1,6 +1,6 @@
 //! GPU kernels that are compiled when a package is written.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, failed};
 use crate::manifest::{CudaInfo, Manifest};
 use crate::map::Map;
 use crate::open;
@@ -49,10 +49,7 @@ pub(crate) fn loader(
 ) -> Result<cuda::Loader> {
     let image = |info: &CudaInfo| {
         let range = files.get(&info.file).cloned().unwrap_or(0..0);
-        let bytes = open::storage(map, range).map_err(|error| Error::Run {
-            entry: info.file.clone(),
-            error,
-        })?;
+        let bytes = open::storage(map, range).map_err(failed(&info.file))?;
         Ok(Image {
             code: info.code()?,
             compiler: info.compiler,

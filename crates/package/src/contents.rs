@@ -2,12 +2,10 @@
 
 use crate::compiled;
 use crate::error::Result;
-use crate::open;
 use crate::package::Package;
 use crate::program;
 use crate::write::{Contents, NewEntry, NewProgram};
 use kiln_runtime::Features;
-use std::collections::BTreeSet;
 
 impl Package {
     /// All contents, with the states as they are now. To change some of them, write another package by
@@ -33,21 +31,11 @@ impl Package {
                 programs: programs.collect::<Result<_>>()?,
             });
         }
-        let mut tensors = self.state_tensors()?;
-        for (name, range) in &shared.tensors {
-            if shared.states.find(name).is_err() {
-                let tensor = open::tensor(&shared.map, name, range)?;
-                tensors.push((name.clone(), tensor));
-            }
-        }
-        let states = self.states().iter();
         let assets = self.assets().map(|name| {
             let contents = self.asset(name)?;
             Ok((name.to_string(), contents.to_vec()))
         });
-        let programs = shared.manifest.entries.iter().flat_map(|e| &e.programs);
-        let levels = programs.flat_map(|p| &p.packed).map(|p| &p.level[..]);
-        let levels: BTreeSet<&str> = levels.collect();
+        let levels = self.packed_levels();
         let level = |l: &Features| levels.contains(l.name()) && l.is_supported();
         Ok(Contents {
             cuda: compiled::codes(self)?,
@@ -55,10 +43,10 @@ impl Package {
             written_by: self.written_by().into(),
             metadata: self.metadata().clone(),
             entries,
-            state: states
+            state: (self.states().iter())
                 .map(|s| (s.name.clone(), s.elements.clone()))
                 .collect(),
-            tensors,
+            tensors: self.tensors()?,
             assets: assets.collect::<Result<_>>()?,
         })
     }

@@ -1,12 +1,12 @@
 //! Running an entry.
 
-use crate::error::{Error, Result, damaged};
-use crate::interface::{Interface, Size, StateInfo};
+use crate::error::{Error, Result, damaged, ensure, failed};
+use crate::interface::{Interface, Size};
 use crate::manifest::{EntryInfo, ProgramInfo, Requires};
 use crate::open;
 use crate::package::Shared;
 use crate::packed;
-use crate::program::{self, Program, input_text, of_machine, sizes_text};
+use crate::program::{self, Program, sizes_text};
 use crate::state::RNG_STATE;
 use crate::values::{Inputs, Outputs};
 use kiln_plan::Symbol;
@@ -94,9 +94,8 @@ impl Entry {
     /// operation undefined, or memory is short.
     pub fn run(&self, inputs: impl Into<Inputs>) -> Result<Outputs> {
         let given = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
-        let given = given
-            .iter()
-            .map(|b| open::on_device(b, self.name(), self.shared.gpu()));
+        let gpu = self.shared.gpu();
+        let given = given.iter().map(|b| open::on_device(b, self.name(), gpu));
         let given: Vec<Buffer> = given.collect::<Result<_>>()?;
         let symbols = self.symbols(&given)?;
         let program = self.program(&symbols)?;
@@ -118,10 +117,8 @@ impl Entry {
     /// If a symbol is missing or unknown, or the entry does not take these sizes.
     pub fn memory(&self, sizes: &[(&str, i64)]) -> Result<Memory> {
         let (program, values) = self.sized(sizes)?;
-        let run = program
-            .executable
-            .memory(&values)
-            .map_err(|e| self.failed(e))?;
+        let run = program.executable.memory(&values);
+        let run = run.map_err(failed(self.name()))?;
         let used = program.signature.states.iter().map(|s| &s.name);
         let used = used.chain(program.signature.captured.iter().map(|c| &c.name));
         let places = used.filter_map(|name| self.shared.tensors.get(name));
@@ -147,19 +144,13 @@ impl Entry {
         let symbols = &self.interface().symbols;
         let mut given: Sizes = sizes.iter().map(|(n, v)| (n.to_string(), *v)).collect();
         let known = symbols.iter().map(|s| {
-            let value = given.remove(&s.name);
-            let value =
-                value.ok_or_else(|| Error::Value(format!("size `{}` is not given", s.name)))?;
-            Ok((s.name.clone(), value))
+            let missing = || Error::Value(format!("size `{}` is not given", s.name));
+            Ok((s.name.clone(), given.remove(&s.name).ok_or_else(missing)?))
         });
         let known = known.collect::<Result<Sizes>>()?;
         if let Some(name) = given.into_keys().next() {
-            let has = symbols.iter().map(|s| s.name.clone()).collect();
-            return Err(Error::Missing {
-                what: "size",
-                name,
-                has,
-            });
+            let has = symbols.iter().map(|s| &s.name);
+            return Err(Error::missing("size", &name, has));
         }
         let program = self.program(&known)?;
         let values = program.executable.plan().symbols.iter();
@@ -176,7 +167,9 @@ impl Entry {
             let fits = value.dtype() == info.dtype && value.shape().len() == info.shape.len();
             let mut both = info.shape.iter().zip(value.shape());
             if !fits || both.any(|(size, n)| matches!(size, Size::Known(known) if known != n)) {
-                return Err(Error::Value(input_text(info, value.dtype(), value.shape())));
+                let (name, dtype, shape) = (&info.name, value.dtype(), value.shape());
+                let text = format!("input `{name}` must be {info}, not {dtype}{shape:?}");
+                return Err(Error::Value(text));
             }
             for (size, n) in info.shape.iter().zip(value.shape()) {
                 let Size::Symbolic(name) = size else { continue };
@@ -209,30 +202,17 @@ impl Entry {
         if let Some(program) = cases.get(&small) {
             return Ok(program.clone());
         }
-        let requires = self.shared.requires();
-        let found = of_machine(
-            &self.info().programs,
-            requires,
-            &small,
-            self.shared.machine.as_deref(),
-        );
-        let found = found.ok_or_else(|| {
-            let least: Vec<String> = general
-                .iter()
-                .map(|s| format!("{} >= {}", s.name, s.min))
-                .collect();
+        let (shared, info) = (&self.shared, self.info());
+        let found = shared.program(info, &small).ok_or_else(|| {
+            let least = general.iter().map(|s| format!("{} >= {}", s.name, s.min));
+            let least = least.collect::<Vec<_>>().join(", ");
             let (name, text) = (self.name(), sizes_text(&small));
             Error::Value(format!(
-                "`{name}` has no program for {text}; it has one for {}",
-                least.join(", ")
+                "`{name}` has no program for {text}; it has one for {least}"
             ))
         })?;
-        let program = Arc::new(load(
-            &self.shared,
-            self.info(),
-            found,
-            Some(&self.loaded.general),
-        )?);
+        let program = load(shared, info, found, Some(&self.loaded.general));
+        let program = Arc::new(program?);
         cases.insert(small, program.clone());
         Ok(program)
     }
@@ -248,7 +228,7 @@ impl Entry {
         drop(now);
         let inputs = self.whole(inputs)?;
         let outputs = program.executable.run_shared(&inputs);
-        outputs.map_err(|e| self.failed(e))
+        outputs.map_err(failed(self.name()))
     }
 
     fn run_writing(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Buffer>> {
@@ -258,8 +238,8 @@ impl Entry {
         let mut inputs = self.known(program, given)?;
         for (draw, key) in program.signature.draws.iter().zip(&keys.each) {
             if let Some(input) = draw.input {
-                let key = Buffer::from_slice(key, &[2]).map_err(|e| self.failed(e))?;
-                inputs[input as usize] = Some(key);
+                let key = Buffer::from_slice(key, &[2]);
+                inputs[input as usize] = Some(key.map_err(failed(self.name()))?);
             }
         }
         let mut donate = vec![false; inputs.len()];
@@ -275,7 +255,7 @@ impl Entry {
         }
         let mut inputs = self.whole(inputs)?;
         // The input must hold the only handle, so that the program may take its memory.
-        let nothing = || Buffer::from_slice::<u8>(&[], &[0]).map_err(|e| self.failed(e));
+        let nothing = || Buffer::from_slice::<u8>(&[], &[0]).map_err(failed(self.name()));
         let written = taken.iter().filter(|(_, input)| donate[*input]);
         let vacant: Vec<Buffer> = written.clone().map(|_| nothing()).collect::<Result<_>>()?;
         for ((at, _), vacant) in written.zip(vacant) {
@@ -299,9 +279,9 @@ impl Entry {
                     };
                 }
             }
-            return Err(self.failed(e));
+            return Err(failed(self.name())(e));
         }
-        let outputs = ran.map_err(|e| self.failed(e))?;
+        let outputs = ran.map_err(failed(self.name()))?;
         for state in &program.signature.states {
             if let Some(output) = state.output {
                 now[states.find(&state.name)?] = outputs[output as usize].clone();
@@ -319,19 +299,16 @@ impl Entry {
             return Ok(Keys::default());
         }
         let state = now[self.shared.states.find(RNG_STATE)?].to_vec::<i64>();
-        let state = state.map_err(|e| self.failed(e))?;
+        let state = state.map_err(failed(self.name()))?;
         let size = |s: &Symbol| {
             // The position of the argument in the plan, by name.
-            let named = program
-                .signature
-                .arguments
-                .iter()
-                .position(|a| a.at == s.input);
+            let mut arguments = program.signature.arguments.iter();
+            let named = arguments.position(|a| a.at == s.input);
             let shape = given.get(named?)?.shape();
             shape.get(s.axis as usize).copied()
         };
-        let symbols: Option<Vec<i64>> =
-            program.executable.plan().symbols.iter().map(size).collect();
+        let symbols = program.executable.plan().symbols.iter().map(size);
+        let symbols: Option<Vec<i64>> = symbols.collect();
         let mut drawn = 0;
         let keys = symbols.and_then(|symbols| {
             program.signature.keys(&symbols, |count| {
@@ -339,17 +316,14 @@ impl Entry {
                 [state[0], state[1]]
             })
         });
-        let text = || {
-            Error::Value(format!(
-                "`{}` draws more random numbers than an i64 counts",
-                self.name()
-            ))
-        };
-        let each = keys.filter(|_| drawn >= 0).ok_or_else(text)?;
+        let name = self.name();
+        let text = || format!("`{name}` draws more random numbers than an i64 counts");
+        let each = keys.filter(|_| drawn >= 0);
+        let each = each.ok_or_else(|| Error::Value(text()))?;
         let next = Buffer::from_slice(&[state[0], state[1].wrapping_add(drawn)], &[2]);
         Ok(Keys {
             each,
-            next: Some(next.map_err(|e| self.failed(e))?),
+            next: Some(next.map_err(failed(self.name()))?),
         })
     }
 
@@ -379,11 +353,6 @@ impl Entry {
             memory::empty_cache();
         }
     }
-
-    fn failed(&self, error: kiln_runtime::Error) -> Error {
-        let entry = self.name().into();
-        Error::Run { entry, error }
-    }
 }
 
 /// Keys of random numbers.
@@ -395,24 +364,11 @@ struct Keys {
 
 impl Loaded {
     fn new(shared: &Arc<Shared>, info: &EntryInfo) -> Result<Loaded> {
-        let requires = shared.requires();
-        let found = of_machine(
-            &info.programs,
-            requires,
-            &Sizes::new(),
-            shared.machine.as_deref(),
-        );
-        let Some(found) = found else {
-            let has: Vec<String> = info
-                .programs
-                .iter()
-                .map(|p| format!("{:?}", p.requires))
-                .collect();
-            let text = format!(
-                "`{}` has no program that runs on {requires:?}, only on {}",
-                info.name,
-                has.join(", ")
-            );
+        let Some(found) = shared.program(info, &Sizes::new()) else {
+            let has = info.programs.iter().map(|p| format!("{:?}", p.requires));
+            let has = has.collect::<Vec<_>>().join(", ");
+            let (name, requires) = (&info.name, shared.requires());
+            let text = format!("`{name}` has no program that runs on {requires:?}, only on {has}");
             return Err(Error::Value(text));
         };
         let interface = &info.interface;
@@ -442,18 +398,16 @@ fn load(
     // Checks refuse contradictory programs; a panic would be a bug in the checks.
     let made = catch_unwind(AssertUnwindSafe(|| {
         let decoded = program::decode(shared.file(&info.file), &manifest.written_by)?;
-        if program::is_cuda(&decoded.plan) != (info.requires == Requires::Cuda) {
-            return Err(damaged!("`{}` is for another kind of machine", info.file));
-        }
+        let is_right = program::is_cuda(&decoded.plan) == (info.requires == Requires::Cuda);
+        ensure!(is_right, "`{}` is for another kind of machine", info.file);
         let program = Program::new(decoded, &entry.name, shared.loader.as_ref())?;
         match general {
             None => program.is_as_described(entry)?,
             Some(general) => program.is_case_of(general, &info.sizes)?,
         }
         let state = |name: &str| {
-            let StateInfo { dtype, shape, .. } =
-                &shared.states.infos()[shared.states.find(name).ok()?];
-            Some((*dtype, shape.clone()))
+            let state = &shared.states.infos()[shared.states.find(name).ok()?];
+            Some((state.dtype, state.shape.clone()))
         };
         program.fits_tensors(state, |name| shared.tensor_type(name))?;
         packed::take(shared, info, &program)?;
@@ -469,6 +423,16 @@ impl Shared {
             None => Requires::Cpu,
             Some(_) => Requires::Cuda,
         }
+    }
+
+    /// The program of these sizes that was tuned for this machine, else the one for any machine.
+    fn program<'e>(&self, entry: &'e EntryInfo, sizes: &Sizes) -> Option<&'e ProgramInfo> {
+        let (requires, machine) = (self.requires(), self.machine.as_deref());
+        let fits = |p: &&ProgramInfo| p.requires == requires && p.sizes == *sizes;
+        let mut tuned = entry.programs.iter().filter(fits);
+        let tuned = tuned.find(|p| p.machine.is_some() && p.machine.as_deref() == machine);
+        let mut general = entry.programs.iter().filter(fits);
+        tuned.or_else(|| general.find(|p| p.machine.is_none()))
     }
 
     /// A constant tensor, loaded on first use.

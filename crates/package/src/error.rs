@@ -85,6 +85,18 @@ impl Error {
         }
     }
 
+    pub(crate) fn missing(
+        what: &'static str,
+        name: &str,
+        has: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Error {
+        Error::Missing {
+            what,
+            name: name.into(),
+            has: has.into_iter().map(Into::into).collect(),
+        }
+    }
+
     pub(crate) fn in_file(self, path: &Path) -> Error {
         match self {
             Error::File { .. } => self,
@@ -116,13 +128,30 @@ macro_rules! damaged {
 }
 pub(crate) use damaged;
 
+/// Returns an [`Error::Damaged`] from format arguments unless a condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($text:tt)*) => {
+        if !$holds {
+            return Err($crate::error::damaged!($($text)*));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// The error of an entry, state or tensor, from its cause.
+pub(crate) fn failed(entry: impl Into<String>) -> impl FnOnce(kiln_runtime::Error) -> Error {
+    |error| Error::Run {
+        entry: entry.into(),
+        error,
+    }
+}
+
 /// The error of a tensor that can't be built from the file's bytes.
 pub(crate) fn unfit(name: &str, error: kiln_runtime::Error) -> Error {
     match error {
-        error @ kiln_runtime::Error::OutOfMemory { .. } => Error::Run {
-            entry: format!("tensor `{name}`"),
-            error,
-        },
+        error @ kiln_runtime::Error::OutOfMemory { .. } => {
+            failed(format!("tensor `{name}`"))(error)
+        }
         error => damaged!("tensor `{name}`: {error}"),
     }
 }

@@ -1,8 +1,9 @@
 //! The interface of an entry, in a form that people and programs can read.
 
-use crate::error::{Result, damaged};
+use crate::error::{Result, ensure};
+use crate::program::{input_type, output_type};
 use kiln_base::{DType, Dim};
-use kiln_plan::{Named, Plan, Signature};
+use kiln_plan::{Named, Plan, Signature, State};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -94,16 +95,12 @@ mod dtype_name {
 impl Interface {
     /// The interface of a program.
     pub(crate) fn of(signature: &Signature, plan: &Plan) -> Interface {
-        let input = |n: &Named| {
-            let input = &plan.inputs[n.at as usize];
-            tensor(plan, &n.name, input.dtype, &input.shape)
+        let input = |n: &Named| tensor(plan, &n.name, input_type(plan, n.at));
+        let output = |n: &Named| tensor(plan, &n.name, output_type(plan, n.at));
+        let states = |is_used: fn(&State) -> bool| {
+            let states = signature.states.iter().filter(|s| is_used(s));
+            states.map(|s| s.name.clone()).collect()
         };
-        let output = |n: &Named| {
-            let output = &plan.outputs[n.at as usize];
-            tensor(plan, &n.name, output.dtype, &output.shape)
-        };
-        let states = || signature.states.iter();
-        let names = |list: Vec<&kiln_plan::State>| list.iter().map(|s| s.name.clone()).collect();
         Interface {
             inputs: signature.arguments.iter().map(input).collect(),
             outputs: signature.results.iter().map(output).collect(),
@@ -113,8 +110,8 @@ impl Interface {
                     min: s.min,
                 })
                 .collect(),
-            reads: names(states().filter(|s| s.input.is_some()).collect()),
-            writes: names(states().filter(|s| s.output.is_some()).collect()),
+            reads: states(|s| s.input.is_some()),
+            writes: states(|s| s.output.is_some()),
             constants: signature.captured.iter().map(|c| c.name.clone()).collect(),
             random: !signature.draws.is_empty(),
         }
@@ -124,21 +121,20 @@ impl Interface {
     pub(crate) fn check(&self, entry: &str) -> Result<()> {
         for list in [&self.inputs, &self.outputs] {
             let names: BTreeSet<&str> = list.iter().map(|t| &t.name[..]).collect();
-            if names.len() != list.len() || names.contains("") {
-                return Err(damaged!(
-                    "two inputs or outputs of `{entry}` have one name, or none"
-                ));
-            }
+            let apart = names.len() == list.len() && !names.contains("");
+            ensure!(
+                apart,
+                "two inputs or outputs of `{entry}` have one name, or none"
+            );
         }
         let names: BTreeSet<&str> = self.symbols.iter().map(|s| &s.name[..]).collect();
-        match names.len() == self.symbols.len() {
-            true => Ok(()),
-            false => Err(damaged!("two symbols of `{entry}` have one name")),
-        }
+        let apart = names.len() == self.symbols.len();
+        ensure!(apart, "two symbols of `{entry}` have one name");
+        Ok(())
     }
 }
 
-fn tensor(plan: &Plan, name: &str, dtype: DType, shape: &[Dim]) -> TensorInfo {
+fn tensor(plan: &Plan, name: &str, (dtype, shape): (DType, &[Dim])) -> TensorInfo {
     let size = |d: &Dim| match d.as_const() {
         Some(n) => Size::Known(n),
         None => {

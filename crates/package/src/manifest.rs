@@ -1,6 +1,6 @@
 //! The description of a package: `manifest.json`.
 
-use crate::error::{Error, Result, damaged};
+use crate::error::{Error, Result, damaged, ensure};
 use crate::interface::{Interface, StateInfo};
 use kiln_runtime::cuda::Code;
 use serde::{Deserialize, Serialize};
@@ -149,9 +149,8 @@ impl Manifest {
     /// # Errors
     /// If it is of another format, or contradicts itself.
     pub fn from_bytes(bytes: &[u8]) -> Result<Manifest> {
-        if bytes.len() > MAX_BYTES {
-            return Err(damaged!("its manifest takes more than {MAX_BYTES} bytes"));
-        }
+        let fits = bytes.len() <= MAX_BYTES;
+        ensure!(fits, "its manifest takes more than {MAX_BYTES} bytes");
         let wrong = |e: serde_json::Error| damaged!("its manifest is not what it should be: {e}");
         let Head { format, written_by } = serde_json::from_slice(bytes).map_err(wrong)?;
         if !(1..=FORMAT).contains(&format) {
@@ -170,21 +169,20 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<()> {
-        let entries = self.entries.iter().map(|e| &e.name);
-        unique("entries", entries)?;
+        unique("entries", self.entries.iter().map(|e| &e.name))?;
         unique("states", self.state.iter().map(|s| &s.name))?;
         let files = unique("files", self.files.iter().map(|f| &f.name))?;
         let mut asked: Vec<&String> = Vec::new();
         for entry in &self.entries {
-            if !is_entry_name(&entry.name) {
-                return Err(damaged!("no entry can be called {:?}", entry.name));
+            let name = &entry.name;
+            // The name is a part of file names.
+            let is_name = name.len() <= 100 && !name.contains('/') && crate::zip::is_name(name);
+            ensure!(is_name, "no entry can be called {name:?}");
+            for program in &entry.programs {
+                asked.push(&program.file);
+                asked.extend(program.packed.iter().map(|packed| &packed.file));
             }
-            let programs = entry.programs.iter();
-            let files = programs.flat_map(|p| {
-                let packed = p.packed.iter().map(|packed| &packed.file);
-                [&p.file].into_iter().chain(packed)
-            });
-            asked.extend(files.chain([&entry.graph]));
+            asked.push(&entry.graph);
             entry.interface.check(&entry.name)?;
         }
         for cuda in &self.cuda {
@@ -194,28 +192,21 @@ impl Manifest {
         }
         let mut places = unique("places of files", asked.into_iter())?;
         places.insert(WEIGHTS);
-        if let Some(missing) = places.iter().find(|p| !files.contains(*p)) {
-            return Err(damaged!("`{missing}` is not there"));
+        for place in &places {
+            ensure!(files.contains(place), "`{place}` is not there");
         }
-        let other = |f: &&&str| !places.contains(**f) && !f.starts_with(ASSETS);
-        match files.iter().find(other) {
-            Some(other) => Err(damaged!("nothing says what `{other}` is")),
-            None => Ok(()),
+        for file in files {
+            let is_known = places.contains(file) || file.starts_with(ASSETS);
+            ensure!(is_known, "nothing says what `{file}` is");
         }
+        Ok(())
     }
-}
-
-/// True if an entry may have this name, which becomes part of file names.
-pub(crate) fn is_entry_name(name: &str) -> bool {
-    name.len() <= 100 && !name.contains('/') && crate::zip::is_name(name)
 }
 
 fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<BTreeSet<&'a str>> {
     let mut all = BTreeSet::new();
     for name in names {
-        if !all.insert(&name[..]) {
-            return Err(damaged!("two {what} are called `{name}`"));
-        }
+        ensure!(all.insert(&name[..]), "two {what} are called `{name}`");
     }
     Ok(all)
 }

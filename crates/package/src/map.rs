@@ -1,8 +1,10 @@
 //! The bytes of a package: a mapped file, or memory.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, failed};
 use kiln_runtime::memory::{Lender, Storage};
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -29,11 +31,7 @@ impl Lender for Map {
             // SAFETY: pages of a file that is mapped for reading have the same contents when they are read again. It
             // does no harm if they stay in memory.
             let _ = unsafe {
-                map.unchecked_advise_range(
-                    memmap2::UncheckedAdvice::DontNeed,
-                    range.start,
-                    range.len(),
-                )
+                map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len())
             };
         }
         #[cfg(not(unix))]
@@ -58,10 +56,7 @@ impl Map {
 
     /// A copy of bytes.
     pub fn memory(bytes: &[u8]) -> Result<Map> {
-        let storage = Storage::from_bytes(bytes).map_err(|error| Error::Run {
-            entry: "the package".into(),
-            error,
-        })?;
+        let storage = Storage::from_bytes(bytes).map_err(failed("the package"))?;
         Ok(Map::Memory(storage))
     }
 }

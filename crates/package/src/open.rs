@@ -1,7 +1,7 @@
 //! Opening a package: everything is checked before anything of it is used.
 
 use crate::compiled;
-use crate::error::{Error, Result, damaged, unfit};
+use crate::error::{Error, Result, damaged, ensure, failed, unfit};
 use crate::interface::StateInfo;
 use crate::manifest::{FileInfo, MANIFEST, Manifest, WEIGHTS};
 use crate::map::Map;
@@ -74,9 +74,8 @@ impl Options {
             return Err(Error::SomethingElse("it has no manifest".into()));
         };
         let text = &bytes[contents(first)];
-        if crc32fast::hash(text) != first.crc {
-            return Err(damaged!("its manifest has another checksum than it should"));
-        }
+        let is_same = crc32fast::hash(text) == first.crc;
+        ensure!(is_same, "its manifest has another checksum than it should");
         let manifest = Manifest::from_bytes(text)?;
         let files = self.files(bytes, &manifest.files, rest)?;
         let weights = files.get(WEIGHTS).cloned().unwrap_or(0..0);
@@ -86,17 +85,12 @@ impl Options {
             range.bytes.end += weights.start;
         }
         let gpu = self.gpu.map(cuda::Device::get).transpose();
-        let gpu = gpu.map_err(|error| Error::Run {
-            entry: "the GPU".into(),
-            error,
-        })?;
+        let gpu = gpu.map_err(failed("the GPU"))?;
         let machine = kiln_runtime::machine(gpu.as_deref());
         let map = Arc::new(map);
         let states = states(&map, &manifest, &tensors, gpu.as_ref())?;
-        let loader = gpu
-            .as_ref()
-            .map(|gpu| compiled::loader(gpu, &map, &manifest, &files));
-        let loader = loader.transpose()?.map(Arc::new);
+        let loader = |gpu| compiled::loader(gpu, &map, &manifest, &files).map(Arc::new);
+        let loader = gpu.as_ref().map(loader).transpose()?;
         Ok(Package {
             shared: Arc::new(Shared {
                 map,
@@ -120,20 +114,17 @@ impl Options {
         wanted: &[FileInfo],
         found: &[zip::Member],
     ) -> Result<BTreeMap<String, Range<usize>>> {
-        if wanted.len() != found.len() {
-            return Err(damaged!("its manifest lists other files than there are"));
-        }
+        let are_as_many = wanted.len() == found.len();
+        ensure!(are_as_many, "its manifest lists other files than there are");
         let mut files = BTreeMap::new();
         for (wanted, member) in wanted.iter().zip(found) {
             let name = &member.name;
-            if (&wanted.name, wanted.bytes) != (name, member.size) {
-                return Err(damaged!("its manifest lists another file than `{name}`"));
-            }
+            let is_listed = (&wanted.name, wanted.bytes) == (name, member.size);
+            ensure!(is_listed, "its manifest lists another file than `{name}`");
             let range = contents(member);
             let sum = || format!("{:032x}", xxh3_128(&bytes[range.clone()]));
-            if !self.trusted && sum() != wanted.xxh3 {
-                return Err(damaged!("`{name}` has another checksum than it should"));
-            }
+            let is_same = self.trusted || sum() == wanted.xxh3;
+            ensure!(is_same, "`{name}` has another checksum than it should");
             files.insert(name.clone(), range);
         }
         Ok(files)
@@ -170,21 +161,30 @@ fn states(
 ) -> Result<States> {
     let infos = manifest.state.clone();
     let random = manifest.entries.iter().any(|e| e.interface.random);
-    if random && !infos.iter().any(|s| s.name == RNG_STATE) {
-        return Err(damaged!(
-            "an entry draws random numbers, and there is no `{RNG_STATE}`"
-        ));
-    }
+    let has_state = infos.iter().any(|s| s.name == RNG_STATE);
+    ensure!(
+        !random || has_state,
+        "an entry draws random numbers, and there is no `{RNG_STATE}`"
+    );
     let value = |s: &StateInfo| {
         let range = tensors.get(&s.name);
         let range = range.ok_or_else(|| damaged!("state `{}` is not among the weights", s.name))?;
         tensor(map, &s.name, range)
     };
     let first: Vec<Buffer> = infos.iter().map(value).collect::<Result<_>>()?;
-    let now = first.iter().zip(&infos);
-    let now = now.map(|(value, info)| on_device(value, &info.name, gpu));
-    let now = now.collect::<Result<_>>()?;
+    let now = all_on_device(&first, &infos, gpu)?;
     States::new(infos, first, now)
+}
+
+/// The values of states on the package's device.
+pub(crate) fn all_on_device(
+    values: &[Buffer],
+    infos: &[StateInfo],
+    gpu: Option<&Arc<cuda::Device>>,
+) -> Result<Vec<Buffer>> {
+    let both = values.iter().zip(infos);
+    let moved = both.map(|(value, info)| on_device(value, &info.name, gpu));
+    moved.collect()
 }
 
 /// A value on the package's device; the state of the generator stays on the host.
@@ -194,10 +194,7 @@ pub(crate) fn on_device(
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Result<Buffer> {
     match gpu {
-        Some(device) if name != RNG_STATE => value.to_gpu(device).map_err(|error| Error::Run {
-            entry: name.into(),
-            error,
-        }),
+        Some(device) if name != RNG_STATE => value.to_gpu(device).map_err(failed(name)),
         _ => Ok(value.clone()),
     }
 }

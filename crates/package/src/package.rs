@@ -1,7 +1,7 @@
 //! Open packages.
 
 use crate::entry::{Entry, Loaded};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, damaged, failed};
 use crate::interface::StateInfo;
 use crate::manifest::{ASSETS, FORMAT, Manifest, ProgramInfo, WEIGHTS};
 use crate::map::Map;
@@ -104,11 +104,8 @@ impl Package {
     }
 
     fn programs(&self) -> impl Iterator<Item = &ProgramInfo> {
-        self.shared
-            .manifest
-            .entries
-            .iter()
-            .flat_map(|e| &e.programs)
+        let entries = self.shared.manifest.entries.iter();
+        entries.flat_map(|e| &e.programs)
     }
 
     /// The manifest of the package as JSON: all that the other functions return, and the sizes and checksums of its
@@ -146,8 +143,8 @@ impl Package {
     /// If there is no entry of this name, or the file is not text.
     pub fn graph(&self, entry: &str) -> Result<&str> {
         let info = &self.shared.manifest.entries[self.find(entry)?];
-        let text = std::str::from_utf8(self.file(&info.graph));
-        text.map_err(|_| crate::error::damaged!("`{}` is not text", info.graph))
+        let text = std::str::from_utf8(self.shared.file(&info.graph));
+        text.map_err(|_| damaged!("`{}` is not text", info.graph))
     }
 
     /// An entry, ready to run. Its programs are read on first use.
@@ -162,11 +159,7 @@ impl Package {
     fn find(&self, name: &str) -> Result<usize> {
         let mut names = self.entries();
         let found = names.position(|n| n == name);
-        found.ok_or_else(|| Error::Missing {
-            what: "entry",
-            name: name.into(),
-            has: self.entries().map(String::from).collect(),
-        })
+        found.ok_or_else(|| Error::missing("entry", name, self.entries()))
     }
 
     /// The names of its assets, such as `classes.txt`.
@@ -182,11 +175,7 @@ impl Package {
     pub fn asset(&self, name: &str) -> Result<&[u8]> {
         let found = self.shared.files.get(&format!("{ASSETS}{name}"));
         let found = found.map(|range| &self.shared.map.bytes()[range.clone()]);
-        found.ok_or_else(|| Error::Missing {
-            what: "asset",
-            name: name.into(),
-            has: self.assets().map(String::from).collect(),
-        })
+        found.ok_or_else(|| Error::missing("asset", name, self.assets()))
     }
 
     /// The tensors that are kept from run to run.
@@ -238,10 +227,10 @@ impl Package {
                 let (name, dtype) = (&states.infos()[copy].name, states.infos()[copy].dtype);
                 let value = new_values.iter().find(|(of, _)| *of == at).map(|(_, v)| v);
                 let Some(value) = value else { continue };
-                let bytes = value.to_bytes().map_err(|e| failed(name, e))?;
+                let bytes = value.to_bytes().map_err(failed(name))?;
                 let narrow = dtype.float_bytes(&value.dtype().floats(&bytes));
                 let narrow = Buffer::from_bytes(dtype, value.shape(), &narrow);
-                let narrow = narrow.map_err(|e| failed(name, e))?;
+                let narrow = narrow.map_err(failed(name))?;
                 new_values.push((copy, open::on_device(&narrow, name, self.shared.gpu())?));
             }
         }
@@ -259,7 +248,7 @@ impl Package {
     pub fn number(&self, state: &str, element: &str) -> Result<f64> {
         let (at, i) = self.shared.states.element(state, element)?;
         let values = self.shared.states.read()[at].to_vec::<f64>();
-        Ok(values.map_err(|e| failed(state, e))?[i])
+        Ok(values.map_err(failed(state))?[i])
     }
 
     /// Changes a named element of a state.
@@ -269,10 +258,10 @@ impl Package {
     pub fn set_number(&self, state: &str, element: &str, value: f64) -> Result<()> {
         let (at, i) = self.shared.states.element(state, element)?;
         let mut now = self.shared.states.write();
-        let mut values = now[at].to_vec::<f64>().map_err(|e| failed(state, e))?;
+        let mut values = now[at].to_vec::<f64>().map_err(failed(state))?;
         values[i] = value;
         let shape = [values.len() as i64];
-        let changed = Buffer::from_slice(&values, &shape).map_err(|e| failed(state, e))?;
+        let changed = Buffer::from_slice(&values, &shape).map_err(failed(state))?;
         now[at] = open::on_device(&changed, state, self.shared.gpu())?;
         Ok(())
     }
@@ -283,9 +272,7 @@ impl Package {
     /// If memory of a GPU is short.
     pub fn reset(&self) -> Result<()> {
         let states = &self.shared.states;
-        let values = states.initial().iter().zip(states.infos());
-        let values = values.map(|(v, info)| open::on_device(v, &info.name, self.shared.gpu()));
-        let values = values.collect::<Result<Vec<Buffer>>>()?;
+        let values = open::all_on_device(states.initial(), states.infos(), self.shared.gpu())?;
         *states.write() = values;
         Ok(())
     }
@@ -327,29 +314,13 @@ impl Package {
     /// # Errors
     /// If the file can't be written; the older one then stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let written = self.current_files().and_then(|(manifest, files)| {
-            kiln_base::file::replace(path, |file| write::archive(file, manifest, files))
-        });
-        written.map_err(|e| e.in_file(path))
+        write::save(path.as_ref(), self.current_files())
     }
 
     /// The manifest and the files of the package with its current states.
     fn current_files(&self) -> Result<(Manifest, Vec<File>)> {
-        let Shared {
-            map,
-            tensors,
-            manifest,
-            ..
-        } = &*self.shared;
-        let mut all = self.state_tensors()?;
-        for (name, range) in tensors {
-            if self.shared.states.find(name).is_err() {
-                all.push((name.clone(), open::tensor(map, name, range)?));
-            }
-        }
-        let weights = tensors::tensor_file(all)?;
-        let mut manifest = manifest.clone();
+        let weights = tensors::tensor_file(self.tensors()?)?;
+        let mut manifest = self.shared.manifest.clone();
         manifest.format = FORMAT;
         let mut stale: BTreeSet<String> = BTreeSet::new();
         if !self.is_as_opened() {
@@ -362,7 +333,9 @@ impl Package {
         let files = kept.map(|file| {
             let name = file.name.clone();
             let pieces = match self.shared.files.get(&name) {
-                Some(range) if name != WEIGHTS => vec![Piece::Mapped(map.clone(), range.clone())],
+                Some(range) if name != WEIGHTS => {
+                    vec![Piece::Mapped(self.shared.map.clone(), range.clone())]
+                }
                 _ => Piece::of(&weights),
             };
             (name, pieces)
@@ -378,19 +351,27 @@ impl Package {
         both.all(|(a, b)| Arc::ptr_eq(a.storage(), b.storage()))
     }
 
+    /// All tensors, with the states as they are now, on the host.
+    pub(crate) fn tensors(&self) -> Result<Vec<(String, Buffer)>> {
+        let mut all = self.state_tensors()?;
+        for (name, range) in &self.shared.tensors {
+            if self.shared.states.find(name).is_err() {
+                let tensor = open::tensor(&self.shared.map, name, range)?;
+                all.push((name.clone(), tensor));
+            }
+        }
+        Ok(all)
+    }
+
     /// The current states, all of one moment, on the host.
-    pub(crate) fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
+    fn state_tensors(&self) -> Result<Vec<(String, Buffer)>> {
         let now = self.shared.states.read().clone();
         let named = self.states().iter().zip(now);
         let host = named.map(|(info, value)| {
-            let value = value.to_host().map_err(|e| failed(&info.name, e))?;
+            let value = value.to_host().map_err(failed(&info.name))?;
             Ok((info.name.clone(), value))
         });
         host.collect()
-    }
-
-    fn file(&self, name: &str) -> &[u8] {
-        self.shared.file(name)
     }
 }
 
@@ -410,13 +391,6 @@ impl Shared {
     pub fn tensor_type(&self, name: &str) -> Option<(DType, Vec<i64>)> {
         let tensor = self.tensors.get(name)?;
         Some((tensor.dtype, tensor.shape.clone()))
-    }
-}
-
-fn failed(state: &str, error: kiln_runtime::Error) -> Error {
-    Error::Run {
-        entry: state.into(),
-        error,
     }
 }
 

@@ -1,12 +1,12 @@
 //! Weights that are packed when a package is written, for runs to map.
 
-use crate::error::{Error, Result};
+use crate::error::{Result, failed};
 use crate::manifest::{EntryInfo, PackedInfo, ProgramInfo, Requires, WEIGHTS};
 use crate::open;
 use crate::package::Shared;
 use crate::program::Program;
 use crate::write::{Contents, File, NewProgram, Piece};
-use kiln_plan::Named;
+use kiln_base::Dim;
 use kiln_runtime::{Buffer, Executable, Features, Packed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,22 +22,19 @@ pub(crate) fn add(
     let tensors = contents.tensors.iter().map(|(name, b)| (&name[..], b));
     let tensors: BTreeMap<&str, &Buffer> = tensors.collect();
     for (entry, info) in contents.entries.iter().zip(entries) {
-        let failed = |error| Error::Run {
-            entry: entry.name.clone(),
-            error,
-        };
+        let name = &entry.name;
         let programs = entry.programs.iter().zip(&mut info.programs).enumerate();
         let programs = programs.filter(|(_, (_, info))| info.requires == Requires::Cpu);
         for (number, (new, info)) in programs {
-            let inputs = inputs(new, &tensors).map_err(failed)?;
+            let inputs = inputs(new, &tensors).map_err(failed(name))?;
             for level in &contents.packed {
                 let plan = new.program.plan.clone();
-                let executable = Executable::at_level(plan, *level).map_err(failed)?;
-                let Some(packed) = executable.packed(&inputs).map_err(failed)? else {
+                let executable = Executable::at_level(plan, *level).map_err(failed(name))?;
+                let Some(packed) = executable.packed(&inputs).map_err(failed(name))? else {
                     continue;
                 };
                 let level = level.name();
-                let file = format!("entries/{}/cpu-{number}-{level}.packed", entry.name);
+                let file = format!("entries/{name}/cpu-{number}-{level}.packed");
                 files.push((file.clone(), vec![Piece::Stored(packed.bytes)]));
                 info.packed.push(PackedInfo {
                     level: level.into(),
@@ -58,26 +55,17 @@ fn inputs(
 ) -> Result<Vec<Buffer>, kiln_runtime::Error> {
     let (plan, signature) = (&new.program.plan, &new.program.signature);
     let least: Vec<i64> = plan.symbols.iter().map(|s| s.min).collect();
-    let captured = signature
-        .captured
-        .iter()
-        .map(|Named { name, at }| (*at, name));
-    let states = signature
-        .states
-        .iter()
-        .filter_map(|s| Some((s.input?, &s.name)));
+    let captured = signature.captured.iter().map(|c| (c.at, &c.name));
+    let states = signature.states.iter();
+    let states = states.filter_map(|s| Some((s.input?, &s.name)));
     let known: BTreeMap<u32, &String> = captured.chain(states).collect();
-    let inputs = plan.inputs.iter().enumerate().map(|(i, input)| {
-        let tensor = known
-            .get(&(i as u32))
-            .and_then(|name| tensors.get(&name[..]));
+    let inputs = plan.inputs.iter().zip(0u32..).map(|(input, i)| {
+        let tensor = known.get(&i).and_then(|name| tensors.get(&name[..]));
         if let Some(tensor) = tensor {
             return Ok((*tensor).clone());
         }
-        let shape = input.shape.iter();
-        let shape: Vec<i64> = shape
-            .map(|d| d.eval_checked(&least).unwrap_or(-1))
-            .collect();
+        let size = |d: &Dim| d.eval_checked(&least).unwrap_or(-1);
+        let shape: Vec<i64> = input.shape.iter().map(size).collect();
         Buffer::zeros(input.dtype, &shape)
     });
     inputs.collect()
@@ -94,13 +82,10 @@ pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Re
     let Some(found) = info.packed.iter().find(fits) else {
         return Ok(());
     };
-    let failed = |error| Error::Run {
-        entry: found.file.clone(),
-        error,
-    };
     let inputs = program.executable.plan().inputs.iter();
     let nothing = inputs.map(|i| Buffer::zeros(i.dtype, &[0]));
-    let mut values = nothing.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let values = nothing.collect::<Result<Vec<_>, _>>();
+    let mut values = values.map_err(failed(&found.file))?;
     for state in &program.signature.states {
         if let Some(at) = state.input {
             let first = &shared.states.initial()[shared.states.find(&state.name)?];
@@ -111,10 +96,11 @@ pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Re
         values[constant.at as usize] = shared.constant(&constant.name)?;
     }
     let range = shared.files.get(&found.file).cloned().unwrap_or(0..0);
-    let bytes = open::storage(&shared.map, range).map_err(failed)?;
+    let bytes = open::storage(&shared.map, range).map_err(failed(&found.file))?;
     let packed = Packed {
         layout: found.layout.clone(),
         bytes: Arc::new(bytes),
     };
-    program.executable.store(&values, packed).map_err(failed)
+    let stored = program.executable.store(&values, packed);
+    stored.map_err(failed(&found.file))
 }

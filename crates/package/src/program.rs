@@ -1,8 +1,8 @@
 //! Programs of an entry: decoded, compared with the package's description of them, and linked.
 
-use crate::error::{Error, Result, damaged};
-use crate::interface::{Interface, TensorInfo};
-use crate::manifest::{EntryInfo, ProgramInfo, Requires};
+use crate::error::{Error, Result, damaged, ensure, failed};
+use crate::interface::Interface;
+use crate::manifest::EntryInfo;
 use kiln_base::{DType, Dim, Sym};
 use kiln_plan::{DecodeError, Entry as PlanEntry, Kernel, Named, Plan, Signature};
 use kiln_runtime::{Executable, cuda};
@@ -46,30 +46,21 @@ impl Program {
             Some(loader) => Executable::loaded_by(plan, loader),
         };
         Ok(Program {
-            executable: executable.map_err(|error| Error::Run {
-                entry: entry.into(),
-                error,
-            })?,
+            executable: executable.map_err(failed(entry))?,
             signature,
             packed: AtomicBool::new(false),
         })
     }
-}
 
-impl Program {
     fn plan(&self) -> &Plan {
         self.executable.plan()
     }
 
     /// Checks that it is the general program of an entry.
     pub fn is_as_described(&self, info: &EntryInfo) -> Result<()> {
-        match Interface::of(&self.signature, self.plan()) == info.interface {
-            true => Ok(()),
-            false => Err(damaged!(
-                "entry `{}` is not what the manifest says",
-                info.name
-            )),
-        }
+        let same = Interface::of(&self.signature, self.plan()) == info.interface;
+        ensure!(same, "entry `{}` is not what the manifest says", info.name);
+        Ok(())
     }
 
     /// Checks that it is the general program with these values of its symbols.
@@ -88,13 +79,8 @@ impl Program {
             && states(wanted) == states(found)
             && wanted.draws.len() == found.draws.len()
             && kept.eq(self.plan().symbols.iter().map(|s| (&s.name, s.min)));
-        match same {
-            true => Ok(()),
-            false => Err(damaged!(
-                "the program for {} is another one",
-                sizes_text(sizes)
-            )),
-        }
+        ensure!(same, "the program for {} is another one", sizes_text(sizes));
+        Ok(())
     }
 
     /// Checks that its states and captured tensors match the package's tensors of these names.
@@ -104,59 +90,53 @@ impl Program {
         tensor: impl Fn(&str) -> Option<(DType, Vec<i64>)>,
     ) -> Result<()> {
         let plan = self.plan();
-        let input = |at: u32| {
-            (
-                plan.inputs[at as usize].dtype,
-                &plan.inputs[at as usize].shape,
-            )
-        };
-        let output = |at: u32| {
-            (
-                plan.outputs[at as usize].dtype,
-                &plan.outputs[at as usize].shape,
-            )
-        };
-        let fits = |(dtype, shape): (DType, &Vec<Dim>), found: Option<(DType, Vec<i64>)>| {
+        let fits = |(dtype, shape): (DType, &[Dim]), found: Option<(DType, Vec<i64>)>| {
             found.is_some_and(|(d, s)| {
                 d == dtype && s.len() == shape.len() && shape.iter().zip(s).all(|(a, b)| a.is(b))
             })
         };
         for s in &self.signature.states {
-            let mut both = s.input.map(input).into_iter().chain(s.output.map(output));
-            if !both.all(|of| fits(of, state(&s.name))) {
-                return Err(damaged!("a program does not fit state `{}`", s.name));
-            }
+            let input = s.input.map(|at| input_type(plan, at));
+            let mut both = input
+                .into_iter()
+                .chain(s.output.map(|at| output_type(plan, at)));
+            let fits = both.all(|of| fits(of, state(&s.name)));
+            ensure!(fits, "a program does not fit state `{}`", s.name);
         }
         for c in &self.signature.captured {
-            if !fits(input(c.at), tensor(&c.name)) {
-                return Err(damaged!("a program does not fit tensor `{}`", c.name));
-            }
+            let fits = fits(input_type(plan, c.at), tensor(&c.name));
+            ensure!(fits, "a program does not fit tensor `{}`", c.name);
         }
         Ok(())
     }
 
     fn shapes(&self) -> Shapes {
-        let plan = self.plan();
-        let input = |n: &Named| {
-            let input = &plan.inputs[n.at as usize];
-            (n.name.clone(), input.dtype, input.shape.clone())
+        let (plan, signature) = (self.plan(), &self.signature);
+        let shapes = |list: &[Named], of: fn(&Plan, u32) -> (DType, &[Dim])| {
+            let shape = |n: &Named| {
+                let (dtype, shape) = of(plan, n.at);
+                (n.name.clone(), dtype, shape.to_vec())
+            };
+            list.iter().map(shape).collect()
         };
-        let output = |n: &Named| {
-            let output = &plan.outputs[n.at as usize];
-            (n.name.clone(), output.dtype, output.shape.clone())
-        };
-        let Signature {
-            arguments,
-            captured,
-            results,
-            ..
-        } = &self.signature;
         Shapes([
-            arguments.iter().map(input).collect(),
-            captured.iter().map(input).collect(),
-            results.iter().map(output).collect(),
+            shapes(&signature.arguments, input_type),
+            shapes(&signature.captured, input_type),
+            shapes(&signature.results, output_type),
         ])
     }
+}
+
+/// The dtype and shape of an input of a plan.
+pub(crate) fn input_type(plan: &Plan, at: u32) -> (DType, &[Dim]) {
+    let input = &plan.inputs[at as usize];
+    (input.dtype, &input.shape)
+}
+
+/// The dtype and shape of an output of a plan.
+pub(crate) fn output_type(plan: &Plan, at: u32) -> (DType, &[Dim]) {
+    let output = &plan.outputs[at as usize];
+    (output.dtype, &output.shape)
 }
 
 /// Names, dtypes and shapes of arguments, captured tensors and results.
@@ -181,19 +161,6 @@ fn states(signature: &Signature) -> Vec<(&str, bool, bool)> {
     states.collect()
 }
 
-/// The program of these sizes that was tuned for this machine, else the one for any machine.
-pub(crate) fn of_machine<'p>(
-    programs: &'p [ProgramInfo],
-    requires: Requires,
-    sizes: &BTreeMap<String, i64>,
-    machine: Option<&str>,
-) -> Option<&'p ProgramInfo> {
-    let fits = |p: &&ProgramInfo| p.requires == requires && p.sizes == *sizes;
-    let tuned = |p: &&ProgramInfo| p.machine.is_some() && p.machine.as_deref() == machine;
-    let here = programs.iter().filter(fits).find(tuned);
-    here.or_else(|| programs.iter().filter(fits).find(|p| p.machine.is_none()))
-}
-
 /// Sizes in the form of messages.
 pub(crate) fn sizes_text(sizes: &BTreeMap<String, i64>) -> String {
     let pairs: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
@@ -201,9 +168,4 @@ pub(crate) fn sizes_text(sizes: &BTreeMap<String, i64>) -> String {
         true => "all sizes".into(),
         false => pairs.join(", "),
     }
-}
-
-/// An input in the form of messages.
-pub(crate) fn input_text(info: &TensorInfo, dtype: DType, shape: &[i64]) -> String {
-    format!("input `{}` must be {info}, not {dtype}{shape:?}", info.name)
 }

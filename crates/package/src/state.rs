@@ -1,6 +1,6 @@
 //! The states that are kept from run to run.
 
-use crate::error::{Error, Result, damaged};
+use crate::error::{Error, Result, ensure};
 use crate::interface::StateInfo;
 use kiln_base::DType;
 use kiln_runtime::Buffer;
@@ -26,22 +26,14 @@ impl States {
     /// States that hold these values.
     pub fn new(infos: Vec<StateInfo>, initial: Vec<Buffer>, now: Vec<Buffer>) -> Result<States> {
         for (info, value) in infos.iter().zip(&initial) {
-            if (value.dtype(), value.shape()) != (info.dtype, &info.shape[..]) {
-                return Err(damaged!(
-                    "state `{}` is not what the weights hold",
-                    info.name
-                ));
-            }
+            let (name, dtype, shape) = (&info.name, info.dtype, &info.shape[..]);
+            let is_same = (value.dtype(), value.shape()) == (dtype, shape);
+            ensure!(is_same, "state `{name}` is not what the weights hold");
             let named = info.elements.len();
-            if named != 0 && (info.dtype != DType::F64 || info.shape != [named as i64]) {
-                return Err(damaged!(
-                    "state `{}` has other elements than names",
-                    info.name
-                ));
-            }
-            if info.name == RNG_STATE && (info.dtype, &info.shape[..]) != (DType::I64, &[2]) {
-                return Err(damaged!("`{RNG_STATE}` is not a seed and offset"));
-            }
+            let has_names = named == 0 || (dtype, shape) == (DType::F64, &[named as i64]);
+            ensure!(has_names, "state `{name}` has other elements than names");
+            let is_pair = name != RNG_STATE || (dtype, shape) == (DType::I64, &[2]);
+            ensure!(is_pair, "`{RNG_STATE}` is not a seed and offset");
         }
         let numbered = infos.iter().enumerate();
         Ok(States {
@@ -58,25 +50,20 @@ impl States {
 
     /// The number of a state.
     pub fn find(&self, name: &str) -> Result<usize> {
-        self.at.get(name).copied().ok_or_else(|| Error::Missing {
-            what: "state",
-            name: name.into(),
-            has: self.infos.iter().map(|s| s.name.clone()).collect(),
-        })
+        let at = self.at.get(name).copied();
+        at.ok_or_else(|| Error::missing("state", name, self.infos.iter().map(|s| &s.name)))
     }
 
     /// The narrow copies of a state: states of its shape whose name is its own with `.f16` or `.bf16` appended.
     pub fn copies(&self, at: usize) -> impl Iterator<Item = usize> {
         let of = &self.infos[at];
-        [DType::F16, DType::BF16]
-            .into_iter()
-            .filter_map(move |dtype| {
-                let copy = *self.at.get(&format!("{}.{dtype}", of.name))?;
-                let info = &self.infos[copy];
-                let narrows =
-                    of.dtype == DType::F32 && info.dtype == dtype && info.shape == of.shape;
-                narrows.then_some(copy)
-            })
+        let copy = move |dtype: DType| {
+            let copy = *self.at.get(&format!("{}.{dtype}", of.name))?;
+            let info = &self.infos[copy];
+            let narrows = of.dtype == DType::F32 && info.dtype == dtype && info.shape == of.shape;
+            narrows.then_some(copy)
+        };
+        [DType::F16, DType::BF16].into_iter().filter_map(copy)
     }
 
     /// The current values, locked for reading.
@@ -99,12 +86,11 @@ impl States {
         let StateInfo {
             name, dtype, shape, ..
         } = &self.infos[at];
-        match (value.dtype(), value.shape()) == (*dtype, &shape[..]) {
+        let (d, s) = (value.dtype(), value.shape());
+        match (d, s) == (*dtype, &shape[..]) {
             true => Ok(()),
             false => Err(Error::Value(format!(
-                "state `{name}` is {dtype}{shape:?}, not {}{:?}",
-                value.dtype(),
-                value.shape()
+                "state `{name}` is {dtype}{shape:?}, not {d}{s:?}"
             ))),
         }
     }
@@ -114,11 +100,7 @@ impl States {
         let at = self.find(name)?;
         let elements = &self.infos[at].elements;
         let found = elements.iter().position(|e| e == element);
-        let found = found.ok_or_else(|| Error::Missing {
-            what: "element",
-            name: element.into(),
-            has: elements.clone(),
-        })?;
+        let found = found.ok_or_else(|| Error::missing("element", element, elements))?;
         Ok((at, found))
     }
 }

@@ -1,6 +1,6 @@
 //! Tensors as a safetensors file: <https://huggingface.co/docs/safetensors>.
 
-use crate::error::{Error, Result, damaged, unfit};
+use crate::error::{Error, Result, damaged, ensure, unfit};
 use kiln_base::DType;
 use kiln_runtime::Buffer;
 use kiln_runtime::memory::read_file;
@@ -26,12 +26,8 @@ pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffe
     let path = path.as_ref();
     let tensors = || -> Result<_> {
         let bytes = read_file(path)?;
-        let tensor = |(name, tensor_range): (String, TensorRange)| {
-            let value = Buffer::from_bytes(
-                tensor_range.dtype,
-                &tensor_range.shape,
-                &bytes[tensor_range.bytes],
-            );
+        let tensor = |(name, range): (String, TensorRange)| {
+            let value = Buffer::from_bytes(range.dtype, &range.shape, &bytes[range.bytes]);
             let value = value.map_err(|e| unfit(&name, e))?;
             Ok((name, value))
         };
@@ -72,10 +68,7 @@ struct Info {
 }
 
 /// A header in file order. Duplicate names are an error.
-#[derive(Default)]
-struct Header {
-    tensors: Vec<(String, Info)>,
-}
+struct Header(Vec<(String, Info)>);
 
 impl<'de> Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Header, D::Error> {
@@ -88,7 +81,7 @@ impl<'de> Deserialize<'de> for Header {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Header, M::Error> {
-                let (mut header, mut names) = (Header::default(), HashSet::new());
+                let (mut tensors, mut names) = (Vec::new(), HashSet::new());
                 while let Some(name) = map.next_key::<String>()? {
                     if !names.insert(name.clone()) {
                         return Err(M::Error::custom(format!("`{name}` appears twice")));
@@ -97,10 +90,10 @@ impl<'de> Deserialize<'de> for Header {
                         "__metadata__" => {
                             map.next_value::<HashMap<String, String>>()?;
                         }
-                        _ => header.tensors.push((name, map.next_value()?)),
+                        _ => tensors.push((name, map.next_value()?)),
                     }
                 }
-                Ok(header)
+                Ok(Header(tensors))
             }
         }
         from.deserialize_map(Read)
@@ -112,54 +105,48 @@ impl<'de> Deserialize<'de> for Header {
 /// # Errors
 /// If it is not a safetensors file: tensors must have the sizes that their shapes need, and are contiguous.
 pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
-    let wrong = |what: String| damaged!("its tensors: {what}");
-    let (length, rest) = file
-        .split_first_chunk::<8>()
-        .ok_or_else(|| wrong("the length of their header is cut off".into()))?;
-    let length = u64::from_le_bytes(*length);
-    let fits = length <= MAX_HEADER_BYTES && length <= rest.len() as u64;
-    if !fits {
-        return Err(wrong(format!(
-            "their header takes {length} bytes, of which {} are there and at most {MAX_HEADER_BYTES} are read",
-            rest.len()
-        )));
-    }
+    let cut = || damaged!("its tensors: the length of their header is cut off");
+    let (length, rest) = file.split_first_chunk::<8>().ok_or_else(cut)?;
+    let (length, there) = (u64::from_le_bytes(*length), rest.len() as u64);
+    ensure!(
+        length <= MAX_HEADER_BYTES.min(there),
+        "its tensors: their header takes {length} bytes, of which {there} are there and at most {MAX_HEADER_BYTES} \
+         are read"
+    );
     let (header, values) = rest.split_at(length as usize);
-    let header: Header = serde_json::from_slice(header).map_err(|e| wrong(e.to_string()))?;
+    let header = serde_json::from_slice::<Header>(header);
+    let header = header.map_err(|e| damaged!("its tensors: {e}"))?;
     let start = file.len() - values.len();
     let mut all = BTreeMap::new();
-    for (name, info) in header.tensors {
-        let tensor_range = tensor_range(&info, start, values.len());
-        let tensor_range = tensor_range.ok_or_else(|| {
-            wrong(format!(
-                "`{name}` has a dtype that Kiln lacks, or a range of bytes that does not fit its shape or the file"
-            ))
-        })?;
-        all.insert(name, tensor_range);
+    for (name, info) in header.0 {
+        let Some(range) = tensor_range(&info, start, values.len()) else {
+            return Err(damaged!(
+                "its tensors: `{name}` has a dtype that Kiln lacks, or a range of bytes that does not fit its shape \
+                 or the file"
+            ));
+        };
+        all.insert(name, range);
     }
     let mut ranges: Vec<&Range<usize>> = all.values().map(|t| &t.bytes).collect();
     ranges.sort_by_key(|r| (r.start, r.end));
     let mut next = start;
     for range in ranges {
-        if range.start != next {
-            return Err(wrong("their bytes overlap or leave gaps".into()));
-        }
+        let follows = range.start == next;
+        ensure!(follows, "its tensors: their bytes overlap or leave gaps");
         next = range.end;
     }
-    match next == file.len() {
-        true => Ok(all),
-        false => Err(wrong(format!(
-            "the last {} bytes belong to no tensor",
-            file.len() - next
-        ))),
-    }
+    let rest = file.len() - next;
+    ensure!(
+        rest == 0,
+        "its tensors: the last {rest} bytes belong to no tensor"
+    );
+    Ok(all)
 }
 
 /// The range of a tensor; `None` if it contradicts the header.
 fn tensor_range(info: &Info, start: usize, len: usize) -> Option<TensorRange> {
-    let dtype = DType::ALL
-        .into_iter()
-        .find(|d| name_in_file(*d) == info.dtype)?;
+    let mut dtypes = DType::ALL.into_iter();
+    let dtype = dtypes.find(|d| name_in_file(*d) == info.dtype)?;
     let size = |n: u64, d: &i64| n.checked_mul(u64::try_from(*d).ok()?);
     let bytes = info.shape.iter().try_fold(dtype.size() as u64, size)?;
     let (from, to) = info.data_offsets;
@@ -186,8 +173,7 @@ pub(crate) struct TensorFile {
 ///
 /// # Errors
 /// If two have one name, or a header would be larger than the format allows.
-pub(crate) fn tensor_file(tensors: Vec<(String, Buffer)>) -> Result<TensorFile> {
-    let mut tensors = tensors;
+pub(crate) fn tensor_file(mut tensors: Vec<(String, Buffer)>) -> Result<TensorFile> {
     let whole = |b: &Buffer| b.storage().len().is_multiple_of(ALIGN);
     tensors.sort_by(|(a, x), (b, y)| {
         let key = |b: &Buffer| (Reverse(whole(b)), Reverse(b.dtype().size()));
@@ -251,30 +237,18 @@ mod tests {
         let found = read(&written).unwrap();
         assert_eq!(found.len(), tensors.len());
         for (name, tensor) in tensors {
-            let tensor_range = &found[&name];
-            assert_eq!(
-                (tensor_range.dtype, &tensor_range.shape[..]),
-                (tensor.dtype(), tensor.shape())
-            );
-            let whole = tensor_range.bytes.len().is_multiple_of(64);
-            assert!(
-                !whole || tensor_range.bytes.start.is_multiple_of(64),
-                "{name}"
-            );
-            assert!(
-                tensor_range
-                    .bytes
-                    .start
-                    .is_multiple_of(tensor_range.dtype.size())
-            );
+            let TensorRange {
+                dtype,
+                shape,
+                bytes,
+            } = &found[&name];
+            assert_eq!((*dtype, &shape[..]), (tensor.dtype(), tensor.shape()));
+            let whole = bytes.len().is_multiple_of(64);
+            assert!(!whole || bytes.start.is_multiple_of(64), "{name}");
+            assert!(bytes.start.is_multiple_of(dtype.size()));
         }
-        assert!(
-            tensor_file(vec![(
-                "__metadata__".into(),
-                Buffer::zeros(DType::U8, &[1]).unwrap()
-            )])
-            .is_err()
-        );
+        let reserved = Buffer::zeros(DType::U8, &[1]).unwrap();
+        assert!(tensor_file(vec![("__metadata__".into(), reserved)]).is_err());
     }
 
     #[test]

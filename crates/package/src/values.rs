@@ -34,8 +34,7 @@ impl Inputs {
 
     /// The tensors in the order of these names.
     pub(crate) fn in_order(self, entry: &str, names: &[String]) -> Result<Vec<Buffer>> {
-        let named = self.given.iter().filter(|(name, _)| name.is_some()).count();
-        if named == 0 {
+        if self.given.iter().all(|(name, _)| name.is_none()) {
             return match self.given.len() == names.len() {
                 true => Ok(self.given.into_iter().map(|(_, value)| value).collect()),
                 false => Err(Error::Value(format!(
@@ -53,25 +52,16 @@ impl Inputs {
                 return Err(Error::Value(text));
             };
             let at = names.iter().position(|n| *n == name);
-            let at = at.ok_or_else(|| Error::Missing {
-                what: "input",
-                name: name.clone(),
-                has: names.to_vec(),
-            })?;
+            let at = at.ok_or_else(|| Error::missing("input", &name, names))?;
             if places[at].replace(value).is_some() {
                 return Err(Error::Value(format!("input `{name}` is given twice")));
             }
         }
-        let missing = |(name, _): (&String, _)| {
-            Error::Value(format!(
-                "`{entry}` also takes input `{name}`, which is not given"
-            ))
+        let given = |(value, name): (Option<Buffer>, &String)| {
+            let missing = || format!("`{entry}` also takes input `{name}`, which is not given");
+            value.ok_or_else(|| Error::Value(missing()))
         };
-        let lacks = names.iter().zip(&places).find(|(_, p)| p.is_none());
-        match lacks.map(missing) {
-            Some(e) => Err(e),
-            None => Ok(places.into_iter().flatten().collect()),
-        }
+        places.into_iter().zip(names).map(given).collect()
     }
 }
 
@@ -110,9 +100,8 @@ impl<'a> FromIterator<(&'a str, Buffer)> for Inputs {
     fn from_iter<I: IntoIterator<Item = (&'a str, Buffer)>>(values: I) -> Inputs {
         let values = values.into_iter();
         let given = values.map(|(name, value)| (Some(name.to_string()), value));
-        Inputs {
-            given: given.collect(),
-        }
+        let given = given.collect();
+        Inputs { given }
     }
 }
 
@@ -131,11 +120,7 @@ impl Outputs {
     pub fn get(&self, name: &str) -> Result<&Buffer> {
         let at = self.names.iter().position(|n| n == name);
         let found = at.and_then(|at| self.values.get(at));
-        found.ok_or_else(|| Error::Missing {
-            what: "output",
-            name: name.into(),
-            has: self.names.to_vec(),
-        })
+        found.ok_or_else(|| Error::missing("output", name, &*self.names))
     }
 
     /// The outputs with their names.

@@ -101,11 +101,7 @@ impl Contents {
     /// # Errors
     /// If the parts do not make a package, or the file can't be written; an older one then stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let written = self.parts().and_then(|(manifest, files)| {
-            kiln_base::file::replace(path, |file| archive(file, manifest, files))
-        });
-        written.map_err(|e| e.in_file(path))
+        save(path.as_ref(), self.parts())
     }
 
     /// The package as bytes.
@@ -122,12 +118,11 @@ impl Contents {
     fn parts(&self) -> Result<(Manifest, Vec<File>)> {
         let mut files = Vec::new();
         let entries = self.entries.iter().map(|e| e.file(&mut files));
-        let entries = entries.collect::<Result<Vec<EntryInfo>>>()?;
+        let mut entries = entries.collect::<Result<Vec<EntryInfo>>>()?;
         for (name, bytes) in &self.assets {
             files.push((format!("{ASSETS}{name}"), vec![Piece::Bytes(bytes.clone())]));
         }
         let weights = tensors::tensor_file(self.tensors.clone())?;
-        let mut entries = entries;
         if !self.packed.is_empty() {
             let sum = checksum(&Piece::of(&weights))?;
             packed::add(self, &sum, &mut entries, &mut files)?;
@@ -153,12 +148,11 @@ impl Contents {
     }
 
     fn states(&self) -> Result<Vec<StateInfo>> {
-        let tensors: BTreeMap<&str, &Buffer> =
-            self.tensors.iter().map(|(n, b)| (&n[..], b)).collect();
+        let tensors: BTreeMap<&String, &Buffer> =
+            self.tensors.iter().map(|(n, b)| (n, b)).collect();
         let info = |(name, elements): &(String, Vec<String>)| {
-            let value = tensors.get(&name[..]);
-            let value =
-                value.ok_or_else(|| Error::Contents(format!("state `{name}` holds nothing")))?;
+            let nothing = || Error::Contents(format!("state `{name}` holds nothing"));
+            let value = tensors.get(name).ok_or_else(nothing)?;
             Ok(StateInfo {
                 name: name.clone(),
                 dtype: value.dtype(),
@@ -175,42 +169,29 @@ impl NewEntry {
     fn file(&self, files: &mut Vec<File>) -> Result<EntryInfo> {
         let name = &self.name;
         let graph = format!("entries/{name}/graph.txt");
-        files.push((
-            graph.clone(),
-            vec![Piece::Bytes(self.graph.clone().into_bytes())],
-        ));
+        let text = self.graph.clone().into_bytes();
+        files.push((graph.clone(), vec![Piece::Bytes(text)]));
         let mut programs = Vec::new();
         for new in &self.programs {
-            let NewProgram {
-                machine: tuned,
-                sizes,
-                program,
-            } = new;
-            let requires = match program::is_cuda(&program.plan) {
-                true => Requires::Cuda,
-                false => Requires::Cpu,
+            let (requires, kind) = match program::is_cuda(&new.program.plan) {
+                true => (Requires::Cuda, "cuda"),
+                false => (Requires::Cpu, "cpu"),
             };
-            let machine = if requires == Requires::Cuda {
-                "cuda"
-            } else {
-                "cpu"
-            };
-            let of: String = sizes.values().map(|v| format!("-{v}")).collect();
+            let of: String = new.sizes.values().map(|v| format!("-{v}")).collect();
             let number = programs.len();
-            let file = format!("entries/{name}/{machine}-{number}{of}.plan");
-            files.push((file.clone(), vec![Piece::Bytes(program.to_bytes())]));
-            let sizes = sizes.clone();
+            let file = format!("entries/{name}/{kind}-{number}{of}.plan");
+            files.push((file.clone(), vec![Piece::Bytes(new.program.to_bytes())]));
             programs.push(ProgramInfo {
                 requires,
-                machine: tuned.clone(),
-                sizes,
+                machine: new.machine.clone(),
+                sizes: new.sizes.clone(),
                 file,
                 packed: Vec::new(),
             });
         }
         let any = |p: &&NewProgram| p.sizes.is_empty() && p.machine.is_none();
-        let general = self.programs.iter().find(any);
-        let general = general.ok_or_else(|| Error::Contents(format!("`{name}` has no program")))?;
+        let none = || Error::Contents(format!("`{name}` has no program"));
+        let general = self.programs.iter().find(any).ok_or_else(none)?;
         Ok(EntryInfo {
             name: name.clone(),
             interface: Interface::of(&general.program.signature, &general.program.plan),
@@ -235,6 +216,14 @@ pub(crate) fn tensors(to: &mut impl Write, tensors: &TensorFile) -> Result<()> {
         to.write_all(piece.bytes()?)?;
     }
     Ok(())
+}
+
+/// Writes a package, which atomically replaces an older file.
+pub(crate) fn save(path: &Path, parts: Result<(Manifest, Vec<File>)>) -> Result<()> {
+    let written = parts.and_then(|(manifest, files)| {
+        kiln_base::file::replace(path, |file| archive(file, manifest, files))
+    });
+    written.map_err(|e| e.in_file(path))
 }
 
 /// Writes a package of these files, and puts their checksums and sizes into the manifest.

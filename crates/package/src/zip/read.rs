@@ -2,7 +2,7 @@
 
 use super::records::*;
 use super::{ALIGN, MAX_MEMBERS, is_name};
-use crate::error::{Error, Result, damaged};
+use crate::error::{Error, Result, damaged, ensure};
 use std::collections::HashSet;
 
 /// A reader of little-endian numbers.
@@ -50,34 +50,30 @@ const END64: usize = 56 + 20;
 /// If the bytes are not what [`local_header`] and [`central_and_end`] write for these members.
 pub(crate) fn directory(bytes: &[u8]) -> Result<Vec<Member>> {
     let at = where_directory_is(bytes)?;
-    let (before, end) = bytes
-        .split_at_checked(at as usize)
-        .ok_or_else(short_directory)?;
+    let parts = bytes.split_at_checked(at as usize);
+    let (before, end) = parts.ok_or_else(short_directory)?;
     let members = parse_end(end, at)?;
     let mut next = 0;
     for member in &members {
         let name = &member.name;
-        if member.at != next {
-            return Err(damaged!(
-                "`{name}` overlaps what is before it, or leaves a gap"
-            ));
-        }
+        let follows = member.at == next;
+        ensure!(
+            follows,
+            "`{name}` overlaps what is before it, or leaves a gap"
+        );
         let contents = member.contents();
-        if contents.end > before.len() as u64 {
-            return Err(damaged!("`{name}` is larger than the file"));
-        }
+        let fits = contents.end <= before.len() as u64;
+        ensure!(fits, "`{name}` is larger than the file");
         let header = &before[member.at as usize..contents.start as usize];
-        if header != local_header(member) {
-            return Err(damaged!("`{name}` has two headers that differ"));
-        }
+        let is_same = header == local_header(member);
+        ensure!(is_same, "`{name}` has two headers that differ");
         next = contents.end;
     }
-    match next == at {
-        true => Ok(members),
-        false => Err(damaged!(
-            "there is something between its members and its directory"
-        )),
-    }
+    ensure!(
+        next == at,
+        "there is something between its members and its directory"
+    );
+    Ok(members)
 }
 
 /// The offset of the directory.
@@ -90,11 +86,11 @@ fn where_directory_is(bytes: &[u8]) -> Result<u64> {
         return no_zip("it does not begin as a zip archive");
     }
     let mut end = Cursor(&bytes[at_end..]);
-    if end.u32()? != END_SIGNATURE {
-        return Err(damaged!(
-            "it does not end with a zip archive's directory; it may be cut off"
-        ));
-    }
+    let is_end = end.u32()? == END_SIGNATURE;
+    ensure!(
+        is_end,
+        "it does not end with a zip archive's directory; it may be cut off"
+    );
     end.take(12)?;
     let at = u64::from(end.u32()?);
     if at != ELSEWHERE {
@@ -116,18 +112,15 @@ pub(super) fn parse_end(bytes: &[u8], at: u64) -> Result<Vec<Member>> {
     let (mut members, mut names) = (Vec::new(), HashSet::new());
     while cursor.0.starts_with(&CENTRAL_SIGNATURE.to_le_bytes()) {
         let member = central(&mut cursor)?;
-        if !names.insert(member.name.clone()) {
-            return Err(damaged!("there are two members called `{}`", member.name));
-        }
-        if members.len() == MAX_MEMBERS {
-            return Err(damaged!("it has more than {MAX_MEMBERS} members"));
-        }
+        let is_new = names.insert(member.name.clone());
+        ensure!(is_new, "there are two members called `{}`", member.name);
+        let has_room = members.len() < MAX_MEMBERS;
+        ensure!(has_room, "it has more than {MAX_MEMBERS} members");
         members.push(member);
     }
-    match central_and_end(&members, at) == bytes {
-        true => Ok(members),
-        false => Err(damaged!("its directory is none that Kiln writes")),
-    }
+    let is_own = central_and_end(&members, at) == bytes;
+    ensure!(is_own, "its directory is none that Kiln writes");
+    Ok(members)
 }
 
 fn central(cursor: &mut Cursor) -> Result<Member> {
@@ -144,12 +137,9 @@ fn central(cursor: &mut Cursor) -> Result<Member> {
     let Some(name) = name.map(String::from) else {
         return Err(damaged!("the name of a member is none that Kiln writes"));
     };
-    if method != 0 || flags != 0 || packed != size {
-        return Err(damaged!("`{name}` is compressed or encrypted"));
-    }
-    if attributes != REGULAR {
-        return Err(damaged!("`{name}` is a link or a folder"));
-    }
+    let is_stored = method == 0 && flags == 0 && packed == size;
+    ensure!(is_stored, "`{name}` is compressed or encrypted");
+    ensure!(attributes == REGULAR, "`{name}` is a link or a folder");
     let mut member = Member {
         name,
         at: at.into(),
@@ -168,8 +158,7 @@ fn central(cursor: &mut Cursor) -> Result<Member> {
     }
     // Limits that keep sums of them within their type.
     let most = 1 << 60;
-    match member.at < most && member.size < most - ALIGN {
-        true => Ok(member),
-        false => Err(damaged!("`{}` is larger than a file can be", member.name)),
-    }
+    let fits = member.at < most && member.size < most - ALIGN;
+    ensure!(fits, "`{}` is larger than a file can be", member.name);
+    Ok(member)
 }

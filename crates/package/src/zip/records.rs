@@ -77,39 +77,36 @@ impl Member {
 
     /// The number of zeros that pad its header.
     fn padding(&self) -> u64 {
-        let before = self.at + LOCAL + self.name.len() as u64 + self.zip64_bytes() + 6;
+        let before = self.at + self.unpadded();
         before.next_multiple_of(ALIGN) - before
+    }
+
+    /// The size of its header without the padding.
+    fn unpadded(&self) -> u64 {
+        LOCAL + self.name.len() as u64 + self.zip64_bytes() + 6
     }
 
     /// The range of its contents.
     pub fn contents(&self) -> Range<u64> {
-        let before = LOCAL + self.name.len() as u64 + self.zip64_bytes() + 6;
-        let start = self.at + before + self.padding();
+        let start = self.at + self.unpadded() + self.padding();
         start..start + self.size
     }
 
     /// The version of the zip format that is needed to read it.
     fn needs(&self) -> u16 {
-        if self.is_big() || self.at >= ELSEWHERE {
-            45
-        } else {
-            10
+        match self.is_big() || self.at >= ELSEWHERE {
+            true => 45,
+            false => 10,
         }
     }
 
     /// Appends the fields that both headers of a member have after their signature and the central one's version of
     /// the maker: neither encrypted nor compressed, with the earliest possible time.
     fn common(&self, record: Record) -> Record {
-        record
-            .u16(self.needs())
-            .u16(0)
-            .u16(0)
-            .u16(0)
-            .u16(0x21)
-            .u32(self.crc)
-            .u32(short(self.size))
-            .u32(short(self.size))
-            .u16(self.name.len() as u16)
+        let record = record.u16(self.needs()).u16(0).u16(0).u16(0).u16(0x21);
+        let record = record.u32(self.crc);
+        let record = record.u32(short(self.size)).u32(short(self.size));
+        record.u16(self.name.len() as u16)
     }
 }
 
@@ -164,11 +161,7 @@ pub(crate) fn central_and_end(members: &[Member], at: u64) -> Vec<u8> {
         record = record.u32(LOCATOR_SIGNATURE).u32(0).u64(end64).u32(1);
     }
     let count = count.min(0xffff) as u16;
-    record = record
-        .u32(END_SIGNATURE)
-        .u16(0)
-        .u16(0)
-        .u16(count)
-        .u16(count);
+    record = record.u32(END_SIGNATURE).u16(0).u16(0);
+    record = record.u16(count).u16(count);
     record.u32(short(size)).u32(short(at)).u16(0).0
 }
