@@ -13,7 +13,7 @@ use kiln_base::prim::Unary;
 use kiln_compiler::{Compilation, Options, Verification};
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_ir::{Builder, Graph, GraphBuilder, Loc, NodeId, Op, Pw, Role};
-use kiln_optimize::{Pass, Patch, Rule, Run, View};
+use kiln_optimize::{Pass, Patch, Run, View, rules};
 use kiln_plan::tile::{Inst, TileProgram};
 use kiln_plan::{Allocation, Kernel, Plan};
 use kiln_runtime::{Buffer, Executable};
@@ -308,33 +308,25 @@ fn right_programs_have_nothing_to_bisect() {
     );
 }
 
-/// Replaces `tanh` by `sin` where it is added to something.
-struct Broken;
-
-impl Rule for Broken {
-    fn name(&self) -> &'static str {
-        "broken"
+/// Replaces `sin` by `tanh`.
+fn broken(view: &View<'_>, node: NodeId) -> Option<Patch> {
+    let old = view.node(node);
+    let Op::Pointwise(p) = &old.op else {
+        return None;
+    };
+    if p.0 != Pw::Sin {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, node: NodeId) -> Option<Patch> {
-        let old = view.node(node);
-        let Op::Pointwise(p) = &old.op else {
-            return None;
-        };
-        if p.0 != Pw::Sin {
-            return None;
-        }
-        let mut patch = view.patch(node);
-        let tanh = patch.pointwise(Pw::Tanh, &[old.inputs[0]]).ok()?;
-        Some(patch.replacing(node.value(), tanh))
-    }
+    let mut patch = view.patch(node);
+    let tanh = patch.pointwise(Pw::Tanh, &[old.inputs[0]]).ok()?;
+    Some(patch.replacing(node.value(), tanh))
 }
 
 static BROKEN: Pass = Pass {
     name: "broken",
     about: "a wrong rule",
     exact: true,
-    run: Run::Rules(&[&Broken]),
+    run: Run::Rules(rules![broken]),
 };
 
 #[test]

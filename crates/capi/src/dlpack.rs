@@ -81,13 +81,12 @@ unsafe impl<M: Managed> Send for Borrowed<M> {}
 // SAFETY: the bytes are only read.
 unsafe impl<M: Managed> Sync for Borrowed<M> {}
 
-// SAFETY: the bytes are the tensor's, which stays where it is until it is freed. Its producer promised that they are
-// not written meanwhile.
-unsafe impl<M: Managed> Lender for Borrowed<M> {
+impl<M: Managed> Lender for Borrowed<M> {
     fn bytes(&self) -> &[u8] {
         match self.len {
             0 => &[],
-            // SAFETY: as above.
+            // SAFETY: the bytes are the tensor's, which stays where it is until it is freed. Its producer promised that
+            // they are not written meanwhile.
             len => unsafe { std::slice::from_raw_parts(self.data, len) },
         }
     }

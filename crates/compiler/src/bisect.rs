@@ -1,9 +1,9 @@
 //! Finds the rewrite that makes a compiled result wrong.
 
-use crate::pipeline::{Compilation, compile};
+use crate::pipeline::{Compilation, compile_with};
 use crate::{CompileError, Options};
 use kiln_ir::Graph;
-use kiln_optimize::{Fired, first_wrong};
+use kiln_optimize::{Fired, Pass, first_wrong, passes};
 
 /// The outcome of a search for the rewrite that makes a result wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,19 @@ pub enum Bisection {
 pub fn bisect(
     graph: &Graph,
     options: &Options,
+    is_right: impl FnMut(&Compilation) -> bool,
+) -> Result<Bisection, CompileError> {
+    bisect_with(graph, options, passes(), is_right)
+}
+
+/// [`bisect`] over another list of passes.
+///
+/// # Errors
+/// As for [`bisect`].
+pub fn bisect_with(
+    graph: &Graph,
+    options: &Options,
+    passes: &[Pass],
     mut is_right: impl FnMut(&Compilation) -> bool,
 ) -> Result<Bisection, CompileError> {
     let mut run = |max_patches: Option<usize>| {
@@ -37,7 +50,7 @@ pub fn bisect(
             max_patches,
             ..options.clone()
         };
-        let compilation = compile(graph, &[], &options)?;
+        let compilation = compile_with(graph, &[], &options, passes)?;
         let right = is_right(&compilation);
         Ok((right, compilation.explain.rewrites))
     };

@@ -29,7 +29,7 @@ mod variant;
 mod verify;
 
 pub use anomaly::{Anomaly, Inside, first_anomaly};
-pub use bisect::{Bisection, bisect};
+pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats};
 pub use error::CompileError;
 pub use explain::{ConversionInfo, Explain, KernelInfo, Reasons, html};

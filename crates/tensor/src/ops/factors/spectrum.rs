@@ -6,7 +6,6 @@ use super::{on_host, one_on_host, routine, sizes, square};
 use crate::options::options;
 use crate::record::Recorder;
 use crate::{DType, MatrixNorm, Tensor};
-use kiln_base::Dim;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
 use kiln_derive::on_cells;
