@@ -306,7 +306,7 @@ macro_rules! symbols {
 
         impl $type {
             /// The functions of a library, or the name of one that it lacks.
-            fn of(library: &$crate::DynamicLibrary) -> std::result::Result<$type, &'static str> {
+            fn of(library: &'static $crate::DynamicLibrary) -> std::result::Result<$type, &'static str> {
                 // SAFETY: the library documents these types.
                 unsafe {
                     Ok($type {

@@ -180,11 +180,15 @@ pub(super) fn ensemble(c: &Call) -> Results {
         leaves,
         targets: index(c.int("n_targets", 1)?)?,
     };
-    let name = |names: &[&'static str], n: usize| names.get(n).copied().unwrap_or("?");
+    let named = |names: &[&'static str], attribute: &str, default: i64| {
+        let n = index(c.int(attribute, default)?)?;
+        let name = names.get(n).copied();
+        name.ok_or_else(|| invalid(format!("{attribute} {n} is unknown")))
+    };
     let aggregates = ["AVERAGE", "SUM", "MIN", "MAX"];
-    let aggregate = name(&aggregates, index(c.int("aggregate_function", 1)?)?);
+    let aggregate = named(&aggregates, "aggregate_function", 1)?;
     let transforms = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
-    let transform = name(&transforms, index(c.int("post_transform", 0)?)?);
+    let transform = named(&transforms, "post_transform", 0)?;
     let scores = forest.scores(&c.tensor(0)?, aggregate)?;
     one(post_transform(transform, scores)?)
 }
