@@ -222,13 +222,11 @@ impl Image {
     fn copied(&self, k: &mut Emitter<'_>, to: &str, x: &str) {
         let (channels, [_, h, w]) = (self.channels, self.padded);
         let [p0, p1, p2] = self.padding;
-        let [mut d0, mut h0, mut w0] = self.extents;
+        let [d0, h0, w0] = self.extents;
         if self.is_padded() {
             let all = self.padded.iter().product::<i64>() * channels;
             k.body
                 .line(format!("memset({to}, 0, (size_t){all} * sizeof *{to});"));
-        } else {
-            (d0, h0, w0) = (1, 1, d0 * h0 * w0);
         }
         k.body.each("z", d0);
         k.body.each("y", h0);

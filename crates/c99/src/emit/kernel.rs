@@ -1,4 +1,4 @@
-//! A kernel as a function: the parts that the printers of all kinds share.
+//! A kernel as a function: the parts that the emitters of all kinds share.
 
 use super::dialect::memory;
 use super::numbers::{bytes, number, numbers};

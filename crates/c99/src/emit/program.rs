@@ -45,7 +45,7 @@ struct Ready {
 }
 
 impl ProgramEmitter {
-    /// A emitter whose weights are in a file, or in arrays.
+    /// An emitter whose weights are in a file, or in arrays.
     pub fn new(prefix: &str, in_file: bool) -> ProgramEmitter {
         ProgramEmitter {
             prefix: prefix.into(),

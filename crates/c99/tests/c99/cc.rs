@@ -1,4 +1,4 @@
-//! The system's C compiler, and libraries that it compiles from printed sources.
+//! The system's C compiler, and libraries that it compiles from emitted sources.
 
 use kiln_c99::{Program, Sources};
 use std::ffi::{c_int, c_void};

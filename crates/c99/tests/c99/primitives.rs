@@ -142,7 +142,7 @@ fn row(row: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
 /// with the reference.
 #[test]
 fn every_primitive() {
-    let printed = |case: &Case| emit("rows", &[case.program()], Weights::Arrays);
+    let emitted = |case: &Case| emit("rows", &[case.program()], Weights::Arrays);
     let mut rng = Rng::new(1);
     let mut refused = BTreeSet::new();
     for dtype in DType::ALL {
@@ -150,7 +150,7 @@ fn every_primitive() {
         for r in Pw::ALL.iter().filter(|r| r.takes(dtype)) {
             let (graph, inputs) = row(*r, dtype, &mut rng);
             let case = Case::new(r.name().into(), &graph, inputs, &plain());
-            match printed(&case) {
+            match emitted(&case) {
                 Ok(_) => cases.push(case),
                 Err(Error::Kernel { why, .. }) => drop(refused.insert(why)),
                 Err(e) => panic!("{} of {dtype}: {e}", r.name()),

@@ -1,4 +1,4 @@
-//! Random programs: compiled printed sources agree with the reference.
+//! Random programs: compiled emitted sources agree with the reference.
 
 use crate::cc::{self, Library};
 use kiln_c99::{Error, Input, Output, Program, Weights, emit};

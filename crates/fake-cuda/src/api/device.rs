@@ -52,7 +52,7 @@ exports! {
     fn cuDeviceGetName(name: Out<c_char>, room: c_int, device: c_int) {
         let index = driver().device(device)?;
         let called = if driver().config.instruction_time.is_some() { "Kiln timed GPU" } else { "Kiln GPU emulator" };
-        name.set_text(&format!("{called} {index}"), room as usize)
+        name.set_text(&format!("{called} {index}"), usize::try_from(room).unwrap_or(0))
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {
@@ -67,7 +67,7 @@ exports! {
 
     fn cuDeviceGetPCIBusId(text: Out<c_char>, room: c_int, device: c_int) {
         let index = driver().device(device)?;
-        text.set_text(&format!("0000:{index:02x}:00.0"), room as usize)
+        text.set_text(&format!("0000:{index:02x}:00.0"), usize::try_from(room).unwrap_or(0))
     }
 
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {

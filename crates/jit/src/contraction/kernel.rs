@@ -267,6 +267,9 @@ impl Kernel {
     /// Returns false otherwise.
     #[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
     fn interpret(&self, code: &[u8], call: &Call) -> bool {
+        if !kiln_kernel::interpreted::is_on() {
+            return false;
+        }
         let list = |at: *const u8, n: usize| (at, 8 * n, false);
         let accesses = self.epilogue.as_ref().map_or(0, |f| f.locations.len());
         let mut memory = vec![

@@ -32,7 +32,9 @@ impl fmt::Debug for Lent {
 
 impl Lent {
     pub(super) fn ptr(&self) -> *mut u8 {
-        self.holder.bytes()[self.range.clone()].as_ptr().cast_mut()
+        let bytes = &self.holder.bytes()[self.range.clone()];
+        assert!(bytes.as_ptr().addr().is_multiple_of(ALIGN));
+        bytes.as_ptr().cast_mut()
     }
 }
 

@@ -58,7 +58,7 @@ pub trait Kernel<A> {
     unsafe fn run<I: Isa>(args: A);
 }
 
-/// A loop over slices.
+/// A loop that no caller can make unsound on a machine that supports its level.
 pub trait Vectorized {
     /// Runs the loop; must be `#[inline(always)]`, as must all hot functions that it calls.
     fn run<I: Isa>(self);
@@ -73,7 +73,7 @@ pub fn vectorized<K: Vectorized>(level: Features, kernel: K) {
             kernel.run::<I>();
         }
     }
-    // SAFETY: loops over slices require nothing else.
+    // SAFETY: `compiled` picks a level that the machine supports, and such a loop requires nothing else.
     unsafe { compiled::<Run, K>(level)(kernel) }
 }
 
