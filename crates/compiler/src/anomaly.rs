@@ -289,9 +289,8 @@ impl ElementSummary {
         let states = |kind| nodes.iter().any(|n| states(graph, *n, kind));
         let had_infinity = || read.iter().any(|r| r.infinity.is_some()) || states(f64::is_infinite);
         let had_nan = || read.iter().any(|r| r.nan.is_some()) || states(f64::is_nan);
-        let infinity = || self.infinity.filter(|_| !had_infinity());
-        let new = self.nan.map(|i| (i, f64::NAN)).or_else(infinity);
-        new.filter(|_| !had_nan())
+        let nan = self.nan.filter(|_| !had_nan()).map(|i| (i, f64::NAN));
+        nan.or_else(|| self.infinity.filter(|_| !had_infinity()))
     }
 
     fn text(&self) -> String {
