@@ -328,7 +328,7 @@ impl BodyBuilder {
             }
             Inst::Index { .. } => {
                 let x = linker.walk(linker.numbers[&(self.stage, i)], over_inner)?;
-                let new = self.number(linker, x, out)?;
+                let new = self.lane_indices(linker, x, out)?;
                 return made(self, new);
             }
             _ => {}
@@ -364,7 +364,7 @@ impl BodyBuilder {
             },
             Inst::Binary { op, a, site, .. } => {
                 if op.divides() && !ty(*a).is_float() {
-                    self.reports();
+                    self.enable_reports();
                 }
                 Inst::Binary {
                     op: *op,

@@ -15,8 +15,13 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::{Dynamic, Inst, Reg};
 
 impl BodyBuilder {
-    /// Returns a register with the affine numbers of a walk without limits.
-    pub(super) fn number(&mut self, linker: &mut Linker, x: u32, out: &mut Stage) -> Result<Reg> {
+    /// Returns a register with the element index of each lane for an unbounded access.
+    pub(super) fn lane_indices(
+        &mut self,
+        linker: &mut Linker,
+        x: u32,
+        out: &mut Stage,
+    ) -> Result<Reg> {
         if let Some(r) = self.numbers.get(&x) {
             return Ok(*r);
         }
@@ -56,7 +61,7 @@ impl BodyBuilder {
         Ok(new)
     }
 
-    /// Returns a register with the number of a place and the following ones at this stride, lane by lane.
+    /// Returns a register whose lane i holds `location + i · stride`.
     fn linear(&mut self, location: OperandLocation, stride: i64) -> Result<Reg> {
         let new = self.register(Compute::I64)?;
         let n = self.operands.len() as u16;
@@ -70,8 +75,8 @@ impl BodyBuilder {
         Ok(new)
     }
 
-    /// Prepares a function to report data errors: it gets the context and the lane, and has one step.
-    pub(super) fn reports(&mut self) {
+    /// Prepares a function to report data errors: it gets the context and the lane, and is called once per step.
+    pub(super) fn enable_reports(&mut self) {
         if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
             self.body.steps = false;
             self.operand(Key::Context, Kind::Context, OperandLocation::Context);
@@ -80,7 +85,7 @@ impl BodyBuilder {
         }
     }
 
-    /// Adds a load at data-dependent addresses, if it can be emitted.
+    /// Returns the access and the dynamic indices of a load at data-dependent addresses; `None` if it is interpreted.
     pub(super) fn load_at(
         &mut self,
         linker: &mut Linker,
@@ -104,12 +109,12 @@ impl BodyBuilder {
             Shape::Splat => self.one,
             Shape::General => self.run_stride(walk) == Some(1),
         };
-        let of_one = self.one || indices.iter().all(|r| self.body.is_same(*r));
-        let same = consecutive && of_one;
-        if !fits || !same && !wide || self.stored.contains(&arg) {
+        let is_uniform = self.one || indices.iter().all(|r| self.body.is_same(*r));
+        let is_contiguous = consecutive && is_uniform;
+        if !fits || !is_contiguous && !wide || self.stored.contains(&arg) {
             return Ok(None);
         }
-        let lanes = self.number(linker, x, out)?;
+        let lanes = self.lane_indices(linker, x, out)?;
         let extent = linker.walks[x as usize].len;
         let first = |index: Reg, of: Elements| Dynamic {
             index,
@@ -124,9 +129,9 @@ impl BodyBuilder {
             site: part.site,
         });
         let rest: Vec<Dynamic> = rest.collect();
-        self.reports();
+        self.enable_reports();
         let location = OperandLocation::Argument(arg.into());
-        if !same {
+        if !is_contiguous {
             let access = self.memory(dtype, Kind::Memory, location);
             let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);
             return Ok(Some((access, dynamic.collect())));
@@ -139,7 +144,7 @@ impl BodyBuilder {
             _ => None,
         });
         let Some(offset) = number else {
-            return Err(damaged!("lanes side by side have no number"));
+            return Err(damaged!("contiguous lanes have no `Index` instruction"));
         };
         self.body.code.push(Inst::Index {
             dst: start,

@@ -7,7 +7,7 @@
 //! inserted for the stride. Weights that are not finite must not meet these zeros; `dense` then accumulates without
 //! them.
 
-use super::images::ImageCopies;
+use super::images::CopyLayout;
 use super::narrow::{Images, Weights};
 use super::{Conv, MIN_BLOCKS, dense};
 use crate::kernels::matmul::{Launch, Materialised};
@@ -46,7 +46,7 @@ pub(super) struct Blocking {
     /// The equivalent convolution with unit stride.
     geometry: Geometry,
     /// The copies of the images that are read, if images are copied.
-    copies: Option<ImageCopies>,
+    copies: Option<CopyLayout>,
     /// True if the result has channels first (NCHW).
     writes_nchw: bool,
     /// For a gradient of images: the blocking where weights are not finite.
@@ -82,14 +82,15 @@ impl Blocking {
         let lanes = i64::from(lanes(c.level, c.dtype));
         let axes = c.geometry.axes;
         let is_input = c.role == ConvRole::Input;
-        let copies = ImageCopies {
+        let copies = CopyLayout {
             extents: axes.map(|a| if is_input { a.output } else { a.input }),
             nchw: reads_nchw,
-            steps: axes.map(|a| if is_input { a.stride } else { 1 }),
+            strides: axes.map(|a| if is_input { a.stride } else { 1 }),
         };
-        let are_copied = reads_nchw || is_input && copies.copied() != axes.map(|a| a.output);
+        let are_copied =
+            reads_nchw || is_input && copies.copied_extents() != axes.map(|a| a.output);
         let geometry = match is_input {
-            true => transposed(&axes, copies.copied()),
+            true => transposed(&axes, copies.copied_extents()),
             false => c.geometry,
         };
         product(&[copies.len(c)])?;

@@ -12,28 +12,28 @@ use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::cost::geometry::Geometry;
 
 /// The layout of copies of images for a depthwise convolution: channels side by side.
-pub(super) struct ImageCopies {
+pub(super) struct CopyLayout {
     /// The extents of an image.
     pub extents: [i64; 3],
     /// True if the images have channels first (NCHW).
     pub nchw: bool,
-    /// The strides of positions in a copy; zeros fill the gaps.
-    pub steps: [i64; 3],
+    /// The strides of an image's positions in a copy; zeros fill the gaps.
+    pub strides: [i64; 3],
 }
 
-impl ImageCopies {
-    /// Returns the extents of a copy.
-    pub fn copied(&self) -> [i64; 3] {
+impl CopyLayout {
+    /// Returns the extents of a copied image.
+    pub fn copied_extents(&self) -> [i64; 3] {
         [0, 1, 2].map(|i| match self.extents[i] {
             0 => 0,
-            n => (n - 1).saturating_mul(self.steps[i]) + 1,
+            n => (n - 1).saturating_mul(self.strides[i]) + 1,
         })
     }
 
     /// Returns the number of elements of all copies.
     pub fn len(&self, c: &Conv) -> i64 {
         let channels = c.batch.saturating_mul(c.groups);
-        self.copied()
+        self.copied_extents()
             .into_iter()
             .fold(channels, i64::saturating_mul)
     }
@@ -44,27 +44,29 @@ impl Conv {
     pub(super) fn copy_images<'a, T: Lane>(
         &self,
         x: View<T>,
-        copies: &ImageCopies,
+        copies: &CopyLayout,
         storage: &'a mut Option<Storage>,
         parallel: bool,
     ) -> Result<View<'a, T>> {
         let to = ViewMut::room(storage, copies.len(self))?;
-        let ([depth, height, width], [deep, high, wide]) = (copies.extents, copies.copied());
-        let (channels, inputs) = (self.groups, depth * height * width);
-        if copies.steps != [1; 3] {
+        let [depth, height, width] = copies.extents;
+        let [copied_depth, copied_height, copied_width] = copies.copied_extents();
+        let (channels, image_positions) = (self.groups, depth * height * width);
+        if copies.strides != [1; 3] {
             to.fill(0, copies.len(self), T::ZERO);
         }
         let lines = self.batch * depth * height;
         split(lines, width * channels * 4, parallel, |first, end| {
             for line in first..end {
                 let (image, d, h) = (line / height / depth, line / height % depth, line % height);
-                let place = (image * deep + d * copies.steps[0]) * high + h * copies.steps[1];
-                let pitch = copies.steps[2] * channels;
-                let to = to.shift(place * wide * channels);
+                let place = (image * copied_depth + d * copies.strides[0]) * copied_height
+                    + h * copies.strides[1];
+                let pitch = copies.strides[2] * channels;
+                let to = to.shift(place * copied_width * channels);
                 let from = match copies.nchw {
                     true => {
-                        let at = image * channels * inputs + (d * height + h) * width;
-                        (x.shift(at), 1, inputs)
+                        let at = image * channels * image_positions + (d * height + h) * width;
+                        (x.shift(at), 1, image_positions)
                     }
                     false => (x.shift(line * width * channels), channels, 1),
                 };
@@ -74,20 +76,20 @@ impl Conv {
         Ok(*to)
     }
 
-    /// Transposes some positions of an image's result to channels first, and applies the epilogue. `channel` counts the
-    /// channels of all images, `position` the `all` positions of an image.
+    /// Transposes some positions of an image's result to channels first, and applies the epilogue.
+    /// `channel` is an index over all images' channels, `position` one within an image.
     pub(super) fn write_nchw<T: Lane>(
         &self,
         launch: &Launch,
         (from, pitch): (View<T>, i64),
         (channel, channels): (i64, i64),
-        (all, position, positions): (i64, i64, i64),
+        (image_positions, position, positions): (i64, i64, i64),
         raw: &mut Option<Storage>,
     ) -> Result<()> {
-        let first = channel * all + position;
+        let first = channel * image_positions + position;
         let (to, to_pitch) = match self.epilogue {
             Some(_) => (ViewMut::room(raw, positions * channels)?, positions),
-            None => (launch.args.view_mut(self.out).shift(first), all),
+            None => (launch.args.view_mut(self.out).shift(first), image_positions),
         };
         transpose(
             self.level,
@@ -95,10 +97,15 @@ impl Conv {
             (positions, channels),
             (to, to_pitch),
         );
-        launch.apply_epilogue((to, to_pitch), first, (channels, all), positions)
+        launch.apply_epilogue(
+            (to, to_pitch),
+            first,
+            (channels, image_positions),
+            positions,
+        )
     }
 
-    /// Returns the images, of which at least the part that some positions read is present.
+    /// Returns the images, running the prologue if there is one; only what these output positions read is valid.
     pub(super) fn images_of<'a>(
         &self,
         launch: &Launch,
@@ -111,17 +118,17 @@ impl Conv {
             Images::Prologue(program) => program,
         };
         let last = position + positions - 1;
-        let (all, inputs) = (g.outputs(), g.inputs());
-        let (first, image) = (position / all, last / all);
+        let (all, image_positions) = (g.outputs(), g.inputs());
+        let (first_image, last_image) = (position / all, last / all);
         let (begin, end) = (position % all, last % all + 1);
-        let (from, to) = match first == image {
+        let (from, to) = match first_image == last_image {
             true => g.footprint(begin, end),
             // Images between the first and the last are read whole.
             false => (g.footprint(begin, all).0, g.footprint(0, end).1),
         };
         let channels = self.groups * self.cin;
-        let at = (first * inputs + from) * channels;
-        let len = ((image - first) * inputs + to - from) * channels;
+        let at = (first_image * image_positions + from) * channels;
+        let len = ((last_image - first_image) * image_positions + to - from) * channels;
         let lines = ((1, len, len), len);
         let to =
             materialised.bring(program, &launch.args, (at, len), at, lines, launch.failures)?;

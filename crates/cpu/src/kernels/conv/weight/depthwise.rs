@@ -4,7 +4,7 @@
 //! result ([`Depthwise`]), with stride and dilation exchanged. Accumulators stay in registers over all lines of a block.
 
 use super::{Conv, Copies, Range, Sums};
-use crate::kernels::conv::images::ImageCopies;
+use crate::kernels::conv::images::CopyLayout;
 use kiln_jit::contraction::{
     Depthwise, Kernel, Lines, Output, RightSide, Rows, Tile, even_rows, max_depthwise_rows,
 };
@@ -22,7 +22,7 @@ const POSITIONS: i64 = 32;
 /// The copies that are made first, and the kernels.
 pub(super) struct Blocking {
     /// The images, and the gradient of the result, where they have channels first.
-    laid: [Option<ImageCopies>; 2],
+    laid: [Option<CopyLayout>; 2],
     /// The calls for a line of taps.
     calls: Vec<TapCall>,
     /// For the columns of most ranges and of the last one; and in these, to start sums and to add to them.
@@ -42,10 +42,10 @@ impl Blocking {
         let axes = c.geometry.axes;
         let extents = [axes.map(|a| a.input), axes.map(|a| a.output)];
         let laid = |i: usize| {
-            nchw[i].then(|| ImageCopies {
+            nchw[i].then(|| CopyLayout {
                 extents: extents[i],
                 nchw: true,
-                steps: [1; 3],
+                strides: [1; 3],
             })
         };
         Blocking {
