@@ -40,19 +40,19 @@ pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
 /// `sum + x · y` of pairs of f16 or bf16, the second ones first.
 #[inline(always)]
 pub(super) fn add_pair<H: Mem<Raw = u16, C = f32>>(sum: f32, x: f32, y: f32) -> f32 {
-    let half_dtype = |x: f32| [16, 0].map(|at| H::load((x.to_bits() >> at) as u16));
-    let ([x2, x1], [y2, y1]) = (half_dtype(x), half_dtype(y));
+    let pair = |x: f32| [16, 0].map(|at| H::load((x.to_bits() >> at) as u16));
+    let ([x2, x1], [y2, y1]) = (pair(x), pair(y));
     add(add(sum, x2, y2), x1, y1)
 }
 
-/// `sum + x · y` of integers.
+/// `sum + x · y` of i32, whose bits the arguments hold.
 #[inline(always)]
 pub(super) fn add_words(sum: f32, x: f32, y: f32) -> f32 {
     let [sum, x, y] = [sum, x, y].map(f32::to_bits);
     f32::from_bits(sum.wrapping_add(x.wrapping_mul(y)))
 }
 
-/// The same of 64 bits.
+/// `sum + x · y` of i64, whose bits the arguments hold.
 #[inline(always)]
 pub(super) fn add_longs(sum: f64, x: f64, y: f64) -> f64 {
     let [sum, x, y] = [sum, x, y].map(f64::to_bits);
@@ -63,14 +63,14 @@ pub(super) fn add_longs(sum: f64, x: f64, y: f64) -> f64 {
 #[inline(always)]
 pub(super) fn add_shorts(sum: f32, x: f32, y: f32) -> f32 {
     let shorts = |x: f32| [0, 16].map(|at| i32::from((x.to_bits() >> at) as i16));
-    added(sum, shorts(x), shorts(y))
+    add_dot_product(sum, shorts(x), shorts(y))
 }
 
-/// `sum + x · y` of four bytes, with a sign in `y`.
+/// Returns `sum` plus the dot product of four u8 of `x` and four i8 of `y`.
 #[inline(always)]
 pub(super) fn add_bytes(sum: f32, x: f32, y: f32) -> f32 {
     let bytes = |x: f32| x.to_bits().to_le_bytes();
-    added(
+    add_dot_product(
         sum,
         bytes(x).map(i32::from),
         bytes(y).map(|y| i32::from(y as i8)),
@@ -78,7 +78,7 @@ pub(super) fn add_bytes(sum: f32, x: f32, y: f32) -> f32 {
 }
 
 #[inline(always)]
-fn added<const N: usize>(sum: f32, x: [i32; N], y: [i32; N]) -> f32 {
+fn add_dot_product<const N: usize>(sum: f32, x: [i32; N], y: [i32; N]) -> f32 {
     let products = (0..N).map(|i| x[i].wrapping_mul(y[i]));
     let sum = products.fold(sum.to_bits() as i32, i32::wrapping_add);
     f32::from_bits(sum as u32)
@@ -97,7 +97,8 @@ pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T
     }
 }
 
-/// Computes some rows by some columns, from these on. Where there are fewer rows, the last one is computed again.
+/// Computes `ROWS` × `COLUMNS` of the tile from `row`, `column`. Where there are fewer rows, the last one is computed
+/// again.
 ///
 /// # Safety
 /// As [`run`].
@@ -116,12 +117,12 @@ unsafe fn block<T: Lane>(
             .wrapping_offset((tile.rows.result(rows[r]) * tile.out) as isize);
         out.cast::<T>().wrapping_add(column)
     };
-    let mut sums = [[T::ZERO; COLUMNS]; ROWS];
+    let mut accumulators = [[T::ZERO; COLUMNS]; ROWS];
     // SAFETY: taps, steps of K, rows and columns are those of the operands.
     unsafe {
         if tile.adds {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                std::ptr::copy_nonoverlapping(out(r), sums.as_mut_ptr(), columns);
+            for (r, accumulators) in accumulators.iter_mut().enumerate() {
+                std::ptr::copy_nonoverlapping(out(r), accumulators.as_mut_ptr(), columns);
             }
         }
         let lanes = usize::from(lanes(tile.level, tile.instruction.sums));
@@ -129,20 +130,20 @@ unsafe fn block<T: Lane>(
         let first = call.right.wrapping_offset(vector as isize);
         let mut right = first.wrapping_add(column % lanes * tile.right_size());
         if tile.has_initial_row {
-            for sums in &mut sums {
-                std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);
+            for accumulators in &mut accumulators {
+                std::ptr::copy_nonoverlapping(right.cast(), accumulators.as_mut_ptr(), columns);
             }
             right = right.wrapping_offset(tile.right.step as isize);
         }
         for tap in 0..tile.taps as usize {
-            let first = if tile.taps == 1 {
+            let tap_offset = if tile.taps == 1 {
                 0
             } else {
                 *call.taps.add(tap)
             };
             let left = rows.map(|r| {
                 call.left
-                    .wrapping_offset((first + tile.rows.left(r)) as isize)
+                    .wrapping_offset((tap_offset + tile.rows.left(r)) as isize)
             });
             for step in 0..tile.steps as isize {
                 let mut values = [T::ZERO; COLUMNS];
@@ -159,14 +160,14 @@ unsafe fn block<T: Lane>(
                     let x = left[r].wrapping_offset(step * tile.step as isize);
                     let x = x.cast::<T>().read_unaligned();
                     for j in 0..COLUMNS {
-                        sums[r][j] = add(sums[r][j], x, values[j]);
+                        accumulators[r][j] = add(accumulators[r][j], x, values[j]);
                     }
                 }
                 right = right.wrapping_offset(tile.right.step as isize);
             }
         }
-        for (r, sums) in sums.iter().enumerate() {
-            std::ptr::copy_nonoverlapping(sums.as_ptr(), out(r), columns);
+        for (r, accumulators) in accumulators.iter().enumerate() {
+            std::ptr::copy_nonoverlapping(accumulators.as_ptr(), out(r), columns);
         }
     }
 }
@@ -176,11 +177,11 @@ unsafe fn block<T: Lane>(
 /// # Safety
 /// As [`run`]; `add` adds the products of its instruction.
 pub(super) unsafe fn run_depthwise<T: Lane>(
-    of: &Depthwise,
+    depthwise: &Depthwise,
     call: &Call,
     add: impl Fn(T, T, T) -> T,
 ) {
-    let tile = &of.tile;
+    let tile = &depthwise.tile;
     let list = call.left.cast::<*const T>();
     let size = size_of::<T>() as i64;
     let [pitch, out] = [tile.right.step, tile.out].map(|n| n / size);
@@ -200,20 +201,20 @@ pub(super) unsafe fn run_depthwise<T: Lane>(
             let to = (call.out.cast::<T>())
                 .offset(i64::from(row) as isize * out as isize)
                 .add(column);
-            let (mut sum, mut at) = (if tile.adds { *to } else { T::ZERO }, 0);
+            let (mut accumulator, mut at) = (if tile.adds { *to } else { T::ZERO }, 0);
             while !(*list.add(at)).is_null() {
                 for tap in 0..tile.taps {
-                    let from = u64::from(of.stride) * u64::from(row)
-                        + u64::from(of.dilation) * u64::from(tap);
-                    let x = match of.is_inside(row, tap) {
+                    let from = u64::from(depthwise.stride) * u64::from(row)
+                        + u64::from(depthwise.dilation) * u64::from(tap);
+                    let x = match depthwise.is_inside(row, tap) {
                         true => {
-                            let from = (from as i64 * of.position) as isize;
+                            let from = (from as i64 * depthwise.position) as isize;
                             let line = (*list.add(at)).cast::<u8>().wrapping_offset(from);
-                            element(of.reads, line, column)
+                            element(depthwise.reads, line, column)
                         }
                         false => T::ZERO,
                     };
-                    sum = add(sum, x, weight(at + 1, tap));
+                    accumulator = add(accumulator, x, weight(at + 1, tap));
                 }
                 at += 2;
             }
@@ -221,10 +222,10 @@ pub(super) unsafe fn run_depthwise<T: Lane>(
                 at += 1;
                 // For integers, padding adds nothing.
                 if tile.instruction.sums.is_float() {
-                    sum = sum + weight(at, tile.taps);
+                    accumulator = accumulator + weight(at, tile.taps);
                 }
             }
-            *to = sum;
+            *to = accumulator;
         }
     }
 }
@@ -265,15 +266,15 @@ pub(super) unsafe fn run_transform(t: &Transform, call: &Call) {
 unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
     // SAFETY: the caller's.
     unsafe {
-        let half = || *from.cast::<u16>().add(at);
+        let bits16 = || *from.cast::<u16>().add(at);
         // Narrow elements have accumulators of 32 bits.
-        let whole = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
+        let integer = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
         match dtype {
-            DType::U8 => whole((*from.add(at)).into()),
-            DType::I8 => whole((*from.cast::<i8>().add(at)).into()),
-            DType::I16 => whole((half() as i16).into()),
-            DType::F16 => T::from_f32(convert::F16::load(half())),
-            DType::BF16 => T::from_f32(convert::BF16::load(half())),
+            DType::U8 => integer((*from.add(at)).into()),
+            DType::I8 => integer((*from.cast::<i8>().add(at)).into()),
+            DType::I16 => integer((bits16() as i16).into()),
+            DType::F16 => T::from_f32(convert::F16::load(bits16())),
+            DType::BF16 => T::from_f32(convert::BF16::load(bits16())),
             _ => *from.cast::<T>().add(at),
         }
     }

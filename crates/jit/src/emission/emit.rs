@@ -132,7 +132,7 @@ impl<'a, P: Locations> Emit<'a, P> {
 
     /// Returns the place of an operand, for the group of lanes that a step belongs to.
     pub(super) fn find(&mut self, key: Key, step: &Step) -> LaneLocation {
-        self.locations.turn(usize::from(step.group));
+        self.locations.select_group(usize::from(step.group));
         self.locations.location(self.asm, key)
     }
 
@@ -458,7 +458,7 @@ impl<'a, P: Locations> Emit<'a, P> {
             let slot = self.new_slot();
             let (at, bytes) = (self.slot(slot), self.vector(bytes));
             self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
-            location = LaneLocation::Vector(self.locations.moved(self.asm, key, at));
+            location = LaneLocation::Vector(self.locations.address_at(self.asm, key, at));
             self.free_slots.push(slot);
             self.end(step, now);
         }

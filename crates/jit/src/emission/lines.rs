@@ -13,7 +13,7 @@ use super::cast;
 use super::emit::{Emit, load_constant};
 pub use super::ir::Key;
 use super::ir::{Cmp, Form, Ir, Src, Virt};
-pub use super::locations::{LaneLocation, Locations, Run, Tail};
+pub use super::locations::{LaneLocation, Locations, ReportArguments, Tail};
 use super::pressure::{constant_uses, pressure};
 use super::primitive::{binary, select, unary};
 pub use super::value::NotEmitted;

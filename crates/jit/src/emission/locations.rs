@@ -21,8 +21,8 @@ pub enum LaneLocation {
 
 /// The arguments of functions that report data errors, which describe the call.
 #[derive(Copy, Clone, Debug)]
-pub struct Run {
-    /// The current lane: the register plus `group`, counted from a number in memory.
+pub struct ReportArguments {
+    /// The current lane is `lane + group + [first]`.
     pub lane: Gpr,
     pub group: i32,
     pub first: Mem,
@@ -37,19 +37,19 @@ pub trait Locations {
     /// register's type ([`Key::Slot`] the slot's). Masks are bytes of 0 and 1.
     fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation;
 
-    /// Returns the address of an access, advanced by a number of bytes in memory.
-    fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
+    /// Returns the address of an access, advanced by the byte count stored at `by`.
+    fn address_at(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
         let _ = (asm, by);
-        panic!("{key:?} is not moved")
+        panic!("{key:?} is not read at an offset")
     }
 
     /// Returns the arguments for functions that report data errors.
-    fn run(&mut self) -> Option<Run> {
+    fn report_arguments(&mut self) -> Option<ReportArguments> {
         None
     }
 
     /// Selects the group that the next operands are for, of several that are emitted together.
-    fn turn(&mut self, group: usize) {
+    fn select_group(&mut self, group: usize) {
         let _ = group;
     }
 }

@@ -356,9 +356,9 @@ impl<P: Locations> Emit<'_, P> {
         });
         self.end(step, now);
         let result = step.to.map(|to| self.result(to, now, busy));
-        self.locations.turn(usize::from(step.group));
-        let run = if native.reports {
-            self.locations.run()
+        self.locations.select_group(usize::from(step.group));
+        let report_arguments = if native.reports {
+            self.locations.report_arguments()
         } else {
             None
         };
@@ -402,10 +402,10 @@ impl<P: Locations> Emit<'_, P> {
             asm.kmov_store(mask(k), Mask(k));
         }
         // Each argument's register is written after its last read.
-        if let Some(run) = run {
-            asm.lea(Gpr::R8, Mem::at(run.lane).plus(run.group));
-            asm.add(Gpr::R8, run.first);
-            asm.mov(Gpr::RCX, run.context);
+        if let Some(report) = report_arguments {
+            asm.lea(Gpr::R8, Mem::at(report.lane).plus(report.group));
+            asm.add(Gpr::R8, report.first);
+            asm.mov(Gpr::RCX, report.context);
         }
         match tail {
             None => asm.mov_number(Gpr::RSI, (COUNT as usize + lanes) as i64),

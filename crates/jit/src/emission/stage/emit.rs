@@ -2,7 +2,9 @@
 
 use super::{Body, Kind};
 use crate::emission::Target;
-use crate::emission::lines::{Key, LaneLocation, Lines, Locations, NotEmitted, Pinned, Run, Tail};
+use crate::emission::lines::{
+    Key, LaneLocation, Lines, Locations, NotEmitted, Pinned, ReportArguments, Tail,
+};
 use crate::emission::value::is_wide;
 use hashbrown::HashSet;
 use kiln_base::Compute;
@@ -60,7 +62,7 @@ impl Env<'_> {
 }
 
 impl Locations for Env<'_> {
-    fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
+    fn address_at(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
         let base = self.table.pointer(asm, self.operand(key));
         if base != SCRATCH {
             asm.mov(SCRATCH, base);
@@ -71,8 +73,8 @@ impl Locations for Env<'_> {
         at.plus((self.group * self.lanes * size) as i32)
     }
 
-    fn run(&mut self) -> Option<Run> {
-        Some(Run {
+    fn report_arguments(&mut self) -> Option<ReportArguments> {
+        Some(ReportArguments {
             lane: AT,
             group: (self.group * self.lanes) as i32,
             first: self.table.entry(self.operand(Key::Lane)),
@@ -80,7 +82,7 @@ impl Locations for Env<'_> {
         })
     }
 
-    fn turn(&mut self, group: usize) {
+    fn select_group(&mut self, group: usize) {
         self.group = self.first + group;
     }
 
