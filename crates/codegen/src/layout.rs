@@ -259,7 +259,7 @@ impl Network {
             // They are packed into panels.
             Machine::Cpu(_) if flow.nodes[w].parameter_only => 0,
             Machine::Cpu(_) => elements(flow, w) * cpu::PACKED,
-            Machine::Gpu(_) if filters.are_copied(flow, w) => {
+            Machine::Gpu(_) if filters.is_copied_each_run(flow, w) => {
                 gpu::filters(elements(flow, w), flow.nodes[w].dtype.size())
             }
             Machine::Gpu(_) => 0,

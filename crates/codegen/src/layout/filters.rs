@@ -1,8 +1,8 @@
 //! Filters of convolutions with channels last on a GPU, which are stored as `[out, kernel.., in]`.
 //!
-//! So a sum runs over neighbours of both its operands, and 16 bytes are copied at a time. A launch that computes
-//! filters (casts them, folds a norm into them) writes them in this layout. Others are copied: once, in *prepare*, if
-//! they depend on parameters only, else in each run, which the costs include.
+//! The reduction is then contiguous in both operands, and 16 bytes are copied at a time. A launch that computes filters
+//! (casts them, folds a norm into them) writes them in this layout. Others are copied: once, in *prepare*, if they
+//! depend on parameters only, else in each run, which the costs include.
 
 use super::{differs, sort_axes};
 use crate::flow::{Flow, Nid, Node, Op};
@@ -12,50 +12,55 @@ use smallvec::SmallVec;
 
 /// The launches whose filters can be stored in this layout.
 pub(super) struct Filters {
-    /// The launch that computes them.
-    makers: HashMap<Nid, usize>,
+    /// The launch that computes each filter.
+    producers: HashMap<Nid, usize>,
 }
 
 impl Filters {
-    /// Returns those of a program, in which the `convolutions` may have channels last.
-    pub fn of(flow: &Flow, groups: &[Group], convolutions: &[bool]) -> Filters {
+    /// Returns those of a program. `is_channels_last` is, for each group, true if it is a convolution that may have
+    /// channels last.
+    pub fn of(flow: &Flow, groups: &[Group], is_channels_last: &[bool]) -> Filters {
         let mut pinned = super::pinned(flow);
-        for (group, conv) in groups.iter().zip(convolutions) {
+        for (group, is_channels_last) in groups.iter().zip(is_channels_last) {
             let operands = group
                 .anchor
                 .iter()
                 .flat_map(|a| a.operands.iter().enumerate());
-            let other = operands.filter(|(i, _)| !conv || *i != 1);
+            let other = operands.filter(|(i, _)| !is_channels_last || *i != 1);
             pinned.extend(other.map(|(_, o)| o.held));
         }
         let plain = groups
             .iter()
             .enumerate()
             .filter(|(_, g)| g.anchor.is_none());
-        let makers = plain.flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)));
+        let producers = plain.flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)));
         Filters {
-            makers: makers.filter(|(n, _)| !pinned.contains(n)).collect(),
+            producers: producers.filter(|(n, _)| !pinned.contains(n)).collect(),
         }
     }
 
-    /// True if they have to be copied in each run.
-    pub fn are_copied(&self, flow: &Flow, n: Nid) -> bool {
-        differs(flow, n) && !flow.nodes[n].parameter_only && !self.makers.contains_key(&n)
+    /// True if filter `n` is copied in each run.
+    pub fn is_copied_each_run(&self, flow: &Flow, n: Nid) -> bool {
+        differs(flow, n) && !flow.nodes[n].parameter_only && !self.producers.contains_key(&n)
     }
 }
 
-/// Stores the filters of these convolutions with channels last.
-pub(super) fn store_channels_last(flow: &mut Flow, groups: &mut Vec<Group>, convolutions: &[bool]) {
-    let filters = Filters::of(flow, groups, convolutions);
+/// Stores filters with channels last. `is_channels_last` is, for each group, true if its convolution has such filters.
+pub(super) fn store_channels_last(
+    flow: &mut Flow,
+    groups: &mut Vec<Group>,
+    is_channels_last: &[bool],
+) {
+    let filters = Filters::of(flow, groups, is_channels_last);
     let mut copies: HashMap<Nid, (Nid, usize)> = HashMap::new();
-    for g in (0..convolutions.len()).filter(|g| convolutions[*g]) {
+    for g in (0..is_channels_last.len()).filter(|g| is_channels_last[*g]) {
         let held = |group: &Group| group.anchor.as_ref().map(|a| a.operands[1].held);
         let Some(n) = held(&groups[g]).filter(|n| differs(flow, *n)) else {
             continue;
         };
-        if let Some(maker) = filters.makers.get(&n) {
+        if let Some(producer) = filters.producers.get(&n) {
             flow.nodes[n].channels_last = true;
-            sort_axes(flow, &mut groups[*maker]);
+            sort_axes(flow, &mut groups[*producer]);
             continue;
         }
         let (copy, by) = *copies
@@ -70,7 +75,7 @@ pub(super) fn store_channels_last(flow: &mut Flow, groups: &mut Vec<Group>, conv
     }
 }
 
-/// Makes a copy of filters, and returns the launch that computes it.
+/// Returns the node of a copy of filters, and its launch.
 fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
     let copy = Node {
         op: Op::Copy,

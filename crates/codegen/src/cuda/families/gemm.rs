@@ -6,7 +6,7 @@ use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
 use super::gemm_tile::{out_column, tile_constants, tile_text};
 use super::operand::{Operand, finding, operand, result, run};
 use super::prologue;
-use super::warpgroup::Boxed;
+use super::warpgroup::TmaOperand;
 use crate::Approximation;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
@@ -46,8 +46,8 @@ pub(super) struct Gemm<'a> {
     finding: [f64; 2],
     /// True if an element takes many instructions, so that each thread loads few.
     costly: bool,
-    /// The operands as bulk copies see them, if these can bring both.
-    boxed: Option<[Boxed; 2]>,
+    /// The operands as TMA sees them, if it can load both.
+    tma_operands: Option<[TmaOperand; 2]>,
 }
 
 /// The partial sums of split-K.
@@ -77,12 +77,12 @@ impl Gemm<'_> {
         let [m, n, k, batches] = sizes;
         let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
         let dtype = dtypes[0];
-        let boxed = |side| Boxed::new(&contraction, side, dtype);
-        let boxed = || Some([boxed(0)?, boxed(1)?]);
+        let tma_operand = |side| TmaOperand::new(&contraction, side, dtype);
+        let tma_operands = || Some([tma_operand(0)?, tma_operand(1)?]);
         let has_wgmma = dtype.is_half() || dtype.is_byte() || dtype == DType::F32;
-        let is_boxed = has_wgmma && prologue.clone().next().is_none();
+        let may_use_tma = has_wgmma && prologue.clone().next().is_none();
         Gemm {
-            boxed: is_boxed.then(boxed).flatten(),
+            tma_operands: may_use_tma.then(tma_operands).flatten(),
             work,
             name,
             dtype,
@@ -213,8 +213,8 @@ impl Gemm<'_> {
     /// Emits the kernel that multiplies.
     fn product(&self, shape: &Shape) -> KernelCall {
         let by_warpgroups = shape.schedule.multiply.is_by_warpgroups();
-        if let Some(boxed) = self.boxed.as_ref().filter(|_| by_warpgroups) {
-            return self.product_by_warpgroups(shape, boxed);
+        if let Some(operands) = self.tma_operands.as_ref().filter(|_| by_warpgroups) {
+            return self.product_by_warpgroups(shape, operands);
         }
         let (call, mut source) = self.begin(shape);
         let [a, b] = [0, 1].map(|side| {

@@ -1,7 +1,7 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use super::warpgroup::{Boxed, COMMON_TEXT, Instruction, Left, span, wgmma};
+use super::warpgroup::{ALocation, COMMON_TEXT, Instruction, TmaOperand, span, wgmma};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -131,13 +131,13 @@ pub(super) fn tile_constants(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Opera
         Multiply::Mma => {
             let Instruction {
                 terms,
-                sum,
+                accumulator,
                 operands: [a, b],
-                register,
+                constraint,
             } = Instruction::of(dtypes);
             writeln!(
                 text,
-                "#define MMA \"m16n8k{terms}.row.col.{sum}.{a}.{b}.{sum}\"\n#define MMA_SUM \"+{register}\""
+                "#define MMA \"m16n8k{terms}.row.col.{accumulator}.{a}.{b}.{accumulator}\"\n#define MMA_SUM \"+{constraint}\""
             )
         }
         Multiply::Tf32 | Multiply::Tf32x3 => {
@@ -149,9 +149,13 @@ pub(super) fn tile_constants(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Opera
 }
 
 /// Returns the text of the products of a block's tiles by warpgroups.
-pub(super) fn warpgroup_text(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Boxed; 2]) -> String {
+pub(super) fn warpgroup_text(
+    schedule: &Gpu,
+    dtypes: [DType; 2],
+    [a, b]: [&TmaOperand; 2],
+) -> String {
     let ([m, n, k], rows) = (schedule.tile, schedule.warp[0]);
-    let left = Left::Shared { along_k: a.along_k };
+    let a_location = ALocation::Shared { along_k: a.along_k };
     format!(
         "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
          constexpr int WM = {rows}, STAGES = {}, WARPS = {}, CLUSTER = {};\n\
@@ -161,7 +165,7 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Boxed
         schedule.cluster,
         a.along_k,
         b.along_k,
-        wgmma("wgmma", n, dtypes, left, b.along_k),
+        wgmma("wgmma", n, dtypes, a_location, b.along_k),
         tile_text(schedule.multiply)
     )
 }

@@ -1,5 +1,5 @@
-//! The common part of kernels of warpgroups: operands that bulk copies bring, the instruction that multiplies, and the
-//! loops over tiles and over a tile's sums.
+//! The common part of kernels of warpgroups: operands loaded by TMA, `wgmma`, and the loops over tiles and over a
+//! tile's accumulators.
 
 use super::call::{Call, line_of_blocks, lines};
 use super::operand::{is_plain, split};
@@ -13,9 +13,9 @@ use std::fmt::Write;
 /// The text after the constants of a kernel of warpgroups, `WARPS` among them.
 pub(super) const COMMON_TEXT: &str = include_str!("warpgroup.cu");
 
-/// An operand that bulk copies bring: matrices with contiguous lines or terms.
-pub(super) struct Boxed {
-    /// True if neighbours along k are contiguous, and not neighbouring lines.
+/// An operand loaded by TMA: matrices with contiguous lines or terms.
+pub(super) struct TmaOperand {
+    /// True if K-major: contiguous along K, not along M or N.
     pub along_k: bool,
     /// The elements of a row of a box: 128 bytes.
     span: u16,
@@ -24,10 +24,10 @@ pub(super) struct Boxed {
     extents: Vec<Dim>,
     /// The strides of all but the first.
     strides: Vec<Dim>,
-    /// The loops of the batch, as the operand needs them.
+    /// The extents of the batch loops, merged where the operand allows.
     batch: Vec<Dim>,
-    /// The loops of the batch that move it.
-    moving: Vec<usize>,
+    /// The indices of batch loops with a non-zero stride.
+    strided_batch: Vec<usize>,
 }
 
 /// The maximum number of dimensions of a tensor map.
@@ -38,10 +38,10 @@ pub(super) fn span(dtype: DType) -> u16 {
     128 / dtype.size() as u16
 }
 
-impl Boxed {
-    /// Returns an operand of a contraction as bulk copies see it; `None` if they can't bring it as `wgmma` reads it.
+impl TmaOperand {
+    /// Returns an operand of a contraction as TMA sees it; `None` if TMA can't load it as `wgmma` reads it.
     /// Numbers of 16 bits may be contiguous along k or along lines, others, bytes among them, only along k.
-    pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<Boxed> {
+    pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
         let lines = [ROWS, COLUMNS][side];
         let c = &c.seen_by(&c.operands[side]);
         let (line, term) = (c.range(lines), c.range(TERMS));
@@ -56,30 +56,30 @@ impl Boxed {
         let strides = &c.result.strides;
         let along_k = strides[term].is(1);
         let [near, far] = if along_k { [term, line] } else { [line, term] };
-        let moving: Vec<usize> = c.range(BATCH).filter(|at| !strides[*at].is(0)).collect();
-        let others = [far].into_iter().chain(moving.clone());
+        let strided_batch: Vec<usize> = c.range(BATCH).filter(|at| !strides[*at].is(0)).collect();
+        let others = [far].into_iter().chain(strided_batch.clone());
         let strides_of: Vec<Dim> = others.clone().map(|at| strides[at].clone()).collect();
-        let is_even = |d: &Dim| aligned(d) && d.as_const().is_some_and(|n| n > 0);
+        let is_valid_stride = |d: &Dim| aligned(d) && d.as_const().is_some_and(|n| n > 0);
         let fits = strides[near].is(1)
             && (along_k || dtype.size() == 2)
-            && strides_of.iter().all(is_even)
+            && strides_of.iter().all(is_valid_stride)
             && strides_of.len() < MAX_DIMENSIONS;
         let extents: Vec<Dim> = c.extents().cloned().collect();
         let all = [near].into_iter().chain(others);
-        fits.then(|| Boxed {
+        fits.then(|| TmaOperand {
             along_k,
             span: span(dtype),
             offset: c.result.offset.clone(),
             extents: all.map(|at| extents[at].clone()).collect(),
             strides: strides_of,
             batch: c.loops[BATCH].clone(),
-            moving,
+            strided_batch,
         })
     }
 
     /// Declares `copy_{name}`, which copies a box at a line and a term to shared memory and signals the mbarrier
-    /// `full`. A box has so many lines and a row of terms, or a row of lines and so many terms if lines are contiguous.
-    /// The text comes after the number `batch`. In a cluster of several blocks, the box goes to the same place in each.
+    /// `full`. A box is `lines` × `span` elements (K-major), or `terms` × `span`. The text must follow the declaration
+    /// of `batch`. In a cluster of several blocks, the box goes to the same place in each.
     pub fn copy(
         &self,
         source: &mut Source,
@@ -105,7 +105,7 @@ impl Boxed {
         };
         let at = near_and_far.map(String::from).into_iter();
         let at: Vec<String> = at
-            .chain(self.moving.iter().map(|at| batch[*at].clone()))
+            .chain(self.strided_batch.iter().map(|at| batch[*at].clone()))
             .collect();
         let numbers: Vec<String> = (2..2 + at.len()).map(|i| format!("%{i}")).collect();
         let inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
@@ -130,9 +130,9 @@ impl Boxed {
     }
 }
 
-/// Where the left operand of a product lies.
+/// The location of A, the left operand of a product.
 #[derive(Copy, Clone, PartialEq)]
-pub(super) enum Left {
+pub(super) enum ALocation {
     /// In shared memory, lines or terms contiguous.
     Shared { along_k: bool },
     /// In registers.
@@ -141,13 +141,13 @@ pub(super) enum Left {
 
 /// The parts of an instruction of tensor cores that follow from the dtypes of its operands.
 pub(super) struct Instruction {
-    /// The number of terms: 32 bytes.
+    /// The instruction's K: the number of elements in 32 bytes.
     pub terms: usize,
-    /// The types of sums and of operands.
-    pub sum: &'static str,
+    /// The types of accumulators and of operands.
+    pub accumulator: &'static str,
     pub operands: [&'static str; 2],
-    /// The kind of register of a sum.
-    pub register: &'static str,
+    /// The inline-asm constraint of an accumulator.
+    pub constraint: &'static str,
 }
 
 impl Instruction {
@@ -158,45 +158,44 @@ impl Instruction {
             DType::U8 => "u8",
             half => half.name(),
         });
-        let (sum, register) = match dtypes[0].is_byte() {
+        let (accumulator, constraint) = match dtypes[0].is_byte() {
             true => ("s32", "r"),
             false => ("f32", "f"),
         };
         Instruction {
             terms: 32 / dtypes[0].size(),
-            sum,
+            accumulator,
             operands,
-            register,
+            constraint,
         }
     }
 }
 
-/// Returns the function `name`, which multiplies 64 lines by `n` lines, over 32 bytes of terms of each. It adds the
-/// products to sums, or stores them there if its template argument is 0. Lines of the right operand are contiguous,
-/// unless terms are, as they are of all but 16-bit numbers.
+/// Returns the source of function `name`, one `wgmma` m64n`n`k(32 bytes). It adds the products to accumulators, or
+/// stores them there if its template argument is 0. B is K-major if `right_along_k`; only 16-bit types may be N-major.
 pub(super) fn wgmma(
     name: &str,
     n: u16,
     dtypes: [DType; 2],
-    left: Left,
+    a_location: ALocation,
     right_along_k: bool,
 ) -> String {
     let list = |text: &dyn Fn(u16) -> String| (0..n / 2).map(text).collect::<Vec<_>>().join(", ");
-    let first = n / 2;
+    let accumulators = n / 2;
     let Instruction {
         terms,
-        sum,
+        accumulator,
         operands: [left_type, right_type],
-        register,
+        constraint,
     } = Instruction::of(dtypes);
     let signs = if dtypes[0].is_byte() { "" } else { ", 1, 1" };
     let flag = |along_k: bool| match terms {
         16 => format!(", {}", u8::from(!along_k)),
         _ => String::new(),
     };
-    let (class, operand, inputs, used, order) = match left {
-        Left::Shared { along_k } => {
-            let operand = format!("%{first}");
+    let (parameter, operand, inputs, used, order) = match a_location {
+        ALocation::Shared { along_k } => {
+            let operand = format!("%{accumulators}");
             (
                 "unsigned long long a",
                 operand,
@@ -205,13 +204,13 @@ pub(super) fn wgmma(
                 flag(along_k),
             )
         }
-        Left::Registers => (
+        ALocation::Registers => (
             "const unsigned (&a)[4]",
             format!(
-                "{{%{first}, %{}, %{}, %{}}}",
-                first + 1,
-                first + 2,
-                first + 3
+                "{{%{accumulators}, %{}, %{}, %{}}}",
+                accumulators + 1,
+                accumulators + 2,
+                accumulators + 3
             ),
             "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])",
             4,
@@ -219,28 +218,28 @@ pub(super) fn wgmma(
         ),
     };
     format!(
-        "template <int ADD> __device__ __forceinline__ void {name}(Acc (&c)[{first}], {class}, unsigned long long b) {{\n    \
-         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.{sum}.{left_type}.{right_type} {{{}}}, {operand}, %{}, %{}{signs}{order}{};\"\n        \
+        "template <int ADD> __device__ __forceinline__ void {name}(Acc (&c)[{accumulators}], {parameter}, unsigned long long b) {{\n    \
+         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.{accumulator}.{left_type}.{right_type} {{{}}}, {operand}, %{}, %{}{signs}{order}{};\"\n        \
          : {} : {inputs}, \"l\"(b), \"n\"(ADD));\n}}\n",
         list(&|i| format!("%{i}")),
-        first + used,
-        first + used + 1,
+        accumulators + used,
+        accumulators + used + 1,
         flag(right_along_k),
-        list(&|i| format!("\"+{register}\"(c[{i}])"))
+        list(&|i| format!("\"+{constraint}\"(c[{i}])"))
     )
 }
 
-/// Returns the grid of persistent clusters of blocks for so many tiles of a cluster, if their number is known.
-pub(super) fn persistent(gpu: &Gpu, tiles: Option<i64>, cluster: u8) -> [Blocks; 3] {
+/// Returns the grid of persistent blocks: one cluster per tile, at most what the GPU runs at once; that maximum if
+/// `tiles` is `None`.
+pub(super) fn persistent_grid(gpu: &Gpu, tiles: Option<i64>, cluster: u8) -> [Blocks; 3] {
     let blocks = i64::from(cluster);
-    let most = (i64::from(gpu.processors) / blocks).max(1);
-    let clusters = tiles.map_or(most, |n| n.clamp(0, most));
+    let max_clusters = (i64::from(gpu.processors) / blocks).max(1);
+    let clusters = tiles.map_or(max_clusters, |n| n.clamp(0, max_clusters));
     line_of_blocks(Dim::Const(clusters * blocks), 1)
 }
 
-/// Emits what the two kinds of warpgroups do with the tiles of a persistent cluster, of which `tiles` says how many there
-/// are: the first copies them, then does what `end` says; the others have begun their work on one where this ends. The
-/// number of a tile is `turn`.
+/// Emits the producer warpgroup's loop over tiles (`copy`, then `end`), and opens the consumers' loop, which the caller
+/// closes. `tiles` is the number of tiles; the index of a tile is `turn`.
 pub(super) fn each_tile(
     source: &mut Source,
     [barriers, rings, tiles]: [&str; 3],
@@ -269,10 +268,10 @@ const int warp = threadIdx.x / 32 - 4;
     lines(source, &text);
 }
 
-/// Returns text that opens two loops over a warp's `sums`, in rows and columns `i`, `j` of the result. A turn has
-/// `width` neighbours, the first of them at row `e / COLUMNS` and column `e % COLUMNS` of `passage`. The warpgroup's
-/// sums have `rows` rows, its tile `columns` columns.
-pub(super) fn each_sum(rows: u16, columns: u16, width: u32) -> String {
+/// Returns text that opens two loops over a warp's accumulators `sums`, in rows and columns `i`, `j` of the result. An
+/// iteration has `width` neighbours, the first of them at row `e / COLUMNS` and column `e % COLUMNS` of `passage`, the
+/// warp's staging buffer in shared memory. The warpgroup's accumulators have `rows` rows, its tile `columns` columns.
+pub(super) fn each_accumulator(rows: u16, columns: u16, width: u32) -> String {
     let across = columns / 64;
     format!(
         "\
@@ -287,7 +286,7 @@ const Index i = i1 + e / COLUMNS, j = j1 + e % COLUMNS;"
     )
 }
 
-/// Returns the declaration of `raw`, the elements of a turn of these loops.
+/// Returns the declaration of `raw`, the elements of an iteration of these loops.
 pub(super) fn raw(width: u32) -> String {
     match width {
         1 => "Acc raw = *passage.place(e / COLUMNS, e % COLUMNS);".into(),

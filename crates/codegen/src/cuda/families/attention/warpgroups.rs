@@ -3,7 +3,8 @@
 use super::{begin, declare, scores_text, single_step, sizes};
 use crate::cuda::families::call::{Call, elements, lines};
 use crate::cuda::families::warpgroup::{
-    Boxed, COMMON_TEXT, Left, each_sum, each_tile, persistent, raw, span, wgmma,
+    ALocation, COMMON_TEXT, TmaOperand, each_accumulator, each_tile, persistent_grid, raw, span,
+    wgmma,
 };
 use crate::cuda::job::Job;
 use crate::cuda::source::Source;
@@ -26,11 +27,11 @@ const MAX_WARP_ROWS: i64 = 64;
 /// The widths of queries and values that a tile holds. Narrower ones would leave most of it unused.
 const WIDTHS: std::ops::RangeInclusive<i64> = 33..=128;
 
-/// The operands as bulk copies see them, and their widths, rounded up to rows of boxes.
+/// The operands as TMA sees them, and their widths, rounded up to rows of boxes.
 struct Operands {
-    query: Boxed,
-    key: Boxed,
-    value: Boxed,
+    query: TmaOperand,
+    key: TmaOperand,
+    value: TmaOperand,
     width: u16,
     columns: u16,
 }
@@ -77,13 +78,13 @@ pub(super) fn emit(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Kern
     let text = format!(
         "{}\nif (i >= length || j >= columns) continue;\n\
          const Index at = (batch * length + i) * columns + j;\n{}",
-        each_sum(64, operands.columns, stored),
+        each_accumulator(64, operands.columns, stored),
         raw(stored)
     );
     lines(&mut source, &text);
     store.emit(&mut source, &call, stored);
     lines(&mut source, "}\n}\n}");
-    let grid = persistent(work.gpu, tile_count(a), 1);
+    let grid = persistent_grid(work.gpu, tile_count(a), 1);
     let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
     Some((schedule, operands.columns.into(), single_step(work, step)))
 }
@@ -127,9 +128,9 @@ impl Operands {
         // Only the right operand of this one is in memory.
         let result = product(a, [&s.query, &a.value], [&s.length, &a.columns, &s.keys]);
         Some(Operands {
-            query: Boxed::new(&scores, 0, s.dtype)?,
-            key: Boxed::new(&scores, 1, s.dtype)?,
-            value: Boxed::new(&result, 1, s.dtype)?,
+            query: TmaOperand::new(&scores, 0, s.dtype)?,
+            key: TmaOperand::new(&scores, 1, s.dtype)?,
+            value: TmaOperand::new(&result, 1, s.dtype)?,
             width: of_boxes(&s.width)?,
             columns: of_boxes(&a.columns)?,
         })
@@ -143,8 +144,8 @@ impl Operands {
             (&self.key, &s.key, "k", [KEYS, width]),
             (&self.value, &a.value, "v", [columns, KEYS]),
         ];
-        let copy = |(boxed, x, name, extents): (&Boxed, &Matrix, &str, [u16; 2])| {
-            boxed.copy(source, call, Slot::Arg(x.arg.into()), name, (extents, 1))
+        let copy = |(operand, x, name, extents): (&TmaOperand, &Matrix, &str, [u16; 2])| {
+            operand.copy(source, call, Slot::Arg(x.arg.into()), name, (extents, 1))
         };
         all.map(copy).concat()
     }
@@ -166,17 +167,22 @@ impl Operands {
         let scaled = s.mask.is_some() || scale <= 0.0;
         let whole = s.keys.as_const().is_some_and(|n| n % i64::from(KEYS) == 0);
         let factor = if scaled { LOG2_E } else { scale * LOG2_E };
-        let left = Left::Shared {
+        let a_location = ALocation::Shared {
             along_k: self.query.along_k,
         };
-        let instructions = wgmma("multiply_keys", KEYS, [s.dtype; 2], left, self.key.along_k)
-            + &wgmma(
-                "multiply_values",
-                columns,
-                [s.dtype; 2],
-                Left::Registers,
-                self.value.along_k,
-            );
+        let instructions = wgmma(
+            "multiply_keys",
+            KEYS,
+            [s.dtype; 2],
+            a_location,
+            self.key.along_k,
+        ) + &wgmma(
+            "multiply_values",
+            columns,
+            [s.dtype; 2],
+            ALocation::Registers,
+            self.value.along_k,
+        );
         format!(
             "constexpr int BM = {ROWS}, BN = {KEYS}, BK = {width}, BV = {columns};\n\
              constexpr int STAGES = {STAGES}, WARPS = BM / 16, CLUSTER = 1;\n\

@@ -35,9 +35,9 @@ impl Gemm<'_> {
             .collect()
     }
 
-    /// True if bulk copies bring the operands, and no epilogue needs whole rows.
+    /// True if TMA can load the operands, and no epilogue needs whole rows.
     fn may_be_by_warpgroups(&self) -> bool {
-        self.boxed.is_some() && self.rows().is_none()
+        self.tma_operands.is_some() && self.rows().is_none()
     }
 
     /// Returns the instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain

@@ -4,7 +4,9 @@ use super::{Gemm, Shape};
 use crate::cuda::families::call::{Call, lines};
 use crate::cuda::families::gemm_tile::warpgroup_text;
 use crate::cuda::families::operand::result;
-use crate::cuda::families::warpgroup::{Boxed, each_sum, each_tile, persistent, raw};
+use crate::cuda::families::warpgroup::{
+    TmaOperand, each_accumulator, each_tile, persistent_grid, raw,
+};
 use crate::cuda::source::Source;
 use crate::work::KernelCall;
 use kiln_base::ceil;
@@ -13,35 +15,40 @@ use kiln_plan::schedule::Gpu;
 
 impl Gemm<'_> {
     /// Emits the kernel that multiplies by warpgroups. It stores the result, or parts of its sums.
-    pub(super) fn product_by_warpgroups(&self, shape: &Shape, boxed: &[Boxed; 2]) -> KernelCall {
+    pub(super) fn product_by_warpgroups(
+        &self,
+        shape: &Shape,
+        operands: &[TmaOperand; 2],
+    ) -> KernelCall {
         let schedule = &shape.schedule;
         let (call, mut source) = self.begin(shape);
-        source
-            .scope(&(self.types(shape) + &warpgroup_text(schedule, self.dtypes, boxed.each_ref())));
+        source.scope(
+            &(self.types(shape) + &warpgroup_text(schedule, self.dtypes, operands.each_ref())),
+        );
         source.dynamic_shared("Shared", schedule.shared(self.dtype));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
         self.declare_sizes(&mut source, schedule);
-        self.tiles(&mut source, &call, shape, boxed);
+        self.tiles(&mut source, &call, shape, operands);
         let width = self.stored_width(shape);
         let text = format!(
             "{}\nif (i >= m || j >= n) continue;\n{}\n{}",
-            each_sum(schedule.warp[0], schedule.tile[1], width),
+            each_accumulator(schedule.warp[0], schedule.tile[1], width),
             result(&mut source, &self.contraction),
             raw(width)
         );
         lines(&mut source, &text);
         self.store_elements(&mut source, &call, shape, width);
         lines(&mut source, "}\n}\n}");
-        let grid = persistent(self.work.gpu, self.tile_count(schedule), schedule.cluster);
+        let grid = persistent_grid(self.work.gpu, self.tile_count(schedule), schedule.cluster);
         call.step(source.finish(grid, [schedule.threads(), 1, 1]))
     }
 
     /// Emits the work on each tile, up to where its sums are in registers.
-    fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, boxed: &[Boxed; 2]) {
+    fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, operands: &[TmaOperand; 2]) {
         let ([m, n, k], cluster) = (shape.schedule.tile, shape.schedule.cluster);
         let mut copy = |side: usize, name, boxes| {
-            boxed[side].copy(source, call, self.operands[side].0, name, boxes)
+            operands[side].copy(source, call, self.operands[side].0, name, boxes)
         };
         let shared = ([n / u16::from(cluster), k], cluster);
         let copies = copy(0, "a", ([m, k], 1)) + &copy(1, "b", shared);
