@@ -328,7 +328,7 @@ pub(crate) fn pullback(
         map: BTreeMap::new(),
         stacks: Vec::new(),
     };
-    for v in sums.iter().flat_map(Sum::terms) {
+    for v in sums.iter().flat_map(Sum::stacked) {
         let known = residuals.contains(&v) || others[..op.scanned].contains(&v);
         if !known && !back.stacks.contains(&v) {
             back.stacks.push(v);

@@ -5,7 +5,7 @@ use crate::erased::{Erased, Id};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Op, OpError, Value, ops};
 
-/// The way in which the terms of the steps are summed in the gradient of an operand that they share.
+/// The way in which the terms of the steps are summed in the gradient of a loop-invariant operand.
 pub(super) enum Sum {
     /// As an additional carried value.
     Carried,
@@ -23,7 +23,7 @@ pub(super) enum Sum {
 
 impl Sum {
     /// Returns the values that must be stacked.
-    pub(super) fn terms(&self) -> Vec<Value> {
+    pub(super) fn stacked(&self) -> Vec<Value> {
         match self {
             Sum::Carried => vec![],
             Sum::Product { left, right, .. } => vec![*left, *right],
@@ -33,10 +33,10 @@ impl Sum {
 }
 
 impl LoopStep<'_> {
-    /// Returns the sums for the gradients of the operands that all steps share.
+    /// Returns the sums for the gradients of the loop-invariant operands.
     pub(super) fn sums(&self) -> Vec<Sum> {
-        let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.product(*g)).collect();
-        let stacked: Vec<Value> = sums.iter().flat_map(Sum::terms).collect();
+        let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.classify(*g)).collect();
+        let stacked: Vec<Value> = sums.iter().flat_map(Sum::stacked).collect();
         for (sum, (_, g)) in sums.iter_mut().zip(&self.alike) {
             let mut node = self.joint.node(g.node);
             while let Op::Reshape(_) = node.op {
@@ -55,7 +55,8 @@ impl LoopStep<'_> {
         sums
     }
 
-    fn product(&self, g: Value) -> Sum {
+    /// Returns `Sum::Product` for a permuted matrix product, else `Carried`.
+    fn classify(&self, g: Value) -> Sum {
         let mut views = Vec::new();
         let mut node = self.joint.node(g.node);
         while let Op::Permute(p) = &node.op {
