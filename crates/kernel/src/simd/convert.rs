@@ -8,13 +8,13 @@ use kiln_base::{DType, Float8};
 
 /// Widens f16, or else bf16, to f32.
 pub fn widen(level: Features, dtype: DType, from: &[u16], to: &mut [f32]) {
-    let halves = HalfFloats { dtype, from, to };
+    let arguments = WidenArguments { dtype, from, to };
     // SAFETY: the machine has the level.
-    unsafe { compiled::<Widen, _>(level)(halves) }
+    unsafe { compiled::<Widen, _>(level)(arguments) }
 }
 
 /// The 16-bit floats to widen, and as many f32 to write.
-struct HalfFloats<'a> {
+struct WidenArguments<'a> {
     dtype: DType,
     from: &'a [u16],
     to: &'a mut [f32],
@@ -22,9 +22,9 @@ struct HalfFloats<'a> {
 
 /// The kernel that widens 16-bit floats to f32.
 struct Widen;
-impl Kernel<HalfFloats<'_>> for Widen {
+impl Kernel<WidenArguments<'_>> for Widen {
     #[inline(always)]
-    unsafe fn run<I: Isa>(HalfFloats { dtype, from, to }: HalfFloats<'_>) {
+    unsafe fn run<I: Isa>(WidenArguments { dtype, from, to }: WidenArguments<'_>) {
         if dtype != DType::F16 {
             for (to, from) in to.iter_mut().zip(from) {
                 *to = f32::from_bits(u32::from(*from) << 16);
@@ -34,14 +34,14 @@ impl Kernel<HalfFloats<'_>> for Widen {
         #[cfg(all(target_arch = "x86_64", not(portable)))]
         let (from, to) = {
             use std::arch::x86_64::*;
-            const SOME: usize = 16;
+            const CHUNK: usize = 16;
             let whole = match I::LEVEL {
                 Features::BASELINE => 0,
-                _ => from.len().min(to.len()) / SOME * SOME,
+                _ => from.len().min(to.len()) / CHUNK * CHUNK,
             };
-            for i in (0..whole).step_by(SOME) {
+            for i in (0..whole).step_by(CHUNK) {
                 let (from, to) = (from[i..].as_ptr(), to[i..].as_mut_ptr());
-                // SAFETY: there are `SOME` elements; the machine has the level.
+                // SAFETY: there are `CHUNK` elements; the machine has the level.
                 unsafe {
                     match I::LEVEL {
                         Features::AVX2 => {
