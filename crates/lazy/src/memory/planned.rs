@@ -13,7 +13,7 @@ impl Program {
         let (explain, report) = (self.explain(), self.explain().memory?);
         let mut blocks = Vec::new();
         let last_of = |b: &TimelineBlock| b.last;
-        arena(explain, report.peak, &mut blocks);
+        push_arena(explain, report.peak, &mut blocks);
         let steps = 1 + blocks.iter().map(last_of).max().unwrap_or(0);
         let mut fixed = |category, holder: String, bytes: usize| {
             blocks.push(TimelineBlock {
@@ -32,7 +32,7 @@ impl Program {
             fixed(
                 holder.category(),
                 holder.to_string(),
-                plan_bytes(plan, input),
+                input_bytes(plan, input),
             );
         }
         let arguments = signature.arguments.iter().map(|a| ("argument", a));
@@ -42,7 +42,7 @@ impl Program {
             fixed(
                 Category::Data,
                 name.trim_end().into(),
-                plan_bytes(plan, named.at),
+                input_bytes(plan, named.at),
             );
         }
         let keys = plan.inputs.iter().filter(|i| i.role == Role::RandomKey);
@@ -63,7 +63,7 @@ impl Program {
     }
 }
 
-fn plan_bytes(plan: &kiln_plan::Plan, input: u32) -> usize {
+fn input_bytes(plan: &kiln_plan::Plan, input: u32) -> usize {
     let input = &plan.inputs[input as usize];
     let sizes = input
         .shape
@@ -72,13 +72,14 @@ fn plan_bytes(plan: &kiln_plan::Plan, input: u32) -> usize {
     sizes.product::<usize>() * input.dtype.size()
 }
 
-/// The temporaries, each with the last op of the kernel that writes it, and the rest of the arena.
-fn arena(explain: &Explain, bytes: usize, blocks: &mut Vec<TimelineBlock>) {
+/// Appends a block for each temporary, and for the free part at each step. A temporary is named by the last op of the
+/// kernel that writes it.
+fn push_arena(explain: &Explain, bytes: usize, blocks: &mut Vec<TimelineBlock>) {
     let mut writers: Vec<String> = Vec::new();
     for kernel in explain.kernels.iter().filter(|k| !k.prepared) {
         let op = kernel.ops.last().unwrap_or(&kernel.name);
         match writers.last_mut().filter(|_| kernel.concurrent) {
-            Some(writer) => *writer = format!("{writer} and others at once"),
+            Some(writer) => *writer = format!("{writer} and concurrent kernels"),
             None => writers.push(op.clone()),
         }
     }
