@@ -43,7 +43,7 @@ pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
         for t in &chain {
             sizes.push(known(t, 1)?);
         }
-        let product = in_order(b, &chain, &best_splits(&sizes), 0, count - 1)?;
+        let product = multiply_range(b, &chain, &best_splits(&sizes), 0, count - 1)?;
         let ends = [(first, 0), (last, 1)].into_iter();
         let shape: Shape = ends
             .filter(|(t, _)| t.ndim() == 2)
@@ -80,7 +80,8 @@ fn best_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
     split
 }
 
-fn in_order(
+/// Returns the product of matrices i to j, split as [`best_splits`] says.
+fn multiply_range(
     b: &mut Recorder,
     chain: &[Tensor],
     split: &[Vec<usize>],
@@ -91,7 +92,7 @@ fn in_order(
         return Ok(chain[i].clone());
     }
     let k = split[i][j];
-    let left = in_order(b, chain, split, i, k)?;
-    let right = in_order(b, chain, split, k + 1, j)?;
+    let left = multiply_range(b, chain, split, i, k)?;
+    let right = multiply_range(b, chain, split, k + 1, j)?;
     matmul(b, &left, &right)
 }
