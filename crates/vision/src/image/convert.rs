@@ -16,23 +16,23 @@ impl Image {
         let p = &self.pixels;
         let pixels = match (from, to) {
             _ if from == to => return self,
-            (Mode::L, Mode::LA) => each(p, |[l]| [l, 255]),
-            (Mode::L, Mode::RGB) => each(p, |[l]| [l; 3]),
-            (Mode::L, Mode::RGBA) => each(p, |[l]| [l, l, l, 255]),
-            (Mode::LA, Mode::L) => each(p, |[l, _]| [l]),
-            (Mode::LA, Mode::RGB) => each(p, |[l, _]| [l; 3]),
-            (Mode::LA, Mode::RGBA) => each(p, |[l, a]| [l, l, l, a]),
+            (Mode::L, Mode::LA) => map_pixels(p, |[l]| [l, 255]),
+            (Mode::L, Mode::RGB) => map_pixels(p, |[l]| [l; 3]),
+            (Mode::L, Mode::RGBA) => map_pixels(p, |[l]| [l, l, l, 255]),
+            (Mode::LA, Mode::L) => map_pixels(p, |[l, _]| [l]),
+            (Mode::LA, Mode::RGB) => map_pixels(p, |[l, _]| [l; 3]),
+            (Mode::LA, Mode::RGBA) => map_pixels(p, |[l, a]| [l, l, l, a]),
             (Mode::RGB, Mode::L) => {
                 let (pixels, _) = p.as_chunks::<3>();
                 let mut out = Buffer::new(pixels.len());
                 greys(pixels, &mut out);
                 out
             }
-            (Mode::RGB, Mode::LA) => each(p, |c| [grey(c), 255]),
-            (Mode::RGB, Mode::RGBA) => each(p, |[r, g, b]| [r, g, b, 255]),
-            (Mode::RGBA, Mode::L) => each(p, |[r, g, b, _]| [grey([r, g, b])]),
-            (Mode::RGBA, Mode::LA) => each(p, |[r, g, b, a]| [grey([r, g, b]), a]),
-            (Mode::RGBA, Mode::RGB) => each(p, |[r, g, b, _]| [r, g, b]),
+            (Mode::RGB, Mode::LA) => map_pixels(p, |c| [grey(c), 255]),
+            (Mode::RGB, Mode::RGBA) => map_pixels(p, |[r, g, b]| [r, g, b, 255]),
+            (Mode::RGBA, Mode::L) => map_pixels(p, |[r, g, b, _]| [grey([r, g, b])]),
+            (Mode::RGBA, Mode::LA) => map_pixels(p, |[r, g, b, a]| [grey([r, g, b]), a]),
+            (Mode::RGBA, Mode::RGB) => map_pixels(p, |[r, g, b, _]| [r, g, b]),
             (Mode::L, Mode::L) | (Mode::LA, Mode::LA) => return self,
             (Mode::RGB, Mode::RGB) | (Mode::RGBA, Mode::RGBA) => return self,
         };
@@ -55,7 +55,10 @@ wide! {
     }
 }
 
-fn each<const A: usize, const B: usize>(pixels: &[u8], f: impl Fn([u8; A]) -> [u8; B]) -> Buffer {
+fn map_pixels<const A: usize, const B: usize>(
+    pixels: &[u8],
+    f: impl Fn([u8; A]) -> [u8; B],
+) -> Buffer {
     let mut out = Buffer::new(pixels.len() / A * B);
     let (from, _) = pixels.as_chunks::<A>();
     let (to, _) = out.as_chunks_mut::<B>();

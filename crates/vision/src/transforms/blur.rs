@@ -1,7 +1,7 @@
 //! Gaussian blur.
 
 use super::arguments::{KernelSize, printed};
-use super::resize::ascending;
+use super::resize::check_range;
 use super::{Transform, uniform};
 use crate::functional::blurred;
 use crate::image::Image;
@@ -32,7 +32,7 @@ impl Transform<Image> for GaussianBlur {
     type Output = Image;
     fn apply(&self, image: Image, rng: &mut Rng) -> Result<Image> {
         let Sigma(low, high) = self.sigma;
-        ascending("GaussianBlur", "sigma", (low, high))?;
+        check_range("GaussianBlur", "sigma", (low, high))?;
         let sigma = uniform(rng, (low, high));
         blurred("GaussianBlur", &image, self.kernel_size, (sigma, sigma))
     }

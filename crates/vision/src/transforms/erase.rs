@@ -1,7 +1,7 @@
 //! Erased parts.
 
 use super::arguments::{Fill, printed, probability};
-use super::resize::ascending;
+use super::resize::check_range;
 use super::{Transform, happens, uniform};
 use crate::fault::invalid;
 use crate::functional::erased;
@@ -45,12 +45,12 @@ impl Transform<Tensor> for RandomErasing {
     fn apply(&self, x: Tensor, rng: &mut Rng) -> Result<Tensor> {
         let op = "RandomErasing";
         let p = probability(op, self.p)?;
-        let (least, most) = self.scale;
-        if !(least >= 0.0 && least <= most && most <= 1.0) {
-            let message = format!("scale is (least, most) in [0, 1], not ({least:?}, {most:?})");
+        let (min, max) = self.scale;
+        if !(min >= 0.0 && min <= max && max <= 1.0) {
+            let message = format!("scale must be (min, max) in [0, 1], not ({min:?}, {max:?})");
             return Err(invalid(op, message));
         }
-        ascending(op, "ratio", self.ratio)?;
+        check_range(op, "ratio", self.ratio)?;
         let [channels, height, width] = x.extents(op)?;
         if x.ndim() < 3 {
             let message = format!("it takes [.., C, H, W], not {:?}", x.shape()?);

@@ -1,4 +1,4 @@
-//! Changes of levels, by chance.
+//! Random changes of pixel values.
 
 use super::arguments::{Count, probability};
 use super::{Transform, happens};
@@ -8,7 +8,7 @@ use kiln_data::Rng;
 use kiln_tensor::{Result, options};
 use std::fmt;
 
-macro_rules! chances {
+macro_rules! random_transforms {
     ($($(#[$doc:meta])* $name:ident ($($(#[$about:meta])* $arg:ident: $ty:ty)?) $does:expr;)*) => {$(
         options! {
             $(#[$doc])*
@@ -55,26 +55,26 @@ impl Shown for f64 {
     }
 }
 
-chances! {
-    /// [`functional::invert`], by chance.
+random_transforms! {
+    /// Applies [`functional::invert`] with probability `p`.
     RandomInvert () |_, image| Ok(functional::invert(image));
-    /// [`functional::posterize`], by chance.
+    /// Applies [`functional::posterize`] with probability `p`.
     RandomPosterize (
         /// Bits that are kept.
         bits: Count
     ) |t, image| functional::posterize(image, t.bits.0);
-    /// [`functional::solarize`], by chance.
+    /// Applies [`functional::solarize`] with probability `p`.
     RandomSolarize (
         /// The smallest level that is inverted.
         threshold: f64
     ) |t, image| functional::solarize(image, t.threshold);
-    /// [`functional::adjust_sharpness`], by chance.
+    /// Applies [`functional::adjust_sharpness`] with probability `p`.
     RandomAdjustSharpness (
         /// 0 for the smoothed image, 1 for the image, 2 for a sharpened one.
         sharpness_factor: f64
     ) |t, image| functional::adjust_sharpness(image, t.sharpness_factor);
-    /// [`functional::autocontrast`], by chance.
+    /// Applies [`functional::autocontrast`] with probability `p`.
     RandomAutocontrast () |_, image| Ok(functional::autocontrast(image));
-    /// [`functional::equalize`], by chance.
+    /// Applies [`functional::equalize`] with probability `p`.
     RandomEqualize () |_, image| Ok(functional::equalize(image));
 }

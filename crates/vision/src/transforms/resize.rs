@@ -10,7 +10,7 @@ use kiln_data::Rng;
 use kiln_tensor::{Result, options};
 
 options! {
-    /// An image in another size. Images are resampled bit for bit as PIL does.
+    /// Resizes an image. Images are resampled bit for bit as PIL does.
     Resize (
         /// The shorter side, or height and width.
         size: Size
@@ -36,7 +36,7 @@ printed! { Resize, t: "size={}, interpolation={}, max_size={}, antialias={}",
 }
 
 options! {
-    /// A part of an image of random area and proportions, in another size (Szegedy et al., 2014).
+    /// Crops a random area and aspect ratio, and resizes it (Szegedy et al., 2014).
     RandomResizedCrop (
         /// The size of the result.
         size: Extent
@@ -53,8 +53,8 @@ options! {
 }
 
 impl RandomResizedCrop {
-    /// Draws the part of an image of a height and a width.
-    fn part(&self, height: usize, width: usize, rng: &mut Rng) -> Window {
+    /// Draws the crop window of an image of a height and a width.
+    fn draw_crop(&self, height: usize, width: usize, rng: &mut Rng) -> Window {
         let area = (height * width) as f64;
         let logs = (self.ratio.0.ln(), self.ratio.1.ln());
         for _ in 0..10 {
@@ -67,19 +67,19 @@ impl RandomResizedCrop {
                 return Window::new((rng.below(width - w + 1), top), (w, h));
             }
         }
-        self.middle(height, width)
+        self.center_crop(height, width)
     }
 
-    /// The largest part in the middle whose aspect ratio is within the range.
-    fn middle(&self, height: usize, width: usize) -> Window {
-        let whole = width as f64 / height as f64;
+    /// Returns the largest window in the middle whose aspect ratio is within the range.
+    fn center_crop(&self, height: usize, width: usize) -> Window {
+        let aspect = width as f64 / height as f64;
         let (a, b) = self.ratio;
-        let (least, most) = (a.min(b), a.max(b));
+        let (min, max) = (a.min(b), a.max(b));
         let (mut h, mut w) = (height, width);
-        if whole < least {
-            h = (width as f64 / least).round_ties_even() as usize;
-        } else if whole > most {
-            w = (height as f64 * most).round_ties_even() as usize;
+        if aspect < min {
+            h = (width as f64 / min).round_ties_even() as usize;
+        } else if aspect > max {
+            w = (height as f64 * max).round_ties_even() as usize;
         }
         let (h, w) = (h.clamp(1, height), w.clamp(1, width));
         Window::new(((width - w) / 2, (height - h) / 2), (w, h))
@@ -88,11 +88,11 @@ impl RandomResizedCrop {
 
 /// Checks that two numbers ascend and are above 0.
 #[track_caller]
-pub(super) fn ascending(op: &str, name: &str, (low, high): (f64, f64)) -> Result<()> {
+pub(super) fn check_range(op: &str, name: &str, (low, high): (f64, f64)) -> Result<()> {
     if low > 0.0 && low <= high && high.is_finite() {
         return Ok(());
     }
-    let message = format!("{name} is (least, most), both above 0, not ({low:?}, {high:?})");
+    let message = format!("{name} must be (min, max), both above 0, not ({low:?}, {high:?})");
     Err(invalid(op, message))
 }
 
@@ -100,25 +100,25 @@ impl<P: Picture> Transform<P> for RandomResizedCrop {
     type Output = P;
     fn apply(&self, image: P, rng: &mut Rng) -> Result<P> {
         let op = "RandomResizedCrop";
-        ascending(op, "scale", self.scale)?;
-        ascending(op, "ratio", self.ratio)?;
+        check_range(op, "scale", self.scale)?;
+        check_range(op, "ratio", self.ratio)?;
         let [_, height, width] = image.extents(op)?;
         if height == 0 || width == 0 {
-            let message = format!("an image of {height} rows and {width} columns has no parts");
+            let message = format!("cannot crop an empty image ({height} × {width})");
             return Err(invalid(op, message));
         }
-        let part = self.part(height, width, rng);
+        let window = self.draw_crop(height, width, rng);
         let size = (self.size.width, self.size.height);
-        image.resampled(op, part, size, self.interpolation, self.antialias)
+        image.resampled(op, window, size, self.interpolation, self.antialias)
     }
 }
 
-/// A range, to four digits.
-fn four((low, high): (f64, f64)) -> String {
+/// Returns the text of a range, to four digits.
+fn range_text((low, high): (f64, f64)) -> String {
     let digits = |v: f64| (v * 1e4).round_ties_even() / 1e4;
     format!("({:?}, {:?})", digits(low), digits(high))
 }
 
 printed! { RandomResizedCrop, t: "size={}, scale={}, ratio={}, interpolation={}, antialias={}",
-    t.size, four(t.scale), four(t.ratio), t.interpolation, truth(t.antialias)
+    t.size, range_text(t.scale), range_text(t.ratio), t.interpolation, truth(t.antialias)
 }

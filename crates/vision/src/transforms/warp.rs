@@ -124,7 +124,7 @@ impl Transform<Image> for RandomAffine {
         }
         let mut scale = 1.0;
         if let Some(range) = self.scale {
-            super::resize::ascending(op, "scale", range)?;
+            super::resize::check_range(op, "scale", range)?;
             scale = uniform(rng, range);
         }
         let shear = match self.shear {

@@ -147,7 +147,7 @@ fn transforms_name_themselves_and_the_sizes() {
     refused(
         RandomResizedCrop::new(4),
         none.clone(),
-        &["RandomResizedCrop", "5 rows and 0"],
+        &["RandomResizedCrop", "5 × 0"],
     );
     refused(Resize::new((4, 4)), none, &["Resize", "5 rows and 0"]);
 }
