@@ -19,16 +19,16 @@ pub(crate) fn open(file: File) -> Result<Contents, Fault> {
         .strip_suffix("/data.pkl")
         .unwrap_or_default()
         .to_string();
-    let big_endian = byte_order(&mut archive, &folder)?;
+    let big_endian = is_big_endian(&mut archive, &folder)?;
     let (mut graph, mut storages) = (pickle::Graph::default(), Storages::default());
     let root = entry(&mut archive, &name).and_then(|entry| {
         let bytes = entry.size();
         if bytes > most_bytes(file_bytes, 64 << 20) {
             return Err(Fault::unsupported(format!(
-                "it takes {bytes} bytes, of which the file has {file_bytes}"
+                "it is {bytes} bytes uncompressed, too many for a file of {file_bytes}"
             )));
         }
-        // Not even the archive's promise is exceeded. The byte after it makes the archive compare the checksum.
+        // Read at most the declared size; one more byte reaches EOF, where the zip reader verifies the CRC.
         let mut entry = BufReader::new(entry.take(bytes + 1));
         let root = pickle::read(&mut entry, &mut graph, &mut storages)?;
         std::io::copy(&mut entry, &mut std::io::sink())?;
@@ -78,19 +78,19 @@ fn pickle_name(archive: &ZipArchive<BufReader<File>>) -> Result<String, Fault> {
 }
 
 /// True if the storages are big-endian, unlike Kiln's tensors.
-fn byte_order(archive: &mut ZipArchive<BufReader<File>>, folder: &str) -> Result<bool, Fault> {
+fn is_big_endian(archive: &mut ZipArchive<BufReader<File>>, folder: &str) -> Result<bool, Fault> {
     let name = format!("{folder}/byteorder");
     if archive.index_for_name(&name).is_none() {
         return Ok(false); // files of PyTorch before 2.1
     }
     let order = entry(archive, &name).and_then(|mut entry| {
         let mut order = Vec::new();
-        // Reading to the end, where it is near, makes the archive compare the checksum.
+        // Read to EOF, where the zip reader verifies the CRC; the limit bounds a longer file.
         Read::take(&mut entry, 16).read_to_end(&mut order)?;
         match &order[..] {
             b"little" => Ok(false),
             b"big" => Ok(true),
-            other => Err(format!("no byte order: {}", other.escape_ascii()).into()),
+            other => Err(format!("`{}` is not a byte order", other.escape_ascii()).into()),
         }
     });
     order.map_err(|e| e.within(name))
