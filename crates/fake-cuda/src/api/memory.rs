@@ -40,12 +40,43 @@ fn copy_on_device(to: u64, from: u64, len: usize, stream: usize) -> Result<(), F
     driver.submit(driver.stream(stream)?, Node::Copy { to, from, len })
 }
 
+/// Executes a copy in the null stream, and waits for it.
+fn copy_now(to: CopyEnd, from: CopyEnd, len: usize) -> Result<(), Failure> {
+    let driver = driver();
+    driver.state().check_captures()?;
+    let null = driver.stream(0)?;
+    driver.submit(null, Node::Copy { to, from, len })?;
+    driver.drain(null)
+}
+
 exports! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let driver = driver();
         let device = driver.current_device()?;
         free.set(driver.state().accounts.free(device) as usize)?;
         total.set(driver.config.memory as usize)
+    }
+
+    fn cuMemAlloc_v2(address: Out<u64>, size: usize) {
+        let driver = driver();
+        let device = driver.current_device()?;
+        driver.state().check_captures()?;
+        if size == 0 {
+            return Err(INVALID_VALUE.into());
+        }
+        address.set(driver.allocate(device, size)?)
+    }
+
+    fn cuMemFree_v2(address: u64) {
+        let driver = driver();
+        if address == 0 {
+            return Ok(());
+        }
+        let device = driver.owner(address)?;
+        driver.state().check_captures()?;
+        driver.drain_device(device)?;
+        driver.release(address);
+        Ok(())
     }
 
     fn cuMemAllocAsync(address: Out<u64>, size: usize, stream: usize) {
@@ -102,6 +133,16 @@ exports! {
             }
             None => Err(failure(INVALID_VALUE, format!("no pinned memory at {pointer:#x}"))),
         }
+    }
+
+    fn cuMemcpyHtoD_v2(to: u64, host: usize, len: usize) {
+        check_device(driver(), to, len)?;
+        copy_now(CopyEnd::Device(to), CopyEnd::Host(host), len)
+    }
+
+    fn cuMemcpyDtoH_v2(host: usize, from: u64, len: usize) {
+        check_device(driver(), from, len)?;
+        copy_now(CopyEnd::Host(host), CopyEnd::Device(from), len)
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, host: usize, len: usize, stream: usize) {

@@ -1,11 +1,15 @@
 //! The text of kernels, and their machine code on real architectures.
 
+use super::candidates::together;
 use super::elements::every_row;
-use super::{lowered, parsed, sources};
+use super::{lowered, lowered_for, parsed, sources};
 use crate::device;
-use crate::run::decomposed;
+use crate::fuzz::config;
+use crate::run::{decomposed, decomposed_for_cuda};
 use kiln_base::DType;
-use kiln_runtime::cuda::Code;
+use kiln_codegen::Sequence;
+use kiln_runtime::cuda::{Code, Nvrtc};
+use kiln_testkit::programs::differentiated;
 
 fn printed(text: &str) -> String {
     let graph = decomposed(&parsed(text));
@@ -129,13 +133,34 @@ fn nothing_spills() {
     {
         let program = lowered(&decomposed(graph), fuse).expect("these have a printer");
         for capability in [80, 90] {
-            let unit = device::unit(&program.sequence());
-            let compiled = nvrtc.compile(&unit, Code::Cubin(capability)).unwrap();
-            let resources = compiled.resources();
-            assert!(!resources.is_empty(), "{}", compiled.log);
-            for r in resources {
-                assert!(r.spilled == 0 && r.registers > 0, "{r:?}");
-            }
+            check_unspilled(nvrtc, capability, &program.sequence());
+        }
+    }
+}
+
+fn check_unspilled(nvrtc: &Nvrtc, capability: u32, sequence: &Sequence) {
+    let unit = device::unit(sequence);
+    let compiled = nvrtc.compile(&unit, Code::Cubin(capability)).unwrap();
+    let resources = compiled.resources();
+    assert!(!resources.is_empty(), "{}", compiled.log);
+    for r in resources {
+        assert!(r.spilled == 0 && r.registers > 0, "{r:?}");
+    }
+}
+
+/// `KILN_FUZZ` sets the number of programs.
+#[test]
+fn random_gradients_spill_nothing() {
+    const TOGETHER: usize = 12;
+    let Some(nvrtc) = device::nvrtc() else { return };
+    let count = std::env::var("KILN_FUZZ").ok();
+    let count = count.and_then(|n| n.parse().ok()).unwrap_or(2 * TOGETHER);
+    for (capability, gpu) in device::architectures() {
+        let graphs = (0..).filter_map(|seed| differentiated(config().graph(seed)));
+        let programs = graphs.filter_map(|g| lowered_for(gpu, &decomposed_for_cuda(&g), true));
+        let programs: Vec<Sequence> = programs.map(|p| p.sequence()).take(count).collect();
+        for some in programs.chunks(TOGETHER) {
+            check_unspilled(nvrtc, capability, &together(some));
         }
     }
 }
