@@ -206,7 +206,12 @@ impl Gemm<'_> {
         };
         prologue::push(&mut call, &self.operands, self.dtypes);
         let mut source = call.source(&name, shape.index);
-        source.bound_registers(shape.schedule.resident(self.work.gpu, self.dtype));
+        // Small blocks leave registers to spare, which prologues and epilogues need.
+        let blocks = match shape.schedule.threads() {
+            ..=64 => 4,
+            _ => shape.schedule.resident(self.work.gpu, self.dtype),
+        };
+        source.bound_registers(blocks);
         (call, source)
     }
 
