@@ -7,10 +7,15 @@ use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::{Config, random_inputs};
 
+/// Returns the number that a variable of the environment holds, or else the given one.
+pub fn number(variable: &str, default: u64) -> u64 {
+    let set = std::env::var(variable).ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
 /// Returns the number of programs.
 fn count() -> u64 {
-    let set = std::env::var("KILN_FUZZ").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(300)
+    number("KILN_FUZZ", 300)
 }
 
 pub fn config() -> Config {
@@ -135,10 +140,7 @@ pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
 
 #[test]
 fn random_programs() {
-    let first: u64 = std::env::var("KILN_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
+    let first = number("KILN_SEED", 0);
     let mut failures = Vec::new();
     for seed in first..first + count() {
         let result = std::panic::catch_unwind(|| check(seed));

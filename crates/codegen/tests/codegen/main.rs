@@ -3,6 +3,7 @@
 mod cuda;
 mod device;
 mod fuzz;
+mod numbers;
 mod points;
 mod run;
 mod snapshots;

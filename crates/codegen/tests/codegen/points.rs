@@ -1,7 +1,9 @@
 //! An interpreter that runs a kernel point by point: the meaning of Kernel IR, in plain loops.
 
-use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
-use kiln_base::{Compute, DType, Dim, Scalar, SymbolValues, float_to_int, round_float, wrap_int};
+use crate::numbers::{Num, beats, binary, convert, random, scalar, unary};
+use crate::run::each_point;
+use kiln_base::prim::Reduction;
+use kiln_base::{Compute, DType, Dim, Scalar, SymbolValues, round_float, wrap_int};
 use kiln_codegen::kir::{Access, Dynamic, Expr, Kernel, Store, Val};
 use kiln_ir::eval::Data;
 use kiln_plan::SiteKind;
@@ -13,47 +15,6 @@ pub struct DataError {
     pub site: u32,
     /// The kind of the error.
     pub kind: SiteKind,
-}
-
-/// A number in one of the compute types; masks are 0 and 1.
-#[derive(Copy, Clone, Debug)]
-enum Num {
-    F(f64),
-    I(i64),
-}
-
-impl Num {
-    fn f(self) -> f64 {
-        match self {
-            Num::F(x) => x,
-            Num::I(x) => x as f64,
-        }
-    }
-
-    fn i(self) -> i64 {
-        match self {
-            Num::F(x) => x as i64,
-            Num::I(x) => x,
-        }
-    }
-
-    /// Rounds or wraps to a value that a register of this type holds.
-    fn settle(self, compute: Compute) -> Num {
-        match (self, compute) {
-            (Num::F(x), Compute::F32) => Num::F(x as f32 as f64),
-            (Num::I(x), Compute::I32) => Num::I(x as i32 as i64),
-            (Num::I(x), Compute::Mask) => Num::I((x != 0) as i64),
-            (n, _) => n,
-        }
-    }
-}
-
-fn number(s: Scalar, compute: Compute) -> Num {
-    match compute.is_float() {
-        true => Num::F(s.as_f64()),
-        false => Num::I(s.as_i64()),
-    }
-    .settle(compute)
 }
 
 /// Runs a kernel. `args` are the buffers, as floats or as integers (bool as 0 and 1) like
@@ -84,29 +45,6 @@ pub fn interpret(
     match interpreter.error {
         Some(e) => Err(e),
         None => Ok(()),
-    }
-}
-
-/// Calls `f` with every index below the extents, the last varying fastest.
-fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
-    if extents.iter().any(|e| *e <= 0) {
-        return;
-    }
-    let mut at = vec![0; extents.len()];
-    loop {
-        f(&at);
-        let mut k = extents.len();
-        loop {
-            if k == 0 {
-                return;
-            }
-            k -= 1;
-            at[k] += 1;
-            if at[k] < extents[k] {
-                break;
-            }
-            at[k] = 0;
-        }
     }
 }
 
@@ -201,7 +139,7 @@ impl Interpreter<'_> {
             (Compute::I32, Reduction::Min) => Num::I(i32::MAX as i64),
             (Compute::I64, Reduction::Max) => Num::I(i64::MIN),
             (Compute::I64, Reduction::Min) => Num::I(i64::MAX),
-            _ => number(Scalar::Float(op.identity_f64()), compute),
+            _ => scalar(Scalar::Float(op.identity_f64()), compute),
         };
         let tree = self.subtrees[i].clone();
         each_point(inner, |at| {
@@ -275,7 +213,7 @@ impl Interpreter<'_> {
     fn load(&mut self, access: &Access, dynamic: &[Dynamic], at: &[i64], args: &[Data]) -> Num {
         let compute = self.kernel.args[access.arg as usize].dtype.compute();
         let Some(mut address) = self.address(access, at) else {
-            return number(access.fill, compute);
+            return scalar(access.fill, compute);
         };
         for d in dynamic {
             let mut index = self.values[d.index.index()].i();
@@ -294,7 +232,7 @@ impl Interpreter<'_> {
             found.is_some() || failed,
             "a load at {address} leaves its buffer"
         );
-        found.unwrap_or_else(|| number(Scalar::Int(0), compute))
+        found.unwrap_or_else(|| scalar(Scalar::Int(0), compute))
     }
 
     fn report(&mut self, site: u32, kind: SiteKind) {
@@ -316,8 +254,8 @@ impl Interpreter<'_> {
                     n + s.eval(self.symbols) * i
                 }))
             }
-            Expr::Const(c) => number(*c, def.dtype.compute()),
-            Expr::Unary(op, a) => unary(*op, value(a), kernel.body[a.index()].dtype),
+            Expr::Const(c) => scalar(*c, def.dtype.compute()),
+            Expr::Unary(op, a) => unary(*op, value(a), kernel.body[a.index()].dtype == DType::Bool),
             Expr::Binary { op, a, b, site } => match binary(*op, value(a), value(b)) {
                 Some(n) => n,
                 None => {
@@ -339,7 +277,12 @@ impl Interpreter<'_> {
                 index,
             } => {
                 let counter = value(offset).i().wrapping_add(value(index).i());
-                random(*kind, counter as u64, value(seed).i() as u64, def.dtype)
+                random(
+                    *kind,
+                    counter as u64,
+                    value(seed).i() as u64,
+                    def.dtype.compute(),
+                )
             }
             Expr::Reduce { .. } | Expr::ArgReduce { .. } => self.values[i],
         };
@@ -349,63 +292,4 @@ impl Interpreter<'_> {
 
 fn joined(point: &[i64], at: &[i64]) -> Vec<i64> {
     point.iter().chain(at).copied().collect()
-}
-
-fn beats(op: Reduction, x: Num, best: Num) -> bool {
-    match (x, best) {
-        (Num::F(x), Num::F(b)) => {
-            (x.is_nan() && !b.is_nan())
-                || match op {
-                    Reduction::Min => x < b,
-                    _ => x > b,
-                }
-        }
-        _ => match op {
-            Reduction::Min => x.i() < best.i(),
-            _ => x.i() > best.i(),
-        },
-    }
-}
-
-fn unary(op: Unary, a: Num, dtype: DType) -> Num {
-    match a {
-        Num::F(x) if op.gives_mask() => Num::I(op.eval_f64(x) as i64),
-        Num::F(x) => Num::F(op.eval_f64(x)),
-        Num::I(x) if dtype == DType::Bool => Num::I(op.eval_f64(x as f64) as i64),
-        Num::I(x) => Num::I(
-            op.eval_i64(x)
-                .expect("the verifier allows integer ops only"),
-        ),
-    }
-}
-
-/// Evaluates a primitive; `None` on an integer division by zero.
-fn binary(op: Binary, a: Num, b: Num) -> Option<Num> {
-    Some(match (a, b) {
-        (Num::F(a), Num::F(b)) if op.gives_mask() => Num::I(op.eval_f64(a, b) as i64),
-        (Num::F(a), Num::F(b)) => Num::F(op.eval_f64(a, b)),
-        _ => Num::I(op.eval_i64(a.i(), b.i()).ok()?),
-    })
-}
-
-fn convert(a: Num, from: DType, to: DType) -> Num {
-    match (a, to.is_float()) {
-        (Num::F(x), true) => Num::F(round_float(x, to)),
-        (Num::F(x), false) => Num::I(float_to_int(x, to)),
-        (Num::I(x), true) if from == DType::U64 => Num::F(round_float(x as u64 as f64, to)),
-        (Num::I(x), true) => Num::F(round_float(x as f64, to)),
-        (Num::I(x), false) => Num::I(wrap_int(x, to)),
-    }
-}
-
-fn random(kind: RandomKind, counter: u64, key: u64, dtype: DType) -> Num {
-    let wide = matches!(dtype, DType::F64 | DType::I64);
-    let words = prim::random_words(kind, wide, counter, key);
-    match (kind, dtype) {
-        (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
-        (RandomKind::Uniform, DType::F64) => Num::F(prim::random_uniform_f64(words)),
-        (RandomKind::Uniform, _) => Num::F(prim::random_uniform_f32(words) as f64),
-        (RandomKind::Normal, DType::F64) => Num::F(prim::random_normal_f64(words)),
-        (RandomKind::Normal, _) => Num::F(prim::random_normal_f32(words)),
-    }
 }

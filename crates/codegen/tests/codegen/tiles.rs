@@ -1,53 +1,15 @@
 //! Runs tile programs as `kiln_plan::tile` defines them. Tiles have few elements and registers are poisoned, to expose
 //! what a real engine may do.
 
+use crate::numbers::{Num, beats, binary, convert, random, scalar, unary};
 use crate::run::each_point;
-use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
-use kiln_base::{Compute, DType, Dim, Scalar, float_to_int, round_float, wrap_int};
+use kiln_base::prim::Reduction;
+use kiln_base::{Compute, Dim, Scalar, round_float, wrap_int};
 use kiln_ir::eval::Data;
 use kiln_plan::tile::{Access, Arg, Inst, Schedule, SerialPoints, Stage, TileProgram};
 
 /// The number of elements of a tile.
 const T: i64 = 5;
-
-#[derive(Copy, Clone, Debug)]
-enum Num {
-    F(f64),
-    I(i64),
-    Poison,
-}
-
-impl Num {
-    fn f(self) -> f64 {
-        match self {
-            Num::F(x) => x,
-            other => panic!("{other:?} as a float"),
-        }
-    }
-    fn i(self) -> i64 {
-        match self {
-            Num::I(x) => x,
-            other => panic!("{other:?} as an integer"),
-        }
-    }
-    fn settle(self, c: Compute) -> Num {
-        match (self, c) {
-            (Num::F(x), Compute::F32) => Num::F(x as f32 as f64),
-            (Num::F(x), Compute::F64) => Num::F(x),
-            (Num::I(x), Compute::I32) => Num::I(x as i32 as i64),
-            (Num::I(x), Compute::I64) => Num::I(x),
-            (Num::I(x), Compute::Mask) => Num::I((x != 0) as i64),
-            (n, c) => panic!("{n:?} in a {} register", c.name()),
-        }
-    }
-}
-
-fn scalar(s: Scalar, c: Compute) -> Num {
-    match c.is_float() {
-        true => Num::F(s.as_f64()),
-        false => Num::I(s.as_i64()),
-    }
-}
 
 /// A point of the space: indices of the axes, then of the inner axes.
 type Point = Vec<i64>;
@@ -366,10 +328,8 @@ impl Machine<'_> {
                     let counter = get(self, *offset, l)
                         .i()
                         .wrapping_add(get(self, *index, l).i());
-                    let wide = c.size() == 8;
                     let seed = get(self, *seed, l).i() as u64;
-                    let words = prim::random_words(*kind, wide, counter as u64, seed);
-                    random(*kind, words, c)
+                    random(*kind, counter as u64, seed, c)
                 }));
                 dst
             }
@@ -442,64 +402,5 @@ impl Machine<'_> {
             Data::Float(v) => v[to as usize] = round_float(value.f(), dtype),
             Data::Int(v) => v[to as usize] = wrap_int(value.i(), dtype),
         }
-    }
-}
-
-fn beats(op: Reduction, x: Num, best: Num) -> bool {
-    match (x, best) {
-        (Num::F(x), Num::F(b)) if x.is_nan() || b.is_nan() => x.is_nan() && !b.is_nan(),
-        (Num::F(x), Num::F(b)) => {
-            if op == Reduction::Min {
-                x < b
-            } else {
-                x > b
-            }
-        }
-        _ => {
-            if op == Reduction::Min {
-                x.i() < best.i()
-            } else {
-                x.i() > best.i()
-            }
-        }
-    }
-}
-
-fn unary(op: Unary, a: Num, mask: bool) -> Num {
-    match a {
-        Num::F(x) if op.gives_mask() => Num::I(op.eval_f64(x) as i64),
-        Num::F(x) => Num::F(op.eval_f64(x)),
-        Num::I(x) if mask => Num::I(op.eval_f64(x as f64) as i64),
-        Num::I(x) => Num::I(op.eval_i64(x).unwrap()),
-        Num::Poison => panic!("{} of poison", op.name()),
-    }
-}
-
-fn binary(op: Binary, a: Num, b: Num) -> Option<Num> {
-    Some(match (a, b) {
-        (Num::F(a), Num::F(b)) if op.gives_mask() => Num::I(op.eval_f64(a, b) as i64),
-        (Num::F(a), Num::F(b)) => Num::F(op.eval_f64(a, b)),
-        _ => Num::I(op.eval_i64(a.i(), b.i()).ok()?),
-    })
-}
-
-fn convert(a: Num, from: DType, to: DType) -> Num {
-    match (a, to.is_float()) {
-        (Num::F(x), true) => Num::F(round_float(x, to)),
-        (Num::F(x), false) => Num::I(float_to_int(x, to)),
-        (Num::I(x), true) if from == DType::U64 => Num::F(round_float(x as u64 as f64, to)),
-        (Num::I(x), true) => Num::F(round_float(x as f64, to)),
-        (Num::I(x), false) => Num::I(wrap_int(x, to)),
-        (Num::Poison, _) => panic!("a cast of poison"),
-    }
-}
-
-fn random(kind: RandomKind, words: [u32; 4], c: Compute) -> Num {
-    match (kind, c) {
-        (RandomKind::Bits, _) => Num::I(prim::random_bits(words)),
-        (RandomKind::Uniform, Compute::F64) => Num::F(prim::random_uniform_f64(words)),
-        (RandomKind::Uniform, _) => Num::F(prim::random_uniform_f32(words) as f64),
-        (RandomKind::Normal, Compute::F64) => Num::F(prim::random_normal_f64(words)),
-        (RandomKind::Normal, _) => Num::F(prim::random_normal_f32(words)),
     }
 }

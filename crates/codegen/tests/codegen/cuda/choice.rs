@@ -3,6 +3,7 @@
 
 use super::{lowered_for, parsed};
 use crate::device;
+use crate::fuzz::number;
 use kiln_base::{DType, Gpu, ceil};
 use kiln_codegen::Schedule;
 use kiln_ir::Graph;
@@ -79,9 +80,7 @@ pub struct Drawn {
 impl Drawn {
     /// Returns the products of all seeds.
     pub fn all() -> impl Iterator<Item = Drawn> {
-        let seeds = std::env::var("KILN_SEEDS").ok();
-        let seeds = seeds.and_then(|n| n.parse().ok()).unwrap_or(500);
-        (0..seeds).map(Drawn::of)
+        (0..number("KILN_SEEDS", 500)).map(Drawn::of)
     }
 
     fn of(seed: u64) -> Drawn {

@@ -4,6 +4,7 @@ use super::Expected;
 use super::candidates::together;
 use super::families::{Case, FLOATS, cases, epilogue, finite};
 use crate::device;
+use crate::fuzz::number;
 use crate::run::run_compiled;
 use kiln_base::{DType, Gpu, Machine};
 use kiln_codegen::{Options, Schedule, Sequence, lower};
@@ -254,10 +255,7 @@ fn random_contractions_by_random_schedules() {
     if device::nvrtc().is_none() {
         return;
     }
-    let first = std::env::var("KILN_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
+    let first = number("KILN_SEED", 0) as usize;
     let mut followed = 0;
     for from in (first..first + cases()).step_by(TOGETHER) {
         let mut all = Vec::new();

@@ -3,6 +3,7 @@
 use super::elements::values;
 use super::{Expected, check, lowered, sources};
 use crate::device;
+use crate::fuzz::number;
 use crate::run::{Engine, run, run_compiled};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Sym};
@@ -14,8 +15,7 @@ pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16]
 
 /// Returns the number of random cases of a family.
 pub fn cases() -> usize {
-    let set = std::env::var("KILN_FUZZ").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(16)
+    number("KILN_FUZZ", 16) as usize
 }
 
 /// A graph under construction, and the values of its inputs.

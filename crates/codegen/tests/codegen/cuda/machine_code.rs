@@ -3,7 +3,7 @@
 
 use super::candidates::{every, lowered_for};
 use super::choice::{Drawn, chosen};
-use super::{lowered, parsed};
+use super::{large_product, lowered, parsed};
 use crate::device;
 use kiln_base::Gpu;
 use kiln_codegen::Sequence;
@@ -110,18 +110,7 @@ fn issue_slots_of_large_products() {
     for (capability, gpu) in device::architectures() {
         for order in 0..4 {
             let [a, b] = [order & 1 != 0, order & 2 != 0];
-            let perm = |turned: bool| if turned { "[1, 0]" } else { "[0, 1]" };
-            let graph = parsed(&format!(
-                "%0: bf16[4096, 4096] = input(index: 0, role: Data)
-                 %1: bf16[4096, 4096] = input(index: 1, role: Data)
-                 %2: bf16[4096, 4096] = permute(perm: {}) %0
-                 %3: bf16[4096, 4096] = permute(perm: {}) %1
-                 %4: bf16[4096, 4096] = matmul %2, %3
-                 %5: bf16[4096, 4096] = relu %4
-                 return %5",
-                perm(a),
-                perm(b)
-            ));
+            let graph = large_product([a, b]);
             let program = lowered_for(gpu, &graph);
             for (at, (name, _, sequence)) in every(&program).into_iter().enumerate() {
                 // The default, and for one order every other one of warpgroups.

@@ -4,7 +4,7 @@ use super::candidates::together;
 use super::elements::every_row;
 use super::{lowered, lowered_for, parsed, sources};
 use crate::device;
-use crate::fuzz::config;
+use crate::fuzz::{config, number};
 use crate::run::{decomposed, decomposed_for_cuda};
 use kiln_base::DType;
 use kiln_codegen::Sequence;
@@ -155,8 +155,7 @@ fn spilled(nvrtc: &Nvrtc, capability: u32, sequence: &Sequence) -> Vec<Resources
 fn random_gradients_spill_nothing() {
     const TOGETHER: usize = 12;
     let Some(nvrtc) = device::nvrtc() else { return };
-    let count = std::env::var("KILN_FUZZ").ok();
-    let count = count.and_then(|n| n.parse().ok()).unwrap_or(2 * TOGETHER);
+    let count = number("KILN_FUZZ", 24) as usize;
     for (capability, gpu) in device::architectures() {
         let graphs = (0..).filter_map(|seed| differentiated(config().graph(seed)));
         let programs = graphs.filter_map(|g| lowered_for(gpu, &decomposed_for_cuda(&g), true));

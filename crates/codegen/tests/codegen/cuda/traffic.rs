@@ -2,7 +2,7 @@
 
 use super::contractions::scheduled;
 use super::families::{Case, finite};
-use super::{Expected, lowered_for, parsed};
+use super::{Expected, large_product, lowered_for};
 use crate::device;
 use crate::run::run_compiled;
 use kiln_base::DType;
@@ -55,18 +55,7 @@ fn large_products() {
     for (capability, gpu) in device::architectures() {
         for order in 0..4 {
             let order = [order & 1 != 0, order & 2 != 0];
-            let perm = |turned: bool| if turned { "[1, 0]" } else { "[0, 1]" };
-            let graph = parsed(&format!(
-                "%0: bf16[4096, 4096] = input(index: 0, role: Data)
-                 %1: bf16[4096, 4096] = input(index: 1, role: Data)
-                 %2: bf16[4096, 4096] = permute(perm: {}) %0
-                 %3: bf16[4096, 4096] = permute(perm: {}) %1
-                 %4: bf16[4096, 4096] = matmul %2, %3
-                 %5: bf16[4096, 4096] = relu %4
-                 return %5",
-                perm(order[0]),
-                perm(order[1])
-            ));
+            let graph = large_product(order);
             let program = lowered_for(gpu, &graph, true).unwrap();
             let Schedule::Gpu(schedule) = program.tasks.last().unwrap().candidate().schedule else {
                 panic!("a product has a schedule")
