@@ -32,6 +32,9 @@ extern crate self as kiln_codegen;
 #[allow(dead_code)]
 mod device;
 #[cfg(test)]
+#[path = "../tests/codegen/numbers.rs"]
+mod numbers;
+#[cfg(test)]
 #[path = "../tests/codegen/points.rs"]
 mod points;
 #[cfg(test)]
