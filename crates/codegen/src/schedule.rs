@@ -20,6 +20,8 @@ pub enum Schedule {
     Custom(String),
     /// This many neighbouring elements per thread.
     Elements(u32),
+    /// Tiles that pass through shared memory, so that threads read along one axis and write along another.
+    Transposed,
     /// Rows that threads share.
     Rows {
         /// The number of threads of a row.
@@ -45,6 +47,7 @@ impl fmt::Display for Schedule {
             Schedule::Custom(name) | Schedule::Library(name) => f.write_str(name),
             Schedule::Elements(1) => f.write_str("an element a thread"),
             Schedule::Elements(n) => write!(f, "{n} elements a thread"),
+            Schedule::Transposed => f.write_str("transposed tiles"),
             Schedule::Rows { threads, again } => {
                 match threads {
                     1 => f.write_str("a thread per row")?,

@@ -12,6 +12,7 @@ use kiln_base::Gpu;
 use kiln_plan::cuda::CudaKernel;
 use kiln_plan::{Footprint, Kernel};
 use std::sync::Arc;
+use transposed::Transposition;
 use vector::Vector;
 
 mod families;
@@ -24,6 +25,7 @@ mod rows;
 mod rows_shape;
 mod shared_launch;
 mod source;
+mod transposed;
 mod values;
 mod vector;
 mod walk;
@@ -128,7 +130,15 @@ fn fused_by(
                 let kernel = points::emit(job, kernel, &vector, fast);
                 candidate(Schedule::Elements(vector.width), kernel, in_place.clone())
             };
-            points::shapes(kernel, all).into_iter().map(emit).collect()
+            let by_tiles = Transposition::of(kernel).map(|by| {
+                let kernel = transposed::emit(job, kernel, &by, fast);
+                candidate(Schedule::Transposed, kernel, in_place.clone())
+            });
+            let mut candidates: Vec<Candidate> = by_tiles.into_iter().collect();
+            if all || candidates.is_empty() {
+                candidates.extend(points::shapes(kernel, all).into_iter().map(emit));
+            }
+            candidates
         }
         false => {
             let emit = |(schedule, shape)| {
