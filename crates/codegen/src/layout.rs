@@ -10,8 +10,10 @@
 //! * a convolution costs the time of its kernel in that layout, by measurement if it was measured, else by
 //!   a formula of the engine ([`cpu`], [`gpu`]);
 //! * a launch that reads or writes an image of the other layout strides through memory;
-//! * a convolution with channels last also reads an image with channels first, at a cost, and the other way round,
-//!   which it can't on a GPU.
+//! * a convolution with channels last also reads an image with channels first, at a cost, and the other way round.
+//!
+//! On a GPU, a convolution reads an image in one layout and writes its result in another at no cost. So an image that
+//! convolutions read has a label of its own: they read it as it is stored, or as a copy with channels last.
 //!
 //! Each cost depends on at most two labels. So the labels of least cost are a minimum cut between the launches with
 //! channels first and those with channels last. A value keeps channels first if it is a result, or is read by a reshape
@@ -51,13 +53,21 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
     let last = network.labels();
     report.conversions = network.conversions(flow, groups, &last);
     report.cost = network.cost(&last);
-    report.first_cost = network.cost(&vec![false; groups.len()]);
+    report.first_cost = network.cost(&vec![false; network.own.len()]);
     report.last_cost = network.cost(&network.most());
     let stored = |n: &Nid| network.storer.get(n).is_some_and(|g| last[*g]);
     for n in network.free.iter().filter(|n| stored(n)) {
         flow.nodes[*n].channels_last = true;
     }
-    for (g, group) in groups.iter_mut().enumerate() {
+    let images = network.images.iter().zip(&last[groups.len()..]);
+    let copied = images.filter(|(image, last)| **last && !flow.nodes[image.value].channels_last);
+    for image in copied.map(|c| c.0).collect::<Vec<_>>() {
+        filters::read_copy(flow, groups, image);
+    }
+    let on_gpu = options.machine.gpu().is_some();
+    let mut reads_last = reads_filters(&network.convs);
+    let launches = groups.iter_mut().take(reads_last.len());
+    for (g, group) in launches.enumerate() {
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
             let inputs = &flow.nodes[anchor.node].inputs;
             let held = anchor.operands.iter().zip(inputs);
@@ -65,13 +75,17 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
             // The value in memory may not be an image: for example a list of numbers that is reshaped.
             let held = held.map(|(o, n)| flow.nodes[o.held].channels_last || either(*n));
             let held: Vec<bool> = held.collect();
+            // Of a result of one position, only channels are contiguous.
+            let is_position = flow.nodes[anchor.node].shape[2..].iter().all(|d| d.is(1));
+            let written = last[g] || on_gpu && held[0] && is_position;
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = Images::of(match spec.role {
-                    ConvRole::Result => [held[0], last[g]],
-                    ConvRole::Input => [last[g], held[0]],
+                    ConvRole::Result => [held[0], written],
+                    ConvRole::Input => [written, held[0]],
                     ConvRole::Weight => [held[0], held[1]],
                 });
-                let last = last[g] && spec.images != Images::ChannelsFirst;
+                reads_last[g] &= spec.reads_channels_last();
+                let last = (last[g] || on_gpu) && spec.images != Images::ChannelsFirst;
                 report.channels_last += usize::from(last);
             }
         }
@@ -79,10 +93,8 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
             sort_axes(flow, group);
         }
     }
-    if options.machine.gpu().is_some() {
-        let readers = reads_filters(&network.convs).into_iter().zip(&last);
-        let readers: Vec<bool> = readers.map(|(reads, last)| reads && *last).collect();
-        filters::store_channels_last(flow, groups, &readers);
+    if on_gpu {
+        filters::store_channels_last(flow, groups, &reads_last);
     }
     report
 }
@@ -139,12 +151,21 @@ struct Network {
     /// The values that may have channels last.
     free: HashSet<Nid>,
     convs: Vec<Option<Conv>>,
-    /// The costs of a launch with channels first, and last.
+    /// The images that convolutions of a GPU read.
+    images: Vec<Image>,
+    /// The costs of channels first, and last, of each launch, then of each of the images.
     own: Vec<(u64, u64)>,
     /// The images that one launch reads and another writes.
     pairs: Vec<Pair>,
     /// The values that keep channels first, each with a reader.
     pinned: Vec<(Nid, usize)>,
+}
+
+/// An image that convolutions of a GPU read.
+struct Image {
+    value: Nid,
+    /// The launches that read it, each with the operand that it is.
+    readers: Vec<(usize, usize)>,
 }
 
 /// An image that one launch writes and another reads.
@@ -170,13 +191,14 @@ impl Network {
             exact: options.exact,
             free: free(flow, groups, &convs),
             storer,
+            images: Vec::new(),
             own: vec![(0, 0); groups.len()],
             pairs: Vec::new(),
             pinned: Vec::new(),
             convs,
         };
         for (g, group) in groups.iter().enumerate() {
-            network.own[g] = network.own_cost(flow, group, g, options.layout, &filters);
+            network.own[g] = network.own_cost(flow, group, g, options.layout);
             let conv = network.convs[g].clone().zip(group.anchor.as_ref());
             // In a gradient of filters, no operand counts as an image.
             let around = !matches!(&conv, Some((c, _)) if c.role == ConvRole::Weight);
@@ -187,7 +209,14 @@ impl Network {
                 let inputs = &flow.nodes[anchor.node].inputs;
                 let images = conv.image_operands().iter();
                 for i in images.filter(|i| differs(flow, inputs[**i])) {
-                    network.image(flow, g, &conv, *i, anchor.operands[*i].held);
+                    match options.machine {
+                        Machine::Cpu(_) => {
+                            network.image(flow, g, &conv, anchor.operands[*i].held);
+                        }
+                        Machine::Gpu(_) => {
+                            network.image_of_gpu(flow, group, g, *i, (options.layout, &filters));
+                        }
+                    }
                 }
             }
         }
@@ -195,14 +224,7 @@ impl Network {
     }
 
     /// Returns the costs of a launch with channels first, and last, without those of reads.
-    fn own_cost(
-        &self,
-        flow: &Flow,
-        group: &Group,
-        g: usize,
-        layout: Layout,
-        filters: &filters::Filters,
-    ) -> (u64, u64) {
+    fn own_cost(&self, flow: &Flow, group: &Group, g: usize, layout: Layout) -> (u64, u64) {
         let pinned = group.roots.iter().map(|(n, _)| *n);
         let pinned = pinned.filter(|n| differs(flow, *n) && !self.free.contains(n));
         let pinned: u64 = pinned
@@ -221,25 +243,33 @@ impl Network {
             return (first, if plain { last } else { IMPOSSIBLE });
         };
         let writes_filters = conv.role == ConvRole::Weight;
-        let [mut first, mut last] = match self.machine {
-            Machine::Cpu(_) => {
-                let only_sums = only_sums(self.exact, conv, &self.machine);
-                cpu::conv_cost(conv, self.packs(flow, group) && !only_sums)
-            }
-            Machine::Gpu(_) => gpu::conv_cost(conv),
-        };
+        // A result without an epilogue is written by the convolution itself, in its own layout.
+        let alone = group.members.len() == 1 && pinned > 0;
+        if self.machine.gpu().is_some() {
+            let is_free = group.roots.iter().any(|(n, _)| self.free.contains(n));
+            let forced = is_free && layout == Layout::ChannelsLast;
+            let first = if forced { NEVER } else { 0 };
+            return match writes_filters || alone {
+                true => (0, IMPOSSIBLE),
+                false => (first, gpu::write_cost(conv) + pinned),
+            };
+        }
+        let only_sums = only_sums(self.exact, conv, &self.machine);
+        let [mut first, mut last] = cpu::conv_cost(conv, self.packs(flow, group) && !only_sums);
         let measured = (group.anchor.as_ref()).and_then(|a| flow.nodes[a.node].measured);
         if let Some((by_first, by_last)) = measured {
             last = first / 1000 * u64::from(by_last);
             first = first / 1000 * u64::from(by_first);
-        } else if !writes_filters {
-            last += self.weights(flow, group, filters);
+        } else if !writes_filters && !self.packs(flow, group) {
+            // They are packed into panels.
+            let weights = group.anchor.iter().map(|a| a.operands[1].held);
+            last += weights
+                .map(|w| elements(flow, w) * cpu::PACKED)
+                .sum::<u64>();
         }
-        let alone = group.members.len() == 1 && pinned > 0;
         match layout {
             _ if writes_filters && layout == Layout::Auto => (first, last),
             _ if writes_filters => (NEVER, last),
-            // A result without an epilogue is written by the convolution itself, in its own layout.
             _ if alone => (first, IMPOSSIBLE),
             Layout::ChannelsLast => (NEVER, last),
             _ => (first, last + pinned),
@@ -250,21 +280,6 @@ impl Network {
     fn packs(&self, flow: &Flow, group: &Group) -> bool {
         let anchor = group.anchor.as_ref();
         anchor.is_some_and(|a| flow.nodes[a.operands[1].held].parameter_only)
-    }
-
-    /// Returns the extra cost per run of a convolution with channels last for weights that are not parameters.
-    fn weights(&self, flow: &Flow, group: &Group, filters: &filters::Filters) -> u64 {
-        let weights = group.anchor.iter().map(|a| a.operands[1].held);
-        let cost = |w: Nid| match self.machine {
-            // They are packed into panels.
-            Machine::Cpu(_) if flow.nodes[w].parameter_only => 0,
-            Machine::Cpu(_) => elements(flow, w) * cpu::PACKED,
-            Machine::Gpu(_) if filters.is_copied_each_run(flow, w) => {
-                gpu::filters(elements(flow, w), flow.nodes[w].dtype.size())
-            }
-            Machine::Gpu(_) => 0,
-        };
-        weights.map(cost).sum()
     }
 
     /// Returns the cost of an element of a value that is read or written in the other order.
@@ -280,21 +295,19 @@ impl Network {
         // If whole images are reduced, both orders walk rows and columns of positions and channels equally well.
         if differs(flow, n) && group.roots.iter().any(|(r, _)| differs(flow, *r)) {
             let points = group.space.points().clamp(0, 1 << 32) as u64;
-            let cost = points.max(elements(flow, n)) * self.strided(flow, n);
+            let each = match group.anchor.is_none() && group.space.inner.is_empty() {
+                true if self.machine.gpu().is_some() => gpu::TRANSPOSE * 1000,
+                _ => self.strided(flow, n),
+            };
+            let cost = points.max(elements(flow, n)) * each;
             self.differ(n, g, cost, cost);
         }
     }
 
-    /// Adds the cost of a convolution for its image.
-    fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, operand: usize, n: Nid) {
-        let (to_last, to_first) = match self.machine {
-            Machine::Cpu(_) => (
-                elements(flow, n) * cpu::TO_CHANNELS_LAST,
-                cpu::channels_last_read_cost(conv),
-            ),
-            Machine::Gpu(_) => (gpu::channels_first_read_cost(conv, operand), IMPOSSIBLE),
-        };
-        self.differ(n, g, to_last, to_first);
+    /// Adds the cost of a convolution of the CPU for its image.
+    fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, n: Nid) {
+        let to_last = elements(flow, n) * cpu::TO_CHANNELS_LAST;
+        self.differ(n, g, to_last, cpu::channels_last_read_cost(conv));
     }
 
     /// Adds the costs if a reader has channels last and the value first, and the other way round.
@@ -360,14 +373,18 @@ impl Network {
     /// Returns the reads of images in a launch of the other layout.
     fn conversions(&self, flow: &Flow, groups: &[Group], last: &[bool]) -> Vec<Conversion> {
         let conversion = |value: Nid, reader: usize, kept: bool| {
-            let anchor = groups[reader].anchor.as_ref();
-            let image = anchor.filter(|_| self.convs[reader].is_some());
+            let image = reader.checked_sub(groups.len());
+            let launch = image.map_or(reader, |i| self.images[i].readers[0].0);
+            let anchor = groups[launch].anchor.as_ref();
+            let anchor = anchor.filter(|_| self.convs[launch].is_some());
+            let transposes = self.machine.gpu().is_none();
             Conversion {
                 value: flow.nodes[value].source,
-                reader: flow.nodes[groups[reader].roots[0].0].source,
+                reader: flow.nodes[groups[launch].roots[0].0].source,
                 channels_last: last[reader],
                 kept,
-                copied: image.is_some_and(|a| a.operands[0].held == value),
+                copied: image.is_some()
+                    || transposes && anchor.is_some_and(|a| a.operands[0].held == value),
                 bytes: &flow.numel(value) * &Dim::from(flow.nodes[value].dtype.size()),
             }
         };
@@ -529,6 +546,7 @@ mod tests {
                 storer: HashMap::new(),
                 free: HashSet::new(),
                 convs: Vec::new(),
+                images: Vec::new(),
                 own,
                 pairs: pairs.filter(|p| p.writer != p.reader).collect(),
                 pinned: Vec::new(),

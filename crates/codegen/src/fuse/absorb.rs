@@ -260,7 +260,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
     let copied = match &node.op {
         Op::Conv(spec) => {
             let eights = estimate(&spec.in_channels) % 8 == 0;
-            spec.dtype().size() == 2 && eights && spec.images == Images::ChannelsLast
+            spec.dtype().size() == 2 && eights && spec.reads_channels_last()
         }
         _ => flow.nodes[anchor.operands[side].held].dtype.size() == 2,
     };

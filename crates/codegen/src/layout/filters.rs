@@ -1,10 +1,10 @@
-//! Filters of convolutions with channels last on a GPU, which are stored as `[out, kernel.., in]`.
+//! Filters of convolutions of a GPU whose images have channels last, which are stored as `[out, kernel.., in]`.
 //!
 //! The reduction is then contiguous in both operands, and 16 bytes are copied at a time. A launch that computes filters
 //! (casts them, folds a norm into them) writes them in this layout. Others are copied: once, in *prepare*, if they
-//! depend on parameters only, else in each run, which the costs include.
+//! depend on parameters only, else in each run, which the costs include. Images can be copied likewise.
 
-use super::{differs, sort_axes};
+use super::{Image, differs, sort_axes};
 use crate::flow::{Flow, Nid, Node, Op};
 use crate::fuse::Group;
 use hashbrown::HashMap;
@@ -63,19 +63,33 @@ pub(super) fn store_channels_last(
             sort_axes(flow, &mut groups[*producer]);
             continue;
         }
-        let (copy, by) = *copies
+        let copy = *copies
             .entry(n)
             .or_insert_with(|| self::copy(flow, groups, n));
-        let group = &mut groups[g];
-        if let Some(anchor) = &mut group.anchor {
-            anchor.operands[1].held = copy;
-        }
-        group.loaded.insert(copy);
-        group.deps.push(by);
+        read(&mut groups[g], 1, copy);
     }
 }
 
-/// Returns the node of a copy of filters, and its launch.
+/// Makes convolutions read a copy of an image with channels last. It is stored, since blocks that computed it would read
+/// one element at a time.
+pub(super) fn read_copy(flow: &mut Flow, groups: &mut Vec<Group>, image: &Image) {
+    let copy = copy(flow, groups, image.value);
+    flow.nodes[copy.0].apart = true;
+    for (g, operand) in &image.readers {
+        read(&mut groups[*g], *operand, copy);
+    }
+}
+
+/// Makes a launch read a copy, which another launch writes, as an operand.
+fn read(group: &mut Group, operand: usize, (copy, by): (Nid, usize)) {
+    if let Some(anchor) = &mut group.anchor {
+        anchor.operands[operand].held = copy;
+    }
+    group.loaded.insert(copy);
+    group.deps.push(by);
+}
+
+/// Returns the node of a copy with channels last, and its launch.
 fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
     let copy = Node {
         op: Op::Copy,

@@ -9,9 +9,16 @@
 //!   holds if the channels of a group are a multiple of eight, of bytes sixteen. With channels first, it holds if one
 //!   tap falls on every position, and the positions of an image are a multiple of eight.
 //! * With channels last, the channels of a group are a run of their own, whose last sector is partly empty.
-//! * A launch that walks over an image in the other order uses one element of each sector.
+//! * A launch that walks over an image in the other order uses one element of each sector. One without a reduction or a
+//!   convolution, such as a copy, passes elements through shared memory instead ([`TRANSPOSE`]).
 
+use super::filters::Filters;
+use super::{IMPOSSIBLE, Image, Network, Pair, elements};
+use crate::Layout;
 use crate::affine::estimate;
+use crate::flow::Flow;
+use crate::fuse::Group;
+use crate::program::NEVER;
 use kiln_base::{Dim, numel};
 use kiln_plan::{Conv, ConvRole};
 
@@ -28,47 +35,119 @@ const BLOCK: u64 = 64;
 const MAX_LOADS: u64 = 1 << 38;
 /// The cost of starting a kernel, in multiply-adds.
 const START: u64 = 1 << 22;
+/// The instructions that pass an element through shared memory, to be read in one order and written in the other.
+pub(super) const TRANSPOSE: u64 = 16;
 
-/// Returns the costs of a convolution with channels first, and last.
-pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
+impl Network {
+    /// Adds an image operand of a convolution. It is read in the layout in which it is stored, whatever that of the
+    /// result, or as a copy with channels last. All convolutions that read it have the same.
+    pub fn image_of_gpu(
+        &mut self,
+        flow: &Flow,
+        group: &Group,
+        g: usize,
+        operand: usize,
+        (layout, filters): (Layout, &Filters),
+    ) {
+        let (Some(conv), Some(anchor)) = (&self.convs[g], &group.anchor) else {
+            return;
+        };
+        let held = anchor.operands[operand].held;
+        // Numbers that are reshaped to an image keep their order.
+        if flow.nodes[held].shape != flow.nodes[flow.nodes[anchor.node].inputs[operand]].shape {
+            return;
+        }
+        let [mut first, mut last] = read_cost(conv, operand);
+        if let Some((by_first, by_last)) = flow.nodes[anchor.node].measured {
+            last = first / 1000 * u64::from(by_last);
+            first = first / 1000 * u64::from(by_first);
+        } else if conv.role != ConvRole::Weight {
+            let w = anchor.operands[1].held;
+            if filters.is_copied_each_run(flow, w) {
+                last += copy_filters(elements(flow, w), flow.nodes[w].dtype.size());
+            }
+        }
+        // A depthwise convolution walks over its image in the order of its result.
+        let depthwise = is_depthwise(conv).then(|| elements(flow, held).min(MAX_LOADS >> 8));
+        let strided = depthwise.map_or(0, |n| n * self.strided(flow, held));
+        let is_free = self.free.contains(&held);
+        let known = self.images.iter().position(|i| i.value == held);
+        let known = known.unwrap_or_else(|| {
+            self.images.push(Image {
+                value: held,
+                readers: Vec::new(),
+            });
+            let forced = is_free && layout == Layout::ChannelsLast;
+            self.own.push((if forced { NEVER } else { 0 }, 0));
+            let bytes = flow.nodes[held].dtype.size() as u64;
+            let each = TRANSPOSE + 2 * bytes * SECTOR / SECTOR_BYTES;
+            let copied = (START + elements(flow, held) * each) * 1000;
+            self.differ(held, self.own.len() - 1, copied, IMPOSSIBLE);
+            self.images.len() - 1
+        });
+        self.images[known].readers.push((g, operand));
+        let label = self.own.len() - self.images.len() + known;
+        let own = &mut self.own[label];
+        *own = (own.0 + first, own.1 + last);
+        if strided > 0 {
+            self.pairs.push(Pair {
+                value: held,
+                writer: label,
+                reader: g,
+                to_last: strided,
+                to_first: strided,
+            });
+        }
+    }
+}
+
+/// Returns the costs of reading an image operand of a convolution with channels first, and last. The kernel is the same
+/// whatever the layout of the result.
+fn read_cost(c: &Conv, operand: usize) -> [u64; 2] {
     if is_depthwise(c) {
         return [0; 2];
     }
     let bytes = c.dtype().size();
-    let (inputs, positions) = (product(&c.input), product(&c.output));
-    let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
-    let groups = size(&c.groups);
+    let (loads, find, copied_last) = reads(c, operand);
     let pointwise = is_pointwise(c);
-    let copied_first = pointwise && bytes == 2 && positions.is_multiple_of(8);
-    let read = |i: &usize| {
-        let (loads, find, copied_last) = reads(c, *i);
-        let [first, last] = [copied_first, copied_last].map(|c| if c { loads / 8 } else { loads });
-        let find_first = if pointwise { STEP } else { find };
-        [first * find_first, last * find]
-    };
-    let read: Vec<[u64; 2]> = c.image_operands().iter().map(read).collect();
-    let sum = |layout: usize| read.iter().map(|r| r[layout]).sum::<u64>();
-    let gaps = |channels: u64, all: u64| {
-        let run = channels * bytes as u64;
-        let gap = run.div_ceil(SECTOR_BYTES) * SECTOR_BYTES - run;
-        let runs = match groups {
-            1 => 0,
-            _ => groups * size(&c.batch) * all,
-        };
-        runs * gap * SECTOR / SECTOR_BYTES
-    };
-    [sum(0), sum(1) + gaps(cin, inputs) + gaps(cout, positions)].map(thousandths)
+    let copied_first = pointwise && bytes == 2 && product(&c.output).is_multiple_of(8);
+    let [first, last] = [copied_first, copied_last].map(|c| if c { loads / 8 } else { loads });
+    let find_first = if pointwise { STEP } else { find };
+    let gaps = gaps(c, reads_y(c, operand));
+    [first * find_first, last * find + gaps].map(thousandths)
 }
 
-/// Returns the extra cost of a convolution with channels last if image operand `operand` has channels first. The image
-/// is then read element by element; a depthwise convolution reads it through strides.
-pub(super) fn channels_first_read_cost(c: &Conv, operand: usize) -> u64 {
-    if is_depthwise(c) {
-        let image = product(&c.input).saturating_mul(size(&c.groups) * size(&c.batch));
-        return image.min(MAX_LOADS >> 8) * strided(c.dtype().size());
+/// Returns the cost of writing the result of a convolution with channels last, beyond that with channels first.
+pub(super) fn write_cost(c: &Conv) -> u64 {
+    match c.role {
+        _ if is_depthwise(c) => 0,
+        ConvRole::Weight => 0,
+        role => thousandths(gaps(c, role == ConvRole::Result)),
     }
-    let (loads, find, copied) = reads(c, operand);
-    thousandths(if copied { loads / 8 * 7 * find } else { 0 })
+}
+
+/// Returns the cost of the empty parts of sectors of x or y with channels last.
+fn gaps(c: &Conv, of_y: bool) -> u64 {
+    let (channels, positions) = match of_y {
+        true => (size(&c.out_channels), product(&c.output)),
+        false => (size(&c.in_channels), product(&c.input)),
+    };
+    let run = channels * c.dtype().size() as u64;
+    let gap = run.div_ceil(SECTOR_BYTES) * SECTOR_BYTES - run;
+    let runs = match size(&c.groups) {
+        1 => 0,
+        groups => groups * size(&c.batch) * positions,
+    };
+    runs * gap * SECTOR / SECTOR_BYTES
+}
+
+/// True if an image operand is y.
+fn reads_y(c: &Conv, operand: usize) -> bool {
+    match c.role {
+        ConvRole::Result => false,
+        ConvRole::Input => true,
+        ConvRole::Weight => operand == 1,
+    }
 }
 
 /// Returns the cost of an element that is read or written in the other order.
@@ -77,7 +156,7 @@ pub(super) fn strided(bytes: usize) -> u64 {
 }
 
 /// Returns the cost of copying the filters of a convolution in each run.
-pub(super) fn filters(elements: u64, bytes: usize) -> u64 {
+fn copy_filters(elements: u64, bytes: usize) -> u64 {
     thousandths(START) + elements * strided(bytes)
 }
 
@@ -87,11 +166,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let (positions, taps) = (product(&c.output), product(&c.kernel));
     let blocks = |n: u64| n.div_ceil(BLOCK);
-    let y = match c.role {
-        ConvRole::Result => false,
-        ConvRole::Input => true,
-        ConvRole::Weight => operand == 1,
-    };
+    let y = reads_y(c, operand);
     let loads = match c.role {
         ConvRole::Input => [positions, taps, cout, blocks(cin)],
         ConvRole::Weight if y => [positions, 1, cout, blocks(cin * taps)],

@@ -2,7 +2,7 @@
 
 use super::{Access, BATCH, COLUMNS, Contraction, Filters, ROWS, TERMS};
 use crate::tile::Bound;
-use crate::{Conv, ConvRole, Images, MatMul, Matrix};
+use crate::{Conv, ConvRole, MatMul, Matrix};
 use kiln_base::{Dim, contiguous_strides, numel};
 
 impl From<&MatMul> for Contraction {
@@ -211,23 +211,23 @@ impl ContractionBuilder {
 impl Conv {
     /// Returns the layout in which kernels of a GPU, or of the CPU, read the filters.
     pub fn filters(&self, on_gpu: bool) -> Filters {
-        match on_gpu && self.images != Images::ChannelsFirst {
+        match on_gpu && self.reads_channels_last() {
             true => Filters::ChannelsLast,
             false => Filters::ChannelsFirst,
         }
     }
 
     /// Returns the convolution as a contraction, with filters in this layout. Its columns are contiguous in the result:
-    /// positions, or channels if these come last.
+    /// positions, or channels if these come last. Its terms are contiguous in images with channels last.
     ///
     /// # Panics
     /// If a stride or dilation is symbolic. Those of plans are numbers.
     pub fn contraction(&self, filters: Filters) -> Contraction {
-        let is_last = self.images != Images::ChannelsFirst;
+        let writes_last = self.writes_channels_last();
         let is_input = self.role == ConvRole::Input;
         let [positions, channels, taps] = match self.role {
             ConvRole::Weight => [TERMS, ROWS, COLUMNS],
-            _ if is_last => [ROWS, COLUMNS, TERMS],
+            _ if writes_last => [ROWS, COLUMNS, TERMS],
             _ => [COLUMNS, ROWS, TERMS],
         };
         let [ins, outs] = match is_input {
@@ -244,7 +244,7 @@ impl Conv {
             false => builder.window(self, i, [positions, taps]),
         };
         let axes: Vec<AxisCoordinates> = (0..self.kernel.len()).map(along).collect();
-        if is_last {
+        if self.reads_channels_last() {
             // Contiguous channels are the innermost loop.
             builder.loops[taps].rotate_left(1);
         }
@@ -275,7 +275,7 @@ impl Conv {
         read.bounds.extend(off_axis.map(|c| builder.bound(c)));
         let contraction = Contraction {
             loops: builder.extents(),
-            operands: match is_last && self.role != ConvRole::Weight {
+            operands: match writes_last {
                 true => [read, other],
                 false => [other, read],
             },

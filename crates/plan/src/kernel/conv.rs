@@ -110,8 +110,8 @@ pub struct Conv {
     pub epilogue: Option<Epilogue>,
     /// The algorithm on the CPU.
     pub algorithm: Decision,
-    /// The memory layout of x and y. With channels last on a GPU, a w that is read is stored as `[groups · out,
-    /// kernel.., in]`. An epilogue's linear space is that of the written array, in its layout.
+    /// The memory layout of x and y. If the image that is read has channels last on a GPU, a w that is read is stored as
+    /// `[groups · out, kernel.., in]`. An epilogue's linear space is that of the written array, in its layout.
     pub images: Images,
 }
 
@@ -151,6 +151,15 @@ impl Conv {
         match self.role {
             ConvRole::Weight => &[0, 1],
             _ => &[0],
+        }
+    }
+
+    /// True if the first operand has channels last.
+    pub fn reads_channels_last(&self) -> bool {
+        let [x, y] = self.images.last();
+        match self.role {
+            ConvRole::Input => y,
+            _ => x,
         }
     }
 

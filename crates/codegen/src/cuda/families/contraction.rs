@@ -1,8 +1,8 @@
 //! Matrix products, convolutions and their gradients: contractions, as tiles or as plain sums.
 //!
-//! In the tiles of a convolution, rows are channels and columns positions; with channels last, the other way round. In
-//! a gradient of weights, rows are output channels, and columns input channels and taps. The gradient of images is a
-//! batch of products, one for each phase of the stride ([`kiln_plan::contraction`]).
+//! In the tiles of a convolution, rows are channels and columns positions; if the result has channels last, the
+//! other way round. In a gradient of weights, rows are output channels, and columns input channels and taps. The
+//! gradient of images is a batch of products, one for each phase of the stride ([`kiln_plan::contraction`]).
 
 use super::call::Store;
 use super::gemm::Gemm;

@@ -3,10 +3,10 @@
 
 use super::candidates::{every, lowered_for};
 use super::choice::{Drawn, chosen};
-use super::{large_product, lowered, parsed};
+use super::{large_product, layouts, lowered, parsed};
 use crate::device;
 use kiln_base::Gpu;
-use kiln_codegen::Sequence;
+use kiln_codegen::{Launch, Layout, Sequence};
 use kiln_plan::schedule::{self, Multiply};
 use kiln_runtime::cuda::Code;
 use std::cmp::Reverse;
@@ -213,6 +213,29 @@ fn issue_slots_of_bytes() {
         let most = if capability == 90 { 25 } else { 5 };
         assert!(most * products >= slots, "{what}: {slots} for {products}");
     }
+}
+
+/// A bar for a convolution that reads a copy of its image with channels last, and writes channels first.
+#[test]
+fn issue_slots_of_a_convolution() {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+        return;
+    };
+    let graph = parsed(
+        "%0: bf16[32, 128, 28, 28] = input(index: 0, role: Data)
+         %1: bf16[128, 128, 3, 3] = input(index: 1, role: Parameter)
+         %2: bf16[32, 128, 28, 28] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %0, %1
+         %3: bf16[32, 128, 28, 28] = relu %2
+         return %3",
+    );
+    let [(capability, ampere), _] = device::architectures();
+    let program = layouts::lowered_for(ampere, &graph, Layout::Auto, false);
+    let mut sequence = program.sequence();
+    let is_convolution = |l: &Launch| l.kernel.name().contains("conv");
+    sequence.launches.retain(is_convolution);
+    let found = compiled_loop(&tool, &sequence, capability, "convolution");
+    let Loop { slots, products } = found;
+    assert!(4 * products >= slots, "{slots} for {products}");
 }
 
 /// Bars for attention by warpgroups, all of whose slots are counted: masked keys are in the loops of causal ones too.

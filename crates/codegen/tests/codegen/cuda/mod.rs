@@ -24,6 +24,7 @@ mod layouts;
 mod library;
 mod machine_code;
 mod made;
+mod networks;
 mod permutations;
 mod schedules;
 mod sources;

@@ -2,11 +2,11 @@
 
 use super::contractions::scheduled;
 use super::families::{Case, finite};
-use super::{Expected, large_product, lowered_for};
+use super::{Expected, large_product, layouts, lowered_for};
 use crate::device;
 use crate::run::run_compiled;
 use kiln_base::DType;
-use kiln_codegen::Schedule;
+use kiln_codegen::{Layout, Schedule};
 use kiln_gpu_emulator::Traffic;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Pw, ops};
@@ -85,5 +85,53 @@ fn large_products() {
                 "{operations} for {bytes}: {what}"
             );
         }
+    }
+}
+
+/// Two convolutions, whose result has channels first: images of either layout are written as whole sectors, and operands
+/// are copied asynchronously. Only copies load elements.
+#[test]
+fn images_of_either_layout() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    // Rows of 21 positions are not aligned.
+    for (shape, most) in [([2, 64, 28, 28], 1.0), ([3, 64, 21, 21], 1.2)] {
+        let mut rng = Rng::new(43);
+        let mut case = Case::default();
+        let mut y = case.input(finite(DType::F16, &shape, &mut rng));
+        for _ in 0..2 {
+            let w = case.parameter(finite(DType::F16, &[64, 64, 3, 3], &mut rng));
+            let conv = ops::Conv {
+                stride: [1, 1].into_iter().collect(),
+                padding: vec![(1, 1), (1, 1)],
+                dilation: [1, 1].into_iter().collect(),
+                groups: 1,
+            };
+            y = case.op(conv, &[y, w]);
+            y = case.builder().pointwise(Pw::Relu, &[y]).unwrap();
+        }
+        case.graph.add_output(y);
+        let expected = Expected::of(&case.graph, &case.inputs).unwrap();
+        let traffic = |layout: Layout| {
+            let sequence = layouts::lowered(&expected.lowered, layout, false).sequence();
+            let mut compiled = device::compile(&sequence);
+            compiled.counts_traffic = true;
+            let got = run_compiled(&sequence, &case.inputs, &[], &compiled).unwrap();
+            assert_eq!(expected.compare(&got), Ok(()), "{layout:?}");
+            let counted = compiled.statistics.lock().unwrap().traffic;
+            println!("{shape:?} {layout:?}: {counted:?}");
+            counted
+        };
+        let [first, now] = [Layout::ChannelsFirst, Layout::Auto].map(traffic);
+        assert!(
+            5 * now.load_sectors < first.load_sectors,
+            "{first:?} {now:?}"
+        );
+        // The image is copied, and so are both filters.
+        let image: usize = shape.iter().product();
+        let least = ((3 * image + 2 * 64 * 64 * 9) * 2).div_ceil(32) as f64;
+        let stored = now.store_sectors as f64;
+        assert!((least..=most * least).contains(&stored), "{least}: {now:?}");
     }
 }
