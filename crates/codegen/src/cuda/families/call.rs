@@ -103,20 +103,20 @@ impl<'a> Store<'a> {
 
     /// Returns the number of elements that a thread stores as one vector, in contiguous runs of `run` elements.
     pub fn width(&self, run: &Dim) -> u32 {
-        let divides = |w: &u32| run.div_exact(&Dim::from(i64::from(*w))).is_ok();
-        match self {
-            Store::Plain(_, dtype) => {
-                let whole = 16 / dtype.size() as u32;
-                Some(whole).filter(divides).unwrap_or(1)
-            }
-            Store::Epilogue(kir) => match kir.axes.len() {
-                0 => 1,
-                n => {
-                    let vector = Vector::along(kir, n - 1);
-                    Some(vector.width).filter(divides).unwrap_or(1)
-                }
+        let (widest, kir) = match self {
+            Store::Plain(_, dtype) => (16 / dtype.size() as u32, None),
+            Store::Epilogue(kir) => match kir.axes.len().checked_sub(1) {
+                None => (1, None),
+                Some(last) => (Vector::along(kir, last).width, Some((*kir, last))),
             },
-        }
+        };
+        let legal = |w: &u32| {
+            let divides = run.div_exact(&Dim::from(i64::from(*w))).is_ok();
+            let vector = |(kir, last)| Vector::of_width(kir, last, *w).is_some();
+            *w == 1 || divides && kir.is_none_or(vector)
+        };
+        let mut widths = std::iter::successors(Some(widest), |w| Some(w / 2));
+        widths.find(legal).unwrap_or(1)
     }
 
     /// Stores the element `raw` at place `at` of the result, or a vector of `width` elements.
