@@ -226,6 +226,8 @@ pub(crate) enum Bulk {
         to: Address,
         map: Address,
         at: Vec<Slot>,
+        /// Of im2col, what is added to the coordinates of each pixel.
+        offsets: Option<Vec<Slot>>,
         barrier: Address,
         blocks: Option<Slot>,
     },

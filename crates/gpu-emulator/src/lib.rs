@@ -61,7 +61,7 @@ mod program;
 mod ptx;
 mod vectors;
 
-pub use exec::{TensorMap, Traffic, Trail};
+pub use exec::{Pixels, TensorMap, Traffic, Trail};
 pub use fault::{Fault, FaultKind};
 pub use launch::{Launch, MAX_SHARED, Options, Statistics};
 pub use memory::{Memory, NotAllocated};

@@ -108,6 +108,7 @@ impl Decoder<'_> {
             true => self.opcode.take(rank),
             false => None,
         };
+        let im2col = self.opcode.accept("im2col");
         self.opcode.skip(&["tile", "mbarrier::complete_tx::bytes"]);
         let (to, from) = (self.opcode.space(), self.opcode.space());
         let multicast = self.opcode.accept("multicast::cluster");
@@ -124,14 +125,18 @@ impl Decoder<'_> {
                     to: self.address(0)?,
                     map,
                     at,
+                    offsets: match im2col {
+                        true => Some(self.sources(3, Type::U16)?),
+                        false => None,
+                    },
                     barrier: self.address(2)?,
                     blocks: match multicast {
-                        true => Some(self.source(3, Type::U16)?),
+                        true => Some(self.source(3 + usize::from(im2col), Type::U16)?),
                         false => None,
                     },
                 })
             }
-            (Some(n), Space::Global, Space::Shared) => {
+            (Some(n), Space::Global, Space::Shared) if !im2col => {
                 let (map, at) = self.tensor(0, n)?;
                 let from = self.address(1)?;
                 Ok(Bulk::StoreTensor { from, map, at })

@@ -2,6 +2,7 @@
 
 use super::access::addresses;
 use super::core::Core;
+use super::im2col::{Im2col, Pixels};
 use super::matrix::swizzle;
 use super::warp::Warp;
 use super::{AccessKind, BLOCK_SHIFT, lanes_of};
@@ -27,8 +28,10 @@ pub struct TensorMap {
     tf32: u8,
     base: u64,
     sizes: [u32; 5],
+    /// Of im2col the channels and the pixels.
     box_sizes: [u16; 5],
     strides: [u64; 4],
+    im2col: Im2col,
 }
 
 const _: () = assert!(size_of::<TensorMap>() == 128);
@@ -72,12 +75,36 @@ impl TensorMap {
             sizes: [1; 5],
             box_sizes: [1; 5],
             strides: [0; 4],
+            im2col: Im2col::default(),
         };
         for i in 0..rank {
             map.sizes[i] = sizes[i] as u32;
             map.box_sizes[i] = box_sizes[i] as u16;
         }
         map.strides[..rank - 1].copy_from_slice(strides);
+        Ok(map)
+    }
+
+    /// The map of images at `base`, of dimensions C, W, H, D and N, whose pixels are copied; the rest as for
+    /// [`TensorMap::new`].
+    ///
+    /// # Errors
+    /// If hardware does not allow the map.
+    pub fn im2col(
+        base: u64,
+        element: usize,
+        sizes: &[u64],
+        strides: &[u64],
+        pixels: Pixels,
+        swizzle: u8,
+    ) -> Result<TensorMap, String> {
+        let im2col = Im2col::new(sizes, strides, pixels)?;
+        let [channels, count] = pixels.counts;
+        let mut boxes = vec![1; sizes.len()];
+        boxes[0] = channels;
+        let mut map = TensorMap::new(base, element, sizes, strides, &boxes, swizzle)?;
+        map.box_sizes[1] = count as u16;
+        map.im2col = im2col;
         Ok(map)
     }
 
@@ -111,6 +138,7 @@ impl TensorMap {
                 &stride.to_ne_bytes(),
             );
         }
+        put(offset_of!(TensorMap, im2col), &self.im2col.to_bytes());
         bytes
     }
 
@@ -134,6 +162,53 @@ impl TensorMap {
             }
         }
         Some(address)
+    }
+}
+
+/// The elements that a copy of a tensor map moves.
+enum Elements {
+    /// Those of the box at a corner.
+    Box(Vec<i64>),
+    /// Those of pixels.
+    Pixels(Vec<[i64; 5]>),
+}
+
+impl Elements {
+    /// The elements from a corner on; `offsets` are those of an im2col copy.
+    fn new(map: &TensorMap, corner: Vec<i64>, offsets: Option<Vec<i64>>) -> Outcome<Elements> {
+        match (map.im2col.is_used(), offsets) {
+            (false, None) => Ok(Elements::Box(corner)),
+            (true, Some(offsets)) => {
+                let images = (&map.sizes, map.box_sizes[1] as usize);
+                let pixels = map.im2col.pixels(images, &corner, &offsets);
+                let wrong = |why| Raised::new(FaultKind::Misuse, why);
+                Ok(Elements::Pixels(pixels.map_err(wrong)?))
+            }
+            _ => {
+                let why = "a copy by tiles with a map for im2col, or the other way round";
+                Err(Raised::new(FaultKind::Misuse, why))
+            }
+        }
+    }
+
+    /// The coordinates of an element.
+    fn at(&self, map: &TensorMap, element: usize) -> [i64; 5] {
+        let channels = map.box_sizes[0] as usize;
+        match self {
+            Elements::Pixels(pixels) => {
+                let mut at = pixels[element / channels];
+                at[0] += (element % channels) as i64;
+                at
+            }
+            Elements::Box(corner) => {
+                let (mut rest, mut at) = (element, [0i64; 5]);
+                for (d, x) in at.iter_mut().enumerate().take(corner.len()) {
+                    *x = corner[d] + (rest % map.box_sizes[d] as usize) as i64;
+                    rest /= map.box_sizes[d] as usize;
+                }
+                at
+            }
+        }
     }
 }
 
@@ -178,6 +253,7 @@ impl Core<'_> {
                 to,
                 map,
                 at,
+                offsets,
                 barrier,
                 blocks,
             } => {
@@ -189,14 +265,17 @@ impl Core<'_> {
                 if let Some(traffic) = &mut self.traffic {
                     traffic.bulk_bytes += map.bytes() as u64;
                 }
+                let offset = |slot: &Slot| i64::from(registers.word(*slot)[l] as u16);
+                let offsets = offsets.as_ref().map(|all| all.iter().map(offset).collect());
+                let from = Elements::new(&map, corner, offsets)?;
                 let Some(blocks) = blocks else {
-                    return self.tensor_load(warp.id, &map, &corner, [to, barrier]);
+                    return self.tensor_load(warp.id, &map, &from, [to, barrier]);
                 };
                 let blocks = registers.word(*blocks)[l] & 0xffff;
                 for rank in lanes_of(blocks) {
                     let block = (rank as u64 + 1) << BLOCK_SHIFT;
                     let there = [to, barrier].map(|at| block | at & ((1 << BLOCK_SHIFT) - 1));
-                    self.tensor_load(warp.id, &map, &corner, there)?;
+                    self.tensor_load(warp.id, &map, &from, there)?;
                 }
                 Ok(())
             }
@@ -205,28 +284,29 @@ impl Core<'_> {
                 let corner: Vec<i64> = at.iter().map(coordinate).collect();
                 let map = addresses(registers, *map)[l];
                 let map = self.tensor_map(map, corner.len())?;
+                let to = Elements::new(&map, corner, None)?;
                 let start = self.tensor_tile(&map, from)?;
                 if let Some(races) = &mut self.races {
                     races.access(warp.id, start, map.bytes(), AccessKind::Read)?;
                 }
-                self.tensor_copy(&map, start, &corner, false)
+                self.tensor_copy(&map, start, &to, false)
             }
             // Stores are complete already.
             Bulk::Commit | Bulk::Wait => Ok(()),
         }
     }
 
-    /// Loads the box at `corner` to an address in shared memory, and signals an mbarrier.
+    /// Loads elements to an address in shared memory, and signals an mbarrier.
     fn tensor_load(
         &mut self,
         warp: usize,
         map: &TensorMap,
-        corner: &[i64],
+        from: &Elements,
         [to, barrier]: [u64; 2],
     ) -> Outcome<()> {
         let start = self.tensor_tile(map, to)?;
         self.bulk_begins(warp, start, map.bytes(), barrier)?;
-        self.tensor_copy(map, start, corner, true)?;
+        self.tensor_copy(map, start, from, true)?;
         self.mbarrier_update(barrier, 0, -(map.bytes() as i64))
     }
 
@@ -275,24 +355,19 @@ impl Core<'_> {
         self.shared_bounds(address, map.bytes(), "tensor copy")
     }
 
-    /// Copies the box at `corner`; elements outside the tensor are zeros.
+    /// Copies elements; those outside the tensor are zeros.
     fn tensor_copy(
         &mut self,
         map: &TensorMap,
         start: usize,
-        corner: &[i64],
+        elements: &Elements,
         loads: bool,
     ) -> Outcome<()> {
         let (element, what) = (map.element as usize, "tensor copy");
         for i in 0..map.bytes() / element {
-            let mut rest = i;
-            let mut at = [0i64; 5];
-            for (d, x) in at.iter_mut().enumerate().take(corner.len()) {
-                *x = corner[d] + (rest % map.box_sizes[d] as usize) as i64;
-                rest /= map.box_sizes[d] as usize;
-            }
+            let at = elements.at(map, i);
             let shared = self.shared_pointer(swizzle(start + i * element, map.swizzle));
-            let address = map.address(&at[..corner.len()]);
+            let address = map.address(&at[..map.rank as usize]);
             // SAFETY: the tile and each element were checked; a swizzle stays inside the aligned tile.
             unsafe {
                 match address {

@@ -11,6 +11,7 @@ mod collective;
 mod copy;
 mod core;
 mod footprint;
+mod im2col;
 mod matrix;
 mod mbarrier;
 mod races;
@@ -24,6 +25,7 @@ pub(crate) use block::{Random, ThreadBlock};
 pub use bulk::TensorMap;
 pub(crate) use footprint::Footprint;
 pub use footprint::Trail;
+pub use im2col::Pixels;
 pub use traffic::Traffic;
 
 /// The kind of an access to memory.

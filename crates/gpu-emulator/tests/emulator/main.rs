@@ -3,6 +3,7 @@
 mod bugs;
 mod expressions;
 mod fixtures;
+mod im2col;
 mod kernels;
 mod nvrtc;
 mod support;
