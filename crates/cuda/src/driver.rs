@@ -4,6 +4,7 @@ use super::cudarc::driver::DriverError;
 use super::library::{Api, variable};
 use kiln_base::DType;
 use kiln_kernel::error::{Error, Result};
+use kiln_plan::cuda::{Boxes, Path};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use sys::CUresult;
@@ -125,6 +126,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamEndCapture",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuTensorMapEncodeIm2col",
     "cuTensorMapEncodeTiled",
 ];
 
@@ -288,18 +290,17 @@ impl Driver {
 /// The words of a tensor map.
 pub(super) const MAP: usize = 16;
 
-/// The tensor map of memory with elements of a dtype, boxes of which are copied with their 16-byte chunks permuted in
-/// rows of 128 bytes, and f32 rounded to TF32. Of extents (in elements) and strides (in bytes) the contiguous dimension comes first; it has no
-/// stride.
+/// The tensor map of memory with elements of a dtype, which are copied with the 16-byte chunks permuted in rows of 128
+/// bytes, and f32 rounded to TF32. Of extents (in elements) and strides (in bytes) the contiguous dimension comes first;
+/// it has no stride.
 pub(super) fn encode_tensor_map(
     dtype: DType,
     address: Address,
     [extents, strides]: [&[u64]; 2],
-    boxes: &[u32],
+    boxes: &Boxes,
 ) -> std::result::Result<[u64; MAP], Failure> {
     use sys::CUtensorMapDataType_enum::*;
     assert!(extents.len() <= 5 && strides.len() + 1 == extents.len());
-    assert_eq!(boxes.len(), extents.len());
     // Others are only copied, so nothing but their size matters.
     let kind = match dtype.size() {
         _ if dtype == DType::F32 => CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
@@ -308,24 +309,66 @@ pub(super) fn encode_tensor_map(
         4 => CU_TENSOR_MAP_DATA_TYPE_UINT32,
         _ => CU_TENSOR_MAP_DATA_TYPE_UINT64,
     };
-    let (mut map, every) = (sys::CUtensorMap { opaque: [0; MAP] }, [1u32; 5]);
-    // SAFETY: the arrays have at least as many numbers as there are dimensions, the strides one fewer, as was asserted.
-    // The map is written to memory of its type. The address is not read.
-    unsafe {
-        call!(cuTensorMapEncodeTiled(
-            &mut map,
-            kind,
-            extents.len() as u32,
-            address as *mut std::ffi::c_void,
-            extents.as_ptr(),
-            strides.as_ptr(),
-            boxes.as_ptr(),
-            every.as_ptr(),
-            sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle_enum::CU_TENSOR_MAP_SWIZZLE_128B,
-            sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            sys::CUtensorMapFloatOOBfill_enum::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        ))
+    let (mut map, mut steps) = (sys::CUtensorMap { opaque: [0; MAP] }, [1u32; 5]);
+    let (rank, address) = (extents.len() as u32, address as *mut std::ffi::c_void);
+    let (extents, strides) = (extents.as_ptr(), strides.as_ptr());
+    let interleave = sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE;
+    let swizzle = sys::CUtensorMapSwizzle_enum::CU_TENSOR_MAP_SWIZZLE_128B;
+    let promotion = sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    let fill = sys::CUtensorMapFloatOOBfill_enum::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+    match boxes {
+        Boxes::Tiled(boxes) => {
+            assert_eq!(boxes.len(), rank as usize);
+            let boxes: Vec<u32> = boxes.iter().map(|n| u32::from(*n)).collect();
+            // SAFETY: the arrays have at least as many numbers as there are dimensions, the strides one fewer, as was
+            // asserted. The map is written to memory of its type. The address is not read.
+            unsafe {
+                call!(cuTensorMapEncodeTiled(
+                    &mut map,
+                    kind,
+                    rank,
+                    address,
+                    extents,
+                    strides,
+                    boxes.as_ptr(),
+                    steps.as_ptr(),
+                    interleave,
+                    swizzle,
+                    promotion,
+                    fill,
+                ))
+            }
+        }
+        Boxes::Im2col(im2col) => {
+            assert_eq!(im2col.paths.len() + 2, rank as usize);
+            let corners = |of: fn(&Path) -> i16| -> Vec<i32> {
+                im2col.paths.iter().map(|p| i32::from(of(p))).collect()
+            };
+            let (lower, upper) = (corners(|p| p.lower), corners(|p| p.upper));
+            for (step, path) in steps[1..].iter_mut().zip(&im2col.paths) {
+                *step = u32::from(path.step);
+            }
+            // SAFETY: as above; corners have a number for each of the dimensions but two.
+            unsafe {
+                call!(cuTensorMapEncodeIm2col(
+                    &mut map,
+                    kind,
+                    rank,
+                    address,
+                    extents,
+                    strides,
+                    lower.as_ptr(),
+                    upper.as_ptr(),
+                    u32::from(im2col.channels),
+                    u32::from(im2col.pixels),
+                    steps.as_ptr(),
+                    interleave,
+                    swizzle,
+                    promotion,
+                    fill,
+                ))
+            }
+        }
     }?;
     Ok(map.opaque)
 }

@@ -3,7 +3,7 @@
 use super::driver::{MAP, encode_tensor_map};
 use kiln_base::{DType, Dim};
 use kiln_kernel::error::{Result, damaged};
-use kiln_plan::cuda::{CudaKernel, TensorMap};
+use kiln_plan::cuda::{Boxes, CudaKernel, TensorMap};
 
 /// A tensor map with known sizes.
 pub(super) struct Map {
@@ -16,7 +16,7 @@ pub(super) struct Map {
     extents: Vec<u64>,
     /// In bytes, without that of the contiguous dimension.
     strides: Vec<u64>,
-    boxes: Vec<u32>,
+    boxes: Boxes,
 }
 
 impl Map {
@@ -45,9 +45,13 @@ impl Map {
             if fits { Ok(n) } else { Err(wrong()) }
         };
         let extents = extents.iter().map(extent).collect::<Result<Vec<u64>>>()?;
-        if !(1..=5).contains(&extents.len())
-            || strides.len() + 1 != extents.len()
-            || boxes.len() != extents.len()
+        let (least, dimensions) = match boxes {
+            Boxes::Tiled(boxes) => (1, boxes.len()),
+            Boxes::Im2col(im2col) => (3, im2col.paths.len() + 2),
+        };
+        if !(least..=5).contains(&dimensions)
+            || extents.len() != dimensions
+            || strides.len() + 1 != dimensions
         {
             return Err(wrong());
         }
@@ -59,7 +63,7 @@ impl Map {
             offset: number(offset)?.saturating_mul(bytes),
             extents,
             strides: strides.collect::<Result<_>>()?,
-            boxes: boxes.iter().map(|n| u32::from(*n)).collect(),
+            boxes: boxes.clone(),
         })
     }
 

@@ -21,7 +21,7 @@ pub enum DecodeError {
 }
 
 /// The format that [`Plan::to_bytes`] and [`Entry::to_bytes`] write.
-pub const FORMAT: u32 = 29;
+pub const FORMAT: u32 = 30;
 
 impl Plan {
     /// Returns the plan as bytes: a header with format and checksum, then the contents.

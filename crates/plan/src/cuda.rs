@@ -26,6 +26,7 @@ use crate::dims::dims;
 pub use dialect::CudaCpp;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The source text that every kernel may use.
@@ -80,11 +81,55 @@ pub struct TensorMap {
     pub extents: Vec<Dim>,
     /// The strides of the other dimensions, in elements.
     pub strides: Vec<Dim>,
-    /// The extents of a box.
-    pub boxes: Vec<u16>,
+    /// The elements that are copied at once.
+    pub boxes: Boxes,
 }
 
 dims!(TensorMap: offset, extents, strides; arg, boxes);
+
+/// The elements of a tensor that are copied at once. Those outside of the tensor are 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Boxes {
+    /// Those of a box of these extents.
+    Tiled(Vec<u16>),
+    /// Pixels of images, whose dimensions are channels, then one to three spatial ones, then the images of a batch.
+    Im2col(Im2col),
+}
+
+/// Pixels that follow each other on a path through images. The path goes along the nearest spatial dimension first, then
+/// along the next one, and so on to the next image. A copy names its first pixel, and what to add to the coordinates of
+/// all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Im2col {
+    /// The number of channels of a pixel.
+    pub channels: u16,
+    /// The number of pixels.
+    pub pixels: u16,
+    /// The path along each spatial dimension, the nearest first.
+    pub paths: Vec<Path>,
+}
+
+/// A path along a spatial dimension: from `lower` in steps up to `upper` past the last coordinate inside.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// The first coordinate.
+    pub lower: i16,
+    /// The distance of the last possible coordinate from the last inside.
+    pub upper: i16,
+    /// The distance of neighbours.
+    pub step: u8,
+}
+
+impl Path {
+    /// Returns the range of `lower` and `upper` of paths along so many spatial dimensions.
+    pub fn corners(dimensions: usize) -> RangeInclusive<i64> {
+        let least = [i64::from(i16::MIN), -128, -16][dimensions.clamp(1, 3) - 1];
+        least..=-least - 1
+    }
+
+    /// The maximum distance of neighbours.
+    pub const MAX_STEP: i64 = 8;
+}
 
 /// The text of a kernel, without the head of its function, which follows from its call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -345,7 +390,7 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
                 offset: Dim::ZERO,
                 extents: vec![Dim::Const(64)],
                 strides: Vec::new(),
-                boxes: vec![64],
+                boxes: Boxes::Tiled(vec![64]),
             }],
             ..kernel
         };
@@ -375,7 +420,7 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
             offset: Dim::ZERO,
             extents: vec![Dim::Const(64)],
             strides: Vec::new(),
-            boxes: vec![64],
+            boxes: Boxes::Tiled(vec![64]),
         };
         let changes: [&dyn Fn(&mut CudaKernel); 9] = [
             &|k| k.text.scope += "struct Other;\n",

@@ -5,7 +5,7 @@ use kiln_codegen::{Launch, Sequence};
 use kiln_gpu_emulator as emulator;
 use kiln_ir::eval::{Array, Data};
 use kiln_plan::Kernel;
-use kiln_plan::cuda::{CudaKernel, ErrorRecord, PRELUDE, TensorMap};
+use kiln_plan::cuda::{Boxes, CudaKernel, ErrorRecord, PRELUDE, Path, TensorMap};
 use kiln_runtime::cuda::{Code, Nvrtc};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, Once};
@@ -191,9 +191,27 @@ fn encoded(
     let number = |d: &Dim| d.eval(symbols) as u64;
     let sizes: Vec<u64> = map.extents.iter().map(|d| number(d).max(1)).collect();
     let strides: Vec<u64> = map.strides.iter().map(|d| number(d) * size).collect();
-    let boxes: Vec<u32> = map.boxes.iter().map(|n| u32::from(*n)).collect();
     let base = pointers[arg] + number(&map.offset) * size;
-    let encoded = emulator::TensorMap::new(base, size as usize, &sizes, &strides, &boxes, 3);
+    let element = size as usize;
+    let encoded = match &map.boxes {
+        Boxes::Tiled(boxes) => {
+            let boxes: Vec<u32> = boxes.iter().map(|n| u32::from(*n)).collect();
+            emulator::TensorMap::new(base, element, &sizes, &strides, &boxes, 3)
+        }
+        Boxes::Im2col(im2col) => {
+            let corners = |of: fn(&Path) -> i16| -> Vec<i32> {
+                im2col.paths.iter().map(|p| i32::from(of(p))).collect()
+            };
+            let steps: Vec<u32> = im2col.paths.iter().map(|p| p.step.into()).collect();
+            let pixels = emulator::Pixels {
+                lower: &corners(|p| p.lower),
+                upper: &corners(|p| p.upper),
+                counts: [im2col.channels.into(), im2col.pixels.into()],
+                steps: &steps,
+            };
+            emulator::TensorMap::im2col(base, element, &sizes, &strides, pixels, 3)
+        }
+    };
     let encoded = encoded.expect("hardware allows it");
     match kernel.args[arg].dtype {
         DType::F32 => encoded.rounding_to_tf32(),

@@ -4,7 +4,7 @@ use crate::abi::{Arguments, In, KernelNodeParams, Out};
 use crate::driver::driver;
 use crate::status::{Failure, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_RESOURCES, failure};
 use crate::work::{KernelNode, Node};
-use kiln_gpu_emulator::TensorMap;
+use kiln_gpu_emulator::{Pixels, TensorMap};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Shared memory that needs no request.
@@ -72,6 +72,34 @@ pub(super) fn kernel_node(params: &KernelNodeParams) -> Result<KernelNode, Failu
 /// `CU_TENSOR_MAP_DATA_TYPE_TFLOAT32`.
 const TFLOAT32: c_int = 11;
 
+/// The bytes of an element of a `CUtensorMapDataType`, in a map with these options.
+fn element_of(kind: c_int, [interleave, swizzle, fill]: [c_int; 3]) -> Result<usize, Failure> {
+    if interleave != 0 || fill != 0 || !(0..=3).contains(&swizzle) {
+        let why = "tensor maps with interleaving or a fill of NaN";
+        return Err(failure(NOT_SUPPORTED, why));
+    }
+    match kind {
+        0 => Ok(1),
+        1 | 6 | 9 => Ok(2),
+        2 | 3 | 7 | 10 | 11 | 12 => Ok(4),
+        4 | 5 | 8 => Ok(8),
+        _ => Err(INVALID_VALUE.into()),
+    }
+}
+
+/// Writes a map that the emulator made.
+fn set_map(
+    map: Out<TensorMap>,
+    kind: c_int,
+    made: Result<TensorMap, String>,
+) -> Result<(), Failure> {
+    let made = made.map_err(|why| failure(INVALID_VALUE, why))?;
+    map.set(match kind {
+        TFLOAT32 => made.rounding_to_tf32(),
+        _ => made,
+    })
+}
+
 exports! {
     fn cuLaunchKernel(
         func: usize,
@@ -108,24 +136,53 @@ exports! {
         _promotion: c_int,
         fill: c_int,
     ) {
-        let element = match kind {
-            0 => 1,
-            1 | 6 | 9 => 2,
-            2 | 3 | 7 | 10 | 11 | 12 => 4,
-            4 | 5 | 8 => 8,
-            _ => return Err(INVALID_VALUE.into()),
-        };
+        let element = element_of(kind, [interleave, swizzle, fill])?;
         let rank = rank as usize;
-        if rank == 0 || interleave != 0 || fill != 0 || !(0..=3).contains(&swizzle) {
-            return Err(failure(NOT_SUPPORTED, "tensor maps with interleaving or a fill of NaN"));
+        if rank == 0 || rank > 5 {
+            return Err(INVALID_VALUE.into());
         }
         if element_strides.several(rank)?.iter().any(|&s| s != 1) {
             return Err(failure(NOT_SUPPORTED, "tensor maps with element strides"));
         }
         let (sizes, strides) = (sizes.several(rank)?, strides.several(rank - 1)?);
         let boxes = boxes.several(rank)?;
-        let made = TensorMap::new(base, element, &sizes, &strides, &boxes, swizzle as u8);
-        let made = made.map_err(|why| failure(INVALID_VALUE, why))?;
-        map.set(if kind == TFLOAT32 { made.rounding_to_tf32() } else { made })
+        set_map(map, kind, TensorMap::new(base, element, &sizes, &strides, &boxes, swizzle as u8))
+    }
+
+    fn cuTensorMapEncodeIm2col(
+        map: Out<TensorMap>,
+        kind: c_int,
+        rank: c_uint,
+        base: u64,
+        sizes: In<u64>,
+        strides: In<u64>,
+        lower: In<c_int>,
+        upper: In<c_int>,
+        channels: c_uint,
+        pixels: c_uint,
+        steps: In<u32>,
+        interleave: c_int,
+        swizzle: c_int,
+        _promotion: c_int,
+        fill: c_int,
+    ) {
+        let element = element_of(kind, [interleave, swizzle, fill])?;
+        let rank = rank as usize;
+        if !(3..=5).contains(&rank) {
+            return Err(failure(INVALID_VALUE, format!("im2col of a tensor of rank {rank}")));
+        }
+        let (sizes, strides) = (sizes.several(rank)?, strides.several(rank - 1)?);
+        let (lower, upper) = (lower.several(rank - 2)?, upper.several(rank - 2)?);
+        let steps = steps.several(rank)?;
+        if steps[rank - 1] != 1 {
+            return Err(failure(NOT_SUPPORTED, "steps from image to image"));
+        }
+        let pixels = Pixels {
+            lower: &lower,
+            upper: &upper,
+            counts: [channels, pixels],
+            steps: &steps[1..rank - 1],
+        };
+        set_map(map, kind, TensorMap::im2col(base, element, &sizes, &strides, pixels, swizzle as u8))
     }
 }

@@ -7,7 +7,7 @@ use crate::cuda::source::Source;
 use crate::work::Slot;
 use kiln_base::{DType, Dim, Gpu};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
-use kiln_plan::cuda::{Blocks, TensorMap};
+use kiln_plan::cuda::{Blocks, Boxes, TensorMap};
 use std::fmt::Write;
 
 /// The text after the constants of a kernel of warpgroups, `WARPS` among them.
@@ -96,7 +96,7 @@ impl TmaOperand {
             offset: self.offset.clone(),
             extents: self.extents.clone(),
             strides: self.strides.clone(),
-            boxes,
+            boxes: Boxes::Tiled(boxes),
         });
         let near_and_far = if self.along_k {
             ["k", "line"]

@@ -1,7 +1,9 @@
 //! Kernels and plans written by hand, and the device that runs them.
 
 use kiln_base::{DType, Dim};
-use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, SharedLaunch, TensorMap, Text};
+use kiln_plan::cuda::{
+    Blocks, Boxes, CudaKernel, Im2col, Path, Pointer, SharedLaunch, TensorMap, Text,
+};
 use kiln_plan::*;
 use kiln_runtime::cuda::{self, Device, Nvrtc};
 use kiln_runtime::{Buffer, Result};
@@ -185,8 +187,8 @@ pub fn numbers(device: &Arc<Device>, values: &[f32]) -> Result<Buffer> {
     Buffer::from_slice(values, &[values.len() as i64])?.to_gpu(device)
 }
 
-/// Twice a matrix of n rows of 32, which boxes of 8 rows bring to shared memory.
-pub fn twice_by_boxes() -> Plan {
+/// Twice a matrix of n rows of 32, which boxes of 8 rows bring to shared memory; with im2col the rows are pixels of images.
+pub fn twice_by_boxes(im2col: bool) -> Plan {
     const COPY: &str = r#"
     const auto address = [](const void* p) { return (unsigned)__cvta_generic_to_shared(p); };
     const unsigned full = address(&shared.full);
@@ -197,8 +199,8 @@ pub fn twice_by_boxes() -> Plan {
     __syncthreads();
     if (threadIdx.x == 0) {
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 1024;" ::"r"(full) : "memory");
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-                     ::"r"(address(shared.at)), "l"(&map0), "r"(0), "r"(blockIdx.x * 8), "r"(full) : "memory");
+        asm volatile("cp.async.bulk.tensor.COPY"
+                     ::"r"(address(shared.at)), "l"(&map0), "r"(0), "r"(blockIdx.x * 8), "r"(full), "h"((unsigned short)0) : "memory");
     }
     unsigned done;
     do asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p;}"
@@ -212,6 +214,26 @@ pub fn twice_by_boxes() -> Plan {
 "#;
     let (n, f, columns) = (Plan::symbol(0), DType::F32, Dim::Const(32));
     let shape = [n.clone(), columns.clone()];
+    let (copy, extents, boxes) = match im2col {
+        true => (
+            "3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3}], [%4], {%5};",
+            vec![columns.clone(), Dim::ONE, n.clone()],
+            Boxes::Im2col(Im2col {
+                channels: 32,
+                pixels: 8,
+                paths: vec![Path {
+                    lower: 0,
+                    upper: 0,
+                    step: 1,
+                }],
+            }),
+        ),
+        false => (
+            "2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];",
+            vec![columns.clone(), n.clone()],
+            Boxes::Tiled(vec![32, 8]),
+        ),
+    };
     let pointer = |written| Pointer {
         dtype: f,
         written,
@@ -223,7 +245,7 @@ pub fn twice_by_boxes() -> Plan {
         text: Text {
             scope: "struct alignas(1024) Box { float at[256]; unsigned long long full; };".into(),
             shared: Some("Box".into()),
-            body: COPY.into(),
+            body: COPY.replace("COPY", copy),
             shared_launch: SharedLaunch::Nothing,
         },
         args: [false, true].map(pointer).into(),
@@ -243,9 +265,9 @@ pub fn twice_by_boxes() -> Plan {
         maps: vec![TensorMap {
             arg: 0,
             offset: Dim::ZERO,
-            extents: vec![columns.clone(), n.clone()],
-            strides: vec![columns.clone()],
-            boxes: vec![32, 8],
+            strides: vec![columns.clone(); extents.len() - 1],
+            extents,
+            boxes,
         }],
         sites: 0,
         footprints: Vec::new(),

@@ -140,8 +140,8 @@ fn graphs_are_given_addresses_that_never_came_before() {
 #[test]
 fn tensor_maps_are_encoded_for_each_run() {
     let Some(device) = device() else { return };
-    let exe = Executable::on_gpu(twice_by_boxes(), &device).unwrap();
-    for rows in [2, 8, 21] {
+    for (im2col, rows) in [(false, 2), (false, 8), (false, 21), (true, 8), (true, 21)] {
+        let exe = Executable::on_gpu(twice_by_boxes(im2col), &device).unwrap();
         let mut held = Vec::new();
         for round in 0..8 {
             let x: Vec<f32> = (0..rows * 32)
