@@ -6,10 +6,11 @@
 
 use super::call::Store;
 use super::gemm::Gemm;
-use super::{sums, winograd};
+use super::{im2col, sums, winograd};
 use crate::cuda::job::Job;
 use crate::work::{Candidate, Slot};
-use kiln_base::DType;
+use kiln_base::{DType, Dim};
+use kiln_plan::contraction::Contraction;
 use kiln_plan::{Conv, ConvRole, MatMul};
 
 /// The minimum number of rows or columns of each product of a batch: they fill a good part of a tile.
@@ -29,6 +30,13 @@ pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
 /// Returns the dtype of the result of operands of a dtype.
 fn stored(dtype: DType) -> DType {
     if dtype.is_byte() { DType::I32 } else { dtype }
+}
+
+/// True if warpgroups multiply what im2col copies bring: such positions are rows of one product.
+fn by_im2col(work: Job, c: &Conv, contraction: &Contraction) -> bool {
+    let is_exact = c.is_half() || c.dtype().is_byte();
+    let may_be = is_exact && c.prologue.is_none() && work.gpu.arch == (9, 0);
+    may_be && im2col::operands(contraction, c.dtype()).is_some()
 }
 
 /// Returns the candidates of a convolution, or of a gradient of one.
@@ -53,8 +61,11 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
             store,
         )],
         false => {
-            let contraction =
-                contraction.batched(|d| d.as_const().is_some_and(|n| n >= MIN_BATCHED_SIZE));
+            let enough = |d: &Dim| d.as_const().is_some_and(|n| n >= MIN_BATCHED_SIZE);
+            let contraction = match by_im2col(work, c, &contraction) {
+                true => contraction,
+                false => contraction.batched(enough),
+            };
             // The left operand may be the filters.
             let is_second = |arg| usize::from(arg != c.operands[0]);
             let dtypes = contraction.operands.each_ref();

@@ -4,6 +4,7 @@
 
 use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
 use super::gemm_tile::{out_column, tile_constants, tile_text};
+use super::im2col;
 use super::operand::{Operand, finding, operand, result, run};
 use super::prologue;
 use super::warpgroup::TmaOperand;
@@ -19,7 +20,7 @@ use kiln_base::{DType, Dim, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{CudaCpp, SharedLaunch};
-use kiln_plan::schedule::Gpu;
+use kiln_plan::schedule::{Gpu, Multiply};
 
 mod choice;
 mod warpgroups;
@@ -46,8 +47,8 @@ pub(super) struct Gemm<'a> {
     finding: [f64; 2],
     /// True if an element takes many instructions, so that each thread loads few.
     costly: bool,
-    /// The operands as TMA sees them, if it can load both.
-    tma_operands: Option<[TmaOperand; 2]>,
+    /// The operands as TMA sees them, if it can load both, and the number of terms that it brings.
+    tma_operands: Option<([TmaOperand; 2], Dim)>,
 }
 
 /// The partial sums of split-K.
@@ -78,7 +79,12 @@ impl Gemm<'_> {
         let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
         let dtype = dtypes[0];
         let tma_operand = |side| TmaOperand::new(&contraction, side, dtype);
-        let tma_operands = || Some([tma_operand(0)?, tma_operand(1)?]);
+        let matrices = || Some(([tma_operand(0)?, tma_operand(1)?], k.clone()));
+        let convolution = || {
+            let (operands, terms) = im2col::operands(&contraction, dtype)?;
+            Some((operands, Dim::Const(terms)))
+        };
+        let tma_operands = || matrices().or_else(convolution);
         let has_wgmma = dtype.is_half() || dtype.is_byte() || dtype == DType::F32;
         let may_use_tma = has_wgmma && prologue.clone().next().is_none();
         Gemm {
@@ -187,8 +193,16 @@ impl Gemm<'_> {
     /// Returns the number of terms in a part of a sum: whole stages.
     fn chunk(&self, schedule: &Gpu) -> i64 {
         let (parts, depth) = (i64::from(schedule.parts), i64::from(schedule.tile[2]));
-        let k = self.k.as_const().unwrap_or(0);
+        let k = self.terms_of(schedule.multiply).as_const().unwrap_or(0);
         ceil(ceil(k, parts), depth) * depth
+    }
+
+    /// Returns the number of terms that pass through tiles.
+    fn terms_of(&self, multiply: Multiply) -> &Dim {
+        match &self.tma_operands {
+            Some((_, terms)) if multiply.is_by_warpgroups() => terms,
+            _ => &self.k,
+        }
     }
 
     /// Begins the kernel that multiplies. It stores the result, or parts of its sums.
@@ -218,20 +232,11 @@ impl Gemm<'_> {
     /// Emits the kernel that multiplies.
     fn product(&self, shape: &Shape) -> KernelCall {
         let by_warpgroups = shape.schedule.multiply.is_by_warpgroups();
-        if let Some(operands) = self.tma_operands.as_ref().filter(|_| by_warpgroups) {
+        if let Some((operands, _)) = self.tma_operands.as_ref().filter(|_| by_warpgroups) {
             return self.product_by_warpgroups(shape, operands);
         }
         let (call, mut source) = self.begin(shape);
-        let [a, b] = [0, 1].map(|side| {
-            operand(
-                &mut source,
-                &call,
-                &self.contraction,
-                side,
-                self.dtypes,
-                self.operands[side],
-            )
-        });
+        let [a, b] = self.read_operands(&mut source, &call);
         source.scope(&self.scope(shape, &a, &b));
         let Gpu { tile, parts, .. } = shape.schedule;
         let (threads, shared) = (shape.schedule.threads(), shape.schedule.shared(self.dtype));
@@ -261,6 +266,12 @@ impl Gemm<'_> {
         call.step(source.finish(grid, [threads, 1, 1]))
     }
 
+    /// Returns the operands as threads read them.
+    fn read_operands(&self, source: &mut Source, call: &Call) -> [Operand; 2] {
+        let (c, dtypes) = (&self.contraction, self.dtypes);
+        [0, 1].map(|side| operand(source, call, c, side, dtypes, self.operands[side]))
+    }
+
     /// Returns the text before the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
         let mut text = self.types(shape);
@@ -273,16 +284,22 @@ impl Gemm<'_> {
         text += tile_text(shape.schedule.multiply);
         text += include_str!("gemm_out.cu");
         if self.sums_inside() {
-            let loaded = CudaCpp::loaded("x", self.dtype);
             let bounded = self.contraction.operands.each_ref();
             let [a, b] = bounded.map(|x| !x.bounds.is_empty());
-            text += &format!(
-                "constexpr bool A_BOUNDED = {a}, B_BOUNDED = {b};\n\
-                 __device__ __forceinline__ Acc load(Elem x) {{ return {loaded}; }}\n"
-            );
+            text += &format!("constexpr bool A_BOUNDED = {a}, B_BOUNDED = {b};\n");
+            text += &self.terms_inside();
             text += include_str!("gemm_inside.cu");
         }
         text
+    }
+
+    /// Returns the text of the terms of sums that are computed again.
+    fn terms_inside(&self) -> String {
+        let loaded = CudaCpp::loaded("x", self.dtype);
+        format!(
+            "__device__ __forceinline__ Acc load(Elem x) {{ return {loaded}; }}\n{}",
+            include_str!("gemm_term.cu")
+        )
     }
 
     fn types(&self, shape: &Shape) -> String {
@@ -300,7 +317,7 @@ impl Gemm<'_> {
         let sizes = [
             ("m", &self.m),
             ("n", &self.n),
-            ("k", &self.k),
+            ("k", self.terms_of(schedule.multiply)),
             ("batches", &self.batches),
         ];
         for (name, dim) in sizes {

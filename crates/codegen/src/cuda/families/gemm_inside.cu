@@ -18,12 +18,6 @@ __device__ __forceinline__ bool is_infinite(const Operand& from, Index line0, In
     return found;
 }
 
-// Term k of a sum; 0 if an operand has no element there.
-template <class A, class B>
-__device__ __forceinline__ Acc term(const A& a, const typename A::Line& row, const B& b, const typename B::Line& column, Index k) {
-    return a.exists(row, k) && b.exists(column, k) ? load(a.at(row, k)) * load(b.at(column, k)) : 0;
-}
-
 template <class A, class B>
 __device__ __forceinline__ void sum_inside(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end) {
     bool is_nan = false;

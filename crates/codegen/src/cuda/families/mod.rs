@@ -11,6 +11,7 @@ mod call;
 mod contraction;
 mod gemm;
 mod gemm_tile;
+mod im2col;
 mod operand;
 mod prologue;
 mod scan;

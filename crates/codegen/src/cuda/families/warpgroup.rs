@@ -2,6 +2,7 @@
 //! tile's accumulators.
 
 use super::call::{Call, line_of_blocks, lines};
+use super::im2col::Convolution;
 use super::operand::{is_plain, split};
 use crate::cuda::source::Source;
 use crate::work::Slot;
@@ -13,25 +14,37 @@ use std::fmt::Write;
 /// The text after the constants of a kernel of warpgroups, `WARPS` among them.
 pub(super) const COMMON_TEXT: &str = include_str!("warpgroup.cu");
 
-/// An operand loaded by TMA: matrices with contiguous lines or terms.
+/// An operand loaded by TMA: matrices with contiguous lines or terms, or those of a convolution.
 pub(super) struct TmaOperand {
     /// True if K-major: contiguous along K, not along M or N.
     pub along_k: bool,
     /// The elements of a row of a box: 128 bytes.
-    span: u16,
-    offset: Dim,
+    pub span: u16,
+    pub offset: Dim,
     /// The extents of the contiguous dimension, of the other one, and of the batch.
-    extents: Vec<Dim>,
+    pub extents: Vec<Dim>,
     /// The strides of all but the first.
-    strides: Vec<Dim>,
+    pub strides: Vec<Dim>,
     /// The extents of the batch loops, merged where the operand allows.
-    batch: Vec<Dim>,
+    pub batch: Vec<Dim>,
     /// The indices of batch loops with a non-zero stride.
-    strided_batch: Vec<usize>,
+    pub strided_batch: Vec<usize>,
+    pub convolution: Option<Convolution>,
+}
+
+/// The elements that a copy brings.
+pub(super) struct BoxCopy {
+    /// The coordinates of the first.
+    pub at: Vec<String>,
+    /// The declarations that these need, from numbers `line` and `k`.
+    pub inside: String,
+    /// With im2col, what is added to the coordinates of all.
+    pub offsets: Option<Vec<String>>,
+    pub boxes: Boxes,
 }
 
 /// The maximum number of dimensions of a tensor map.
-const MAX_DIMENSIONS: usize = 5;
+pub(super) const MAX_DIMENSIONS: usize = 5;
 
 /// Returns the elements of a dtype in a row of a box.
 pub(super) fn span(dtype: DType) -> u16 {
@@ -74,6 +87,7 @@ impl TmaOperand {
             strides: strides_of,
             batch: c.loops[BATCH].clone(),
             strided_batch,
+            convolution: None,
         })
     }
 
@@ -88,27 +102,31 @@ impl TmaOperand {
         name: &str,
         ([lines, terms], cluster): ([u16; 2], u8),
     ) -> String {
-        let (mut text, batch) = split(source, &self.batch, [&format!("{name}_batch"), "batch"]);
         let mut boxes = vec![self.span, if self.along_k { lines } else { terms }];
         boxes.resize(self.extents.len(), 1);
+        let (mut text, copied) = match &self.convolution {
+            Some(convolution) => convolution.box_copy(source, name, self.along_k, boxes),
+            None => self.box_copy(source, name, boxes),
+        };
+        let BoxCopy {
+            at,
+            inside,
+            offsets,
+            boxes,
+        } = copied;
         let map = source.map(TensorMap {
             arg: call.position(slot) as u16,
             offset: self.offset.clone(),
             extents: self.extents.clone(),
             strides: self.strides.clone(),
-            boxes: Boxes::Tiled(boxes),
+            boxes,
         });
-        let near_and_far = if self.along_k {
-            ["k", "line"]
-        } else {
-            ["line", "k"]
+        let names = |from: usize, count: usize| {
+            let names: Vec<String> = (from..from + count).map(|i| format!("%{i}")).collect();
+            names.join(", ")
         };
-        let at = near_and_far.map(String::from).into_iter();
-        let at: Vec<String> = at
-            .chain(self.strided_batch.iter().map(|at| batch[*at].clone()))
-            .collect();
-        let numbers: Vec<String> = (2..2 + at.len()).map(|i| format!("%{i}")).collect();
-        let inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
+        let mut inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
+        inputs.push("\"r\"(full)".into());
         let [multicast, blocks] = match cluster {
             1 => Default::default(),
             n => [
@@ -116,17 +134,49 @@ impl TmaOperand {
                 format!(", {}", (1u32 << n) - 1),
             ],
         };
+        let (mode, moved) = match &offsets {
+            None => ("tile", String::new()),
+            Some(offsets) => {
+                let moved = format!(", {{{}}}", names(3 + at.len(), offsets.len()));
+                inputs.extend(
+                    offsets
+                        .iter()
+                        .map(|x| format!("\"h\"((unsigned short)({x}))")),
+                );
+                ("im2col", moved)
+            }
+        };
         let _ = writeln!(
             text,
             "const auto copy_{name} = [&](const unsigned to, const unsigned full, const int line, const int k) {{\n\
-             asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes\
-             {multicast} [%0], [%1, {{{}}}], [%{}]{blocks};\" :: \"r\"(to), \"l\"(&{map}), {}, \"r\"(full) : \"memory\");\n}};",
+             {inside}\
+             asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes\
+             {multicast} [%0], [%1, {{{}}}], [%{}]{moved}{blocks};\" :: \"r\"(to), \"l\"(&{map}), {} : \"memory\");\n}};",
             at.len(),
-            numbers.join(", "),
+            names(2, at.len()),
             2 + at.len(),
             inputs.join(", ")
         );
         text
+    }
+
+    /// Returns a copy of a box of matrices, and the declarations before it.
+    fn box_copy(&self, source: &mut Source, name: &str, boxes: Vec<u16>) -> (String, BoxCopy) {
+        let (text, batch) = split(source, &self.batch, [&format!("{name}_batch"), "batch"]);
+        let near_and_far = if self.along_k {
+            ["k", "line"]
+        } else {
+            ["line", "k"]
+        };
+        let at = near_and_far.map(String::from).into_iter();
+        let batch = self.strided_batch.iter().map(|at| batch[*at].clone());
+        let copied = BoxCopy {
+            at: at.chain(batch).collect(),
+            inside: String::new(),
+            offsets: None,
+            boxes: Boxes::Tiled(boxes),
+        };
+        (text, copied)
     }
 }
 
@@ -271,7 +321,8 @@ const int warp = threadIdx.x / 32 - 4;
 /// Returns text that opens two loops over a warp's accumulators `sums`, in rows and columns `i`, `j` of the result. An
 /// iteration has `width` neighbours, the first of them at row `e / COLUMNS` and column `e % COLUMNS` of `passage`, the
 /// warp's staging buffer in shared memory. The warpgroup's accumulators have `rows` rows, its tile `columns` columns.
-pub(super) fn each_accumulator(rows: u16, columns: u16, width: u32) -> String {
+/// `before`, whole lines, comes before the inner loop.
+pub(super) fn each_accumulator(rows: u16, columns: u16, width: u32, before: &str) -> String {
     let across = columns / 64;
     format!(
         "\
@@ -280,7 +331,7 @@ Passage& passage = shared.passages[warp];
 for (int part = 0; part < SUMS / 32; part++) {{
 pass(passage, sums);
 const Index i1 = i0 + warp / 4 * {rows} + part / {across} * 64 + warp % 4 * 16, j1 = j0 + part % {across} * COLUMNS;
-#pragma unroll 1
+{before}#pragma unroll 1
 for (int e = threadIdx.x % 32 * {width}; e < 16 * COLUMNS; e += 32 * {width}) {{
 const Index i = i1 + e / COLUMNS, j = j1 + e % COLUMNS;"
     )

@@ -3,7 +3,7 @@
 
 use super::candidates::{every, lowered_for};
 use super::choice::{Drawn, chosen};
-use super::{large_product, layouts, lowered, parsed};
+use super::{im2col, large_product, layouts, lowered, parsed};
 use crate::device;
 use kiln_base::Gpu;
 use kiln_codegen::{Launch, Layout, Sequence};
@@ -236,6 +236,21 @@ fn issue_slots_of_a_convolution() {
     let found = compiled_loop(&tool, &sequence, capability, "convolution");
     let Loop { slots, products } = found;
     assert!(4 * products >= slots, "{slots} for {products}");
+}
+
+/// The same for convolutions, whose operands im2col copies bring.
+#[test]
+fn issue_slots_of_convolutions() {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+        return;
+    };
+    for shape in im2col::RESNET {
+        let program = lowered(&im2col::bottleneck("bf16", shape), true).unwrap();
+        let sequence = im2col::of_convolutions(&program);
+        let what = format!("sm_90 convolution {shape:?}");
+        let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &what);
+        assert!(25 * products >= slots, "{what}: {slots} for {products}");
+    }
 }
 
 /// Bars for attention by warpgroups, all of whose slots are counted: masked keys are in the loops of causal ones too.

@@ -20,6 +20,7 @@ mod contractions;
 pub mod elements;
 mod families;
 mod held;
+mod im2col;
 mod layouts;
 mod library;
 mod machine_code;

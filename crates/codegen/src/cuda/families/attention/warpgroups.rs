@@ -78,7 +78,7 @@ pub(super) fn emit(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Kern
     let text = format!(
         "{}\nif (i >= length || j >= columns) continue;\n\
          const Index at = (batch * length + i) * columns + j;\n{}",
-        each_accumulator(64, operands.columns, stored),
+        each_accumulator(64, operands.columns, stored, ""),
         raw(stored)
     );
     lines(&mut source, &text);

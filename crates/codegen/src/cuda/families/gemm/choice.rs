@@ -56,12 +56,14 @@ impl Gemm<'_> {
 
     /// Returns the legal schedules of some instructions, fewest cycles first; one at least.
     pub(super) fn candidates(&self, multiply: &[Multiply]) -> Vec<Gpu> {
-        let [m, n, k] = self.sizes();
+        let [m, n, k] = self.sizes(Multiply::Fma);
         let bytes = (m + n)
             .saturating_mul(k)
             .saturating_mul(self.dtype.size() as i64);
-        let of =
-            |m: &Multiply| schedules(*m, self.dtype, self.k.as_const(), bytes > LARGE_OPERANDS);
+        let of = |m: &Multiply| {
+            let terms = self.terms_of(*m).as_const();
+            schedules(*m, self.dtype, terms, bytes > LARGE_OPERANDS)
+        };
         let all = multiply.iter().flat_map(of);
         let all = all.flat_map(|s| self.with_parts(s));
         let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
@@ -99,7 +101,8 @@ impl Gemm<'_> {
     /// block.
     fn with_parts(&self, schedule: Gpu) -> Vec<Gpu> {
         let mut all = vec![schedule];
-        let known = [&self.m, &self.n, &self.k, &self.batches].map(Dim::as_const);
+        let k = self.terms_of(schedule.multiply);
+        let known = [&self.m, &self.n, k, &self.batches].map(Dim::as_const);
         let [Some(m), Some(n), Some(k), Some(batches)] = known else {
             return all;
         };
@@ -140,8 +143,9 @@ impl Gemm<'_> {
     }
 
     /// Returns the rows, columns and terms; unknown sizes are guessed.
-    fn sizes(&self) -> [i64; 3] {
-        [&self.m, &self.n, &self.k].map(|d| d.as_const().unwrap_or(UNKNOWN_SIZE))
+    fn sizes(&self, multiply: Multiply) -> [i64; 3] {
+        let k = self.terms_of(multiply);
+        [&self.m, &self.n, k].map(|d| d.as_const().unwrap_or(UNKNOWN_SIZE))
     }
 
     /// True if a schedule from outside is legal.
@@ -156,7 +160,7 @@ impl Gemm<'_> {
         let work = ContractionSizes {
             dtype: self.dtype,
             batches: self.batches.as_const().unwrap_or(1),
-            sizes: self.sizes(),
+            sizes: self.sizes(schedule.multiply),
             finding: self.finding,
         };
         schedule.cycles(self.work.gpu, &work)

@@ -25,15 +25,20 @@ impl Gemm<'_> {
         source.scope(
             &(self.types(shape) + &warpgroup_text(schedule, self.dtypes, operands.each_ref())),
         );
+        let again = match self.sums_inside() {
+            true => self.sums_again(&mut source, &call, &operands[0]),
+            false => Default::default(),
+        };
         source.dynamic_shared("Shared", schedule.shared(self.dtype));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
         self.declare_sizes(&mut source, schedule);
         self.tiles(&mut source, &call, shape, operands);
+        lines(&mut source, &again[0]);
         let width = self.stored_width(shape);
         let text = format!(
             "{}\nif (i >= m || j >= n) continue;\n{}\n{}",
-            each_accumulator(schedule.warp[0], schedule.tile[1], width),
+            each_accumulator(schedule.warp[0], schedule.tile[1], width, &again[1]),
             result(&mut source, &self.contraction),
             raw(width)
         );
@@ -42,6 +47,22 @@ impl Gemm<'_> {
         lines(&mut source, "}\n}\n}");
         let grid = persistent_grid(self.work.gpu, self.tile_count(schedule), schedule.cluster);
         call.step(source.finish(grid, [schedule.threads(), 1, 1]))
+    }
+
+    /// Adds the text that sums elements that are NaN again, and returns what it needs in each tile, and the call for a
+    /// warp's part of one.
+    fn sums_again(&self, source: &mut Source, call: &Call, images: &TmaOperand) -> [String; 2] {
+        let [a, b] = self.read_operands(source, call);
+        let taps = images.convolution.as_ref().map(|c| c.constants());
+        source.scope(&format!(
+            "{}{}{}{}",
+            taps.unwrap_or_default(),
+            include_str!("../gemm_operands.cu"),
+            self.terms_inside(),
+            include_str!("../gemm_inside_warp.cu")
+        ));
+        let call = "sum_inside(passage, a, b, i1, j1, first, end);\n";
+        [a.text + &b.text, call.into()]
     }
 
     /// Emits the work on each tile, up to where its sums are in registers.

@@ -1,0 +1,390 @@
+//! Convolutions as products of what im2col copies bring: rows are positions of the filter, and terms are taps, each with
+//! its channels. The channels of a tap fill whole stages: those past the last are 0 in both operands.
+
+use super::operand::split;
+use super::warpgroup::{BoxCopy, MAX_DIMENSIONS, TmaOperand, span};
+use crate::cuda::source::Source;
+use kiln_base::prim::gcd;
+use kiln_base::{DType, Dim, ceil};
+use kiln_plan::contraction::{Access, BATCH, COLUMNS, Contraction, ROWS, TERMS};
+use kiln_plan::cuda::{Boxes, Im2col, Path};
+use std::fmt::Write;
+
+/// The maximum distance of a tap from the first one, for one to three spatial dimensions.
+const MAX_OFFSET: [i64; 3] = [0xffff, 0xff, 0x1f];
+
+/// The part of an operand that only convolutions have.
+pub(super) struct Convolution {
+    /// The extents of the loops over taps.
+    taps: Vec<i64>,
+    /// The number of channels.
+    channels: i64,
+    /// The number of terms of a tap: channels, up to whole stages.
+    terms: i64,
+    /// The images; `None` for filters.
+    images: Option<Images>,
+}
+
+struct Images {
+    /// The extents of the loops over rows, that over images first.
+    rows: Vec<Dim>,
+    /// The spatial dimensions, the nearest first.
+    axes: Vec<Axis>,
+    paths: Vec<Path>,
+}
+
+/// A dimension of images.
+struct Axis {
+    /// The distance of neighbours, in elements.
+    unit: i64,
+    /// The coordinate where all loops begin.
+    offset: i64,
+    /// The extent; `None` if nothing lies outside.
+    extent: Option<i64>,
+    /// The loop over rows that moves along it, and its step.
+    row: Option<(usize, i64)>,
+    /// The loops over taps that move along it, and their steps.
+    taps: Vec<(usize, i64)>,
+}
+
+/// Returns the operands of a convolution as TMA sees them, and the number of its terms; `None` if it is none, or its
+/// images are not as im2col copies need them.
+pub(super) fn operands(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2], i64)> {
+    let c = with_single_channels(c)?;
+    let extents = c.loops[TERMS].iter().map(Dim::as_const);
+    let mut taps = extents.collect::<Option<Vec<i64>>>()?;
+    let (channels, depth) = (taps.pop()?, i64::from(span(dtype)));
+    let terms = ceil(channels, depth) * depth;
+    let count = taps.iter().try_fold(terms, |n, t| n.checked_mul(*t))?;
+    let convolution = Convolution {
+        taps,
+        channels,
+        terms,
+        images: None,
+    };
+    let operands = [
+        images(&c, dtype, &convolution)?,
+        filters(&c, dtype, convolution)?,
+    ];
+    let is_legal = (1..1 << 30).contains(&count);
+    is_legal.then_some((operands, count))
+}
+
+/// Returns the same with contiguous channels as the last loop of terms. Where the taps of a row are one loop with their
+/// channels, it is divided.
+fn with_single_channels(c: &Contraction) -> Option<Contraction> {
+    let mut c = c.clone();
+    let (last, image) = (c.range(TERMS).last()?, &c.operands[0]);
+    let mut bounds = image.bounds.iter();
+    let is_contiguous = image.strides[last].is(1) && bounds.all(|b| b.strides[last].is(0));
+    if !is_contiguous || !c.loops[BATCH].is_empty() {
+        return None;
+    }
+    let extent = c.loops[TERMS].last()?.as_const()?;
+    let outer = c.range(ROWS).chain(c.range(TERMS).start..last);
+    let strides = outer.map(|at| image.strides[at].as_const());
+    let strides = strides.collect::<Option<Vec<i64>>>()?;
+    let nearest = strides.into_iter().map(i64::abs).min()?;
+    if nearest == 0 || nearest >= extent {
+        return Some(c);
+    }
+    let run = gcd(nearest, extent);
+    let divide = |strides: &mut Vec<Dim>| {
+        let outer = &strides[last] * &Dim::Const(run);
+        strides.insert(last, outer);
+    };
+    let [left, right] = &mut c.operands;
+    for access in [left, right, &mut c.result] {
+        divide(&mut access.strides);
+        let bounds = access.bounds.iter_mut();
+        bounds.for_each(|b| divide(&mut b.strides));
+    }
+    c.loops[TERMS].pop();
+    c.loops[TERMS].extend([extent / run, run].map(Dim::Const));
+    Some(c)
+}
+
+/// Returns a number of elements that is whole chunks of 16 bytes.
+fn aligned(elements: i64, dtype: DType) -> Option<Dim> {
+    let is_aligned = elements >= 0 && elements * dtype.size() as i64 % 16 == 0;
+    is_aligned.then_some(Dim::Const(elements))
+}
+
+/// Returns the images, which are the left operand.
+fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<TmaOperand> {
+    let taps = &convolution.taps;
+    let mut axes = axes(c, taps)?;
+    axes.sort_by_key(|axis| axis.unit);
+    let rows: Vec<usize> = axes.iter().filter_map(|a| Some(a.row?.0)).collect();
+    if rows.windows(2).any(|pair| pair[0] <= pair[1]) {
+        return None;
+    }
+    let mut loops = c.loops[ROWS].clone();
+    let batch = match axes.pop_if(|a| a.extent.is_none() && a.taps.is_empty()) {
+        Some(images) => (loops.first()?.clone(), images.unit),
+        None => {
+            // A single image.
+            loops.insert(0, Dim::ONE);
+            for (row, _) in axes.iter_mut().filter_map(|a| a.row.as_mut()) {
+                *row += 1;
+            }
+            let farthest = axes.last()?;
+            (Dim::ONE, farthest.unit * farthest.extent.unwrap_or(1))
+        }
+    };
+    let spatial = axes.len();
+    if !(1..=3).contains(&spatial) {
+        return None;
+    }
+    let corners = Path::corners(spatial);
+    let mut paths = Vec::new();
+    for axis in &mut axes {
+        let (row, step) = axis.row.unwrap_or((0, 1));
+        let count = axis.row.map_or(Some(1), |_| loops[row].as_const())?;
+        let [low, high] = axis.reach(taps)?;
+        if axis.extent.is_none() {
+            axis.offset = -low;
+            axis.extent = Some(step * (count - 1) + high - low + 1);
+        }
+        let (lower, inside) = (axis.offset + low, axis.extent? - 1);
+        let upper = lower + step * (count - 1) - inside;
+        let legal = count > 0
+            && inside >= 0
+            && (1..=Path::MAX_STEP).contains(&step)
+            && [lower, upper].iter().all(|c| corners.contains(c))
+            && high - low <= MAX_OFFSET[spatial - 1];
+        if !legal {
+            return None;
+        }
+        paths.push(Path {
+            lower: lower as i16,
+            upper: upper as i16,
+            step: step as u8,
+        });
+    }
+    let begins = axes.iter().map(|a| a.offset * a.unit).sum::<i64>();
+    let units = axes.iter().map(|a| a.unit).chain([batch.1]);
+    let channels = [c.loops[TERMS].last()?.clone()].into_iter();
+    let extents = axes.iter().filter_map(|a| a.extent).map(Dim::Const);
+    Some(TmaOperand {
+        along_k: true,
+        span: span(dtype),
+        offset: aligned(c.operands[0].offset.as_const()? - begins, dtype)?,
+        extents: channels.chain(extents).chain([batch.0]).collect(),
+        strides: units.map(|n| aligned(n, dtype)).collect::<Option<_>>()?,
+        batch: Vec::new(),
+        strided_batch: Vec::new(),
+        convolution: Some(Convolution {
+            taps: taps.clone(),
+            images: Some(Images {
+                rows: loops,
+                axes,
+                paths,
+            }),
+            ..*convolution
+        }),
+    })
+}
+
+/// Returns the dimensions of images but that of channels. Loops over rows and taps that a bound joins move along one
+/// dimension. A tap without a bound moves along that with a row of which both are the largest multiples, else along one
+/// of its own.
+fn axes(c: &Contraction, taps: &[i64]) -> Option<Vec<Axis>> {
+    let (image, rows, first_tap) = (&c.operands[0], c.range(ROWS), c.range(TERMS).start);
+    let stride = |at: usize| image.strides[at].as_const();
+    let (mut axes, mut used) = (Vec::new(), Vec::new());
+    for bound in &image.bounds {
+        let mut axis = Axis {
+            unit: 0,
+            offset: bound.offset.as_const()?,
+            extent: Some(bound.extent.as_const()?),
+            row: None,
+            taps: Vec::new(),
+        };
+        for (at, step) in bound.strides.iter().enumerate().filter(|(_, s)| !s.is(0)) {
+            let (elements, step) = (stride(at)?, step.as_const()?);
+            let unit = elements / step;
+            let agrees = axis.unit == 0 || axis.unit == unit;
+            if !agrees || unit <= 0 || elements % step != 0 || used.contains(&at) {
+                return None;
+            }
+            (axis.unit, _) = (unit, used.push(at));
+            match (rows.contains(&at), axis.row) {
+                (true, None) => axis.row = Some((at - rows.start, step)),
+                (false, _) if at >= first_tap => axis.taps.push((at - first_tap, step)),
+                _ => return None,
+            }
+        }
+        axes.push(axis);
+    }
+    let is_free = |at: &usize| !used.contains(at);
+    for at in rows.clone().filter(is_free) {
+        axes.push(Axis {
+            unit: stride(at)?,
+            offset: 0,
+            extent: None,
+            row: Some((at - rows.start, 1)),
+            taps: Vec::new(),
+        });
+    }
+    for at in (first_tap..first_tap + taps.len()).filter(is_free) {
+        let elements = stride(at)?;
+        let shared = |axis: &Axis| gcd(axis.unit.abs(), elements.abs());
+        let fits = |axis: &&mut Axis| {
+            let Some((row, step)) = axis.row.filter(|_| axis.extent.is_none()) else {
+                return false;
+            };
+            // The first row is that of images, unless it is the only one.
+            let is_spatial = row > 0 || rows.len() == 1;
+            let is_known = c.loops[ROWS][row].as_const().is_some();
+            is_spatial && is_known && step * axis.unit / shared(axis).max(1) <= Path::MAX_STEP
+        };
+        // Of several, the nearest.
+        let axis = axes.iter_mut().filter(fits);
+        let Some(axis) = axis.max_by_key(|axis| (shared(axis), -axis.unit)) else {
+            axes.push(Axis {
+                unit: elements.abs(),
+                offset: 0,
+                extent: None,
+                row: None,
+                taps: vec![(at - first_tap, elements.signum())],
+            });
+            continue;
+        };
+        let unit = shared(axis).max(1);
+        let finer = axis.unit / unit;
+        let steps = axis.row.iter_mut().chain(&mut axis.taps);
+        steps.for_each(|(_, step)| *step *= finer);
+        axis.unit = unit;
+        axis.taps.push((at - first_tap, elements / unit));
+    }
+    axes.iter().all(|axis| axis.unit > 0).then_some(axes)
+}
+
+impl Axis {
+    /// Returns the least and the largest number that taps add to a coordinate.
+    fn reach(&self, taps: &[i64]) -> Option<[i64; 2]> {
+        let mut ends = [0; 2];
+        for (tap, step) in &self.taps {
+            let far = step.checked_mul(taps[*tap] - 1)?;
+            ends = [ends[0] + far.min(0), ends[1] + far.max(0)];
+        }
+        Some(ends)
+    }
+
+    /// Returns the distance of a tap from the first along the axis.
+    fn offset_of_tap(&self, taps: &[i64], names: &[String]) -> String {
+        let from_first = |(tap, step): &(usize, i64)| match step {
+            ..0 => format!("({} - {}) * {}", taps[*tap] - 1, names[*tap], -step),
+            _ => format!("{} * {step}", names[*tap]),
+        };
+        let all: Vec<String> = self.taps.iter().map(from_first).collect();
+        if all.is_empty() {
+            "0".into()
+        } else {
+            all.join(" + ")
+        }
+    }
+}
+
+/// Returns the filters, which are the right operand.
+fn filters(c: &Contraction, dtype: DType, convolution: Convolution) -> Option<TmaOperand> {
+    let Access {
+        strides,
+        bounds,
+        offset,
+        ..
+    } = &c.operands[1];
+    let (columns, terms) = (c.range(COLUMNS), c.range(TERMS));
+    let (line, channel) = (columns.start, terms.end - 1);
+    let along_k = strides[channel].is(1);
+    let [near, far] = if along_k {
+        [channel, line]
+    } else {
+        [line, channel]
+    };
+    let others: Vec<usize> = [far].into_iter().chain(terms.start..channel).collect();
+    let legal = columns.len() == 1
+        && bounds.is_empty()
+        && strides[near].is(1)
+        && (along_k || dtype.size() == 2)
+        && others.len() < MAX_DIMENSIONS;
+    if !legal {
+        return None;
+    }
+    let stride = |at: &usize| aligned(strides[*at].as_const().filter(|n| *n > 0)?, dtype);
+    let extents: Vec<Dim> = c.extents().cloned().collect();
+    let all = [near].into_iter().chain(others.iter().copied());
+    Some(TmaOperand {
+        along_k,
+        span: span(dtype),
+        offset: aligned(offset.as_const()?, dtype)?,
+        extents: all.map(|at| extents[at].clone()).collect(),
+        strides: others.iter().map(stride).collect::<Option<_>>()?,
+        batch: Vec::new(),
+        strided_batch: Vec::new(),
+        convolution: Some(convolution),
+    })
+}
+
+impl Convolution {
+    /// Returns constants: the number of channels, and that of terms of a tap in stages.
+    pub fn constants(&self) -> String {
+        let (channels, terms) = (self.channels, self.terms);
+        format!("constexpr int CHANNELS = {channels}, TAP_TERMS = {terms};\n")
+    }
+
+    /// Returns a copy of an operand named `name` from row `i0` on, and the declarations before it. `boxes` are the
+    /// extents of a box of filters.
+    pub fn box_copy(
+        &self,
+        source: &mut Source,
+        name: &str,
+        along_k: bool,
+        boxes: Vec<u16>,
+    ) -> (String, BoxCopy) {
+        let mut inside = format!("const Index tap = k / {}, channel = k % {0};\n", self.terms);
+        let extents: Vec<Dim> = self.taps.iter().copied().map(Dim::Const).collect();
+        let (text, taps) = split(source, &extents, ["tap", "tap"]);
+        inside += &text;
+        let Some(images) = &self.images else {
+            let near_and_far = if along_k {
+                ["channel", "line"]
+            } else {
+                ["line", "channel"]
+            };
+            let at = near_and_far.map(String::from).into_iter();
+            let copied = BoxCopy {
+                at: at.chain(taps).collect(),
+                inside,
+                offsets: None,
+                boxes: Boxes::Tiled(boxes),
+            };
+            return (String::new(), copied);
+        };
+        let (mut text, rows) = split(source, &images.rows, [&format!("{name}_row"), "i0"]);
+        let mut at = vec!["channel".to_string()];
+        for (n, (axis, path)) in images.axes.iter().zip(&images.paths).enumerate() {
+            let coordinate = match axis.row {
+                Some((row, step)) => format!("{} * {step} + {}", rows[row], path.lower),
+                None => path.lower.to_string(),
+            };
+            let _ = writeln!(text, "const Index {name}_at{n} = {coordinate};");
+            at.push(format!("{name}_at{n}"));
+        }
+        at.extend(rows.first().cloned());
+        let offsets = images.axes.iter();
+        let offsets = offsets.map(|axis| axis.offset_of_tap(&self.taps, &taps));
+        let copied = BoxCopy {
+            at,
+            inside,
+            offsets: Some(offsets.collect()),
+            boxes: Boxes::Im2col(Im2col {
+                channels: boxes[0],
+                pixels: boxes[1],
+                paths: images.paths.clone(),
+            }),
+        };
+        (text, copied)
+    }
+}
