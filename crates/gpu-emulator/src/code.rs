@@ -237,8 +237,10 @@ pub(crate) enum Bulk {
         map: Address,
         at: Vec<Slot>,
     },
+    /// Closes the open group of stores.
     Commit,
-    Wait,
+    /// Waits until the sources of all but the `keep` newest groups of stores have been read.
+    Wait { keep: u32 },
 }
 
 /// `wgmma.mma_async`
@@ -312,8 +314,10 @@ pub(crate) enum Op {
     StoreMatrix(Box<MatrixAccess>),
     Mma(Box<Mma>),
     Mbarrier(Box<Mbarrier>),
-    /// Makes initialised mbarriers visible to bulk copies.
-    MbarrierFence,
+    /// Makes initialised mbarriers visible to bulk copies, and of a proxy fence also what was written.
+    AsyncFence {
+        is_proxy: bool,
+    },
     Bulk(Box<Bulk>),
     WarpgroupMma(Box<WarpgroupMma>),
     WarpgroupFence,

@@ -17,7 +17,7 @@ pub enum FaultKind {
     GlobalRace,
     /// Data of an asynchronous copy or product that was not waited for.
     MissingWait,
-    /// Registers, or an mbarrier, that another unit uses without the fence that makes them visible to it.
+    /// Registers, memory or an mbarrier that another unit uses without the fence that makes them visible to it.
     MissingFence,
     /// Threads that should act together do not arrive together.
     Divergence,

@@ -100,7 +100,8 @@ impl Decoder<'_> {
             return Ok(Bulk::Commit);
         }
         if self.opcode.accept("wait_group") {
-            return Ok(Bulk::Wait);
+            let keep = self.immediate(0)? as u32;
+            return Ok(Bulk::Wait { keep });
         }
         self.kernel.shared_granule = self.kernel.shared_granule.min(4);
         let rank = |p: &str| p.strip_suffix('d').and_then(|n| n.parse::<usize>().ok());

@@ -39,9 +39,13 @@ impl Decoder<'_> {
                 }
             }
             "bar" | "barrier" => self.barrier()?,
-            "fence" if self.opcode.one_of(&["mbarrier_init", "proxy"]).is_some() => {
+            "fence" if self.opcode.accept("mbarrier_init") => {
                 self.opcode.ignore_rest();
-                self.push(Op::MbarrierFence);
+                self.push(Op::AsyncFence { is_proxy: false });
+            }
+            "fence" if self.opcode.accept("proxy") && self.opcode.accept("async") => {
+                self.opcode.ignore_rest();
+                self.push(Op::AsyncFence { is_proxy: true });
             }
             // No effect: memory is sequentially consistent here, and time and caches are not modelled.
             _ => self.opcode.ignore_rest(),

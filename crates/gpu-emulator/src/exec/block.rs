@@ -211,6 +211,10 @@ impl<'a> ThreadBlock<'a> {
                 let why = "the thread exits with a cp.async that was not waited for";
                 return Err(Raised::new(FaultKind::MissingWait, why).of_lane(lane));
             }
+            if let Some(lane) = self.warps[warp].stores.unfinished() {
+                let why = "the thread exits with a bulk copy whose source may not have been read";
+                return Err(Raised::new(FaultKind::MissingWait, why).of_lane(lane));
+            }
             if self.warps[warp].products.are_unfinished() {
                 let why = "the warp exits with a wgmma that was not waited for";
                 return Err(Raised::new(FaultKind::MissingWait, why));

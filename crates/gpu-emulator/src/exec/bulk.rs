@@ -8,8 +8,8 @@ use super::warp::Warp;
 use super::{AccessKind, BLOCK_SHIFT, lanes_of};
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
-use crate::lanes::Slot;
 use crate::lanes::rounding::to_tf32;
+use crate::lanes::{LANES, Slot};
 use std::mem::offset_of;
 
 /// The first word of every [`TensorMap`].
@@ -212,6 +212,29 @@ impl Elements {
     }
 }
 
+/// The bulk copies of a warp to global memory whose sources are not known to have been read.
+#[derive(Default)]
+pub(crate) struct Stores {
+    pending: Vec<Store>,
+    /// The open group of each lane.
+    groups: [u32; LANES],
+}
+
+/// A bulk copy of a lane from `len` bytes of shared memory.
+struct Store {
+    lane: usize,
+    group: u32,
+    from: usize,
+    len: usize,
+}
+
+impl Stores {
+    /// A lane with stores that were never waited for.
+    pub fn unfinished(&self) -> Option<usize> {
+        self.pending.first().map(|s| s.lane)
+    }
+}
+
 impl Core<'_> {
     /// Executes a bulk copy, for each lane of the mask.
     pub fn bulk(&mut self, warp: &mut Warp, op: &Bulk, mask: u32) -> Outcome<()> {
@@ -222,6 +245,14 @@ impl Core<'_> {
     }
 
     fn bulk_of_lane(&mut self, warp: &mut Warp, op: &Bulk, l: usize) -> Outcome<()> {
+        match op {
+            Bulk::Commit => {
+                warp.stores.groups[l] += 1;
+                return Ok(());
+            }
+            Bulk::Wait { keep } => return self.stores_end(warp, l, *keep),
+            _ => {}
+        }
         let registers = &warp.registers;
         let coordinate = |slot: &Slot| registers.word(*slot)[l] as i32 as i64;
         match op {
@@ -284,16 +315,38 @@ impl Core<'_> {
                 let corner: Vec<i64> = at.iter().map(coordinate).collect();
                 let map = addresses(registers, *map)[l];
                 let map = self.tensor_map(map, corner.len())?;
-                let to = Elements::new(&map, corner, None)?;
-                let start = self.tensor_tile(&map, from)?;
-                if let Some(races) = &mut self.races {
-                    races.access(warp.id, start, map.bytes(), AccessKind::Read)?;
+                if map.tf32 != 0 {
+                    let why = "a bulk copy to global memory by a tensor map that rounds to TF32";
+                    return Err(Raised::new(FaultKind::Misuse, why));
                 }
-                self.tensor_copy(&map, start, &to, false)
+                let (from, len) = (self.tensor_tile(&map, from)?, map.bytes());
+                if let Some(races) = &mut self.races {
+                    races.outgoing_begins(warp.id, from, len)?;
+                }
+                let (lane, group) = (l, warp.stores.groups[l]);
+                warp.stores.pending.push(Store {
+                    lane,
+                    group,
+                    from,
+                    len,
+                });
+                let to = Elements::new(&map, corner, None)?;
+                self.tensor_copy(&map, from, &to, false)
             }
-            // Stores are complete already.
-            Bulk::Commit | Bulk::Wait => Ok(()),
+            Bulk::Commit | Bulk::Wait { .. } => unreachable!("these name no memory"),
         }
+    }
+
+    /// Ends the stores of a lane but those of its `keep` newest committed groups.
+    fn stores_end(&mut self, warp: &mut Warp, lane: usize, keep: u32) -> Outcome<()> {
+        let open = warp.stores.groups[lane];
+        let is_over = |s: &mut Store| s.lane == lane && s.group + keep < open;
+        for store in warp.stores.pending.extract_if(.., is_over) {
+            if let Some(races) = &mut self.races {
+                races.outgoing_ends(warp.id, store.from, store.len)?;
+            }
+        }
+        Ok(())
     }
 
     /// Loads elements to an address in shared memory, and signals an mbarrier.
@@ -380,6 +433,9 @@ impl Core<'_> {
                         }
                     }
                     Some(address) => {
+                        if let Some(traffic) = &mut self.traffic {
+                            traffic.bulk_stored_bytes += element as u64;
+                        }
                         let to = self.global_access(address, element, what, AccessKind::Write)?;
                         std::ptr::copy_nonoverlapping(shared, to, element);
                     }

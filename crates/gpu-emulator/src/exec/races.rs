@@ -7,13 +7,25 @@
 use super::AccessKind;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
+use proxy::{Proxies, join};
 use std::collections::HashMap;
+
+mod proxy;
 
 /// The mark of readers at different times, which [`Races::reads`] holds.
 const SEVERAL: u32 = u32::MAX;
 
 /// The warps of a warpgroup.
 pub(crate) const WARPGROUP: usize = 4;
+
+/// The origin of the last write of a granule.
+#[derive(Copy, Clone, Default, PartialEq, Eq)]
+enum Origin {
+    #[default]
+    Plain,
+    Atomic,
+    BulkCopy,
+}
 
 #[derive(Copy, Clone, Default)]
 struct Granule {
@@ -23,9 +35,11 @@ struct Granule {
     /// Warps that read since the last write.
     readers: u32,
     writer: u8,
-    atomic: bool,
+    origin: Origin,
     /// Target of a copy that is not known to be finished.
     pending: bool,
+    /// The number of bulk copies that are not known to have read it.
+    outgoing: u8,
 }
 
 /// The state of the checks of one block.
@@ -50,6 +64,7 @@ pub(crate) struct Races {
     in_flight: Vec<(usize, usize, usize)>,
     /// The time at which each warp last used the memory of each block of the cluster but its own.
     remote: Vec<[u32; LANES]>,
+    proxies: Proxies,
 }
 
 impl Races {
@@ -74,6 +89,7 @@ impl Races {
             mbarriers: HashMap::new(),
             in_flight: Vec::new(),
             remote: vec![[0; LANES]; blocks],
+            proxies: Proxies::default(),
         }
     }
 
@@ -87,6 +103,7 @@ impl Races {
         self.mbarriers.clear();
         self.in_flight.clear();
         self.remote.fill([0; LANES]);
+        self.proxies.clear();
     }
 
     /// Records that a warp uses the memory of another block of the cluster.
@@ -180,19 +197,23 @@ impl Races {
     #[inline(always)]
     fn write(&mut self, warp: usize, x: usize, kind: AccessKind) -> Outcome<()> {
         let g = self.granules[x];
-        let both_atomic = g.atomic && kind == AccessKind::Atomic;
+        let both_atomic = g.origin == Origin::Atomic && kind == AccessKind::Atomic;
         let after_write = g.write_time == 0
             || both_atomic
             || self.has_seen(warp, g.writer as usize, g.write_time);
-        if g.pending || !after_write || kind == AccessKind::Atomic && g.write_time == 0 {
+        let is_copied = g.pending || g.outgoing > 0;
+        if is_copied || !after_write || kind == AccessKind::Atomic && g.write_time == 0 {
             return Err(self.wrong_write(warp, x, kind));
         }
         if g.readers & !(1 << warp) != 0 && g.read_time > self.floor {
             self.after_reads(warp, x)?;
         }
         let g = &mut self.granules[x];
-        (g.write_time, g.writer, g.atomic) =
-            (self.now[warp], warp as u8, kind == AccessKind::Atomic);
+        let origin = match kind {
+            AccessKind::Atomic => Origin::Atomic,
+            _ => Origin::Plain,
+        };
+        (g.write_time, g.writer, g.origin) = (self.now[warp], warp as u8, origin);
         (g.read_time, g.readers) = (0, 0);
         Ok(())
     }
@@ -251,6 +272,12 @@ impl Races {
         if g.pending || kind == AccessKind::Atomic && g.write_time == 0 {
             return self.wrong_read(warp, x);
         }
+        if g.outgoing > 0 {
+            let why = format!(
+                "warp {warp} writes shared memory at {place}, the source of a bulk copy that was not waited for"
+            );
+            return Raised::new(FaultKind::MissingWait, why);
+        }
         let why = format!(
             "warps {} and {warp} write shared memory at {place}, with no barrier between",
             g.writer
@@ -290,6 +317,9 @@ impl Races {
         mbarrier: usize,
     ) -> Outcome<()> {
         self.copy_begins(warp, at, len)?;
+        for x in self.range(at, len) {
+            self.granules[x].origin = Origin::BulkCopy;
+        }
         self.in_flight.push((mbarrier, at, len));
         self.release(warp, mbarrier);
         Ok(())
@@ -297,6 +327,7 @@ impl Races {
 
     /// Records that all warps have met.
     pub fn everyone_met(&mut self) {
+        self.proxies.met(0..self.warps);
         self.floor = self.clock;
         self.clock += 1;
         self.now.fill(self.clock);
@@ -306,11 +337,10 @@ impl Races {
     pub fn met(&mut self, warps: &[usize]) {
         let mut joint = [0; LANES];
         for &w in warps {
-            for u in 0..self.now.len() {
-                joint[u] = joint[u].max(self.seen[w][u]);
-            }
+            join(&mut joint, &self.seen[w]);
             joint[w] = joint[w].max(self.now[w]);
         }
+        self.proxies.met(warps.iter().copied());
         self.clock += 1;
         for &w in warps {
             self.seen[w] = joint;
@@ -370,10 +400,9 @@ impl Races {
     /// Records that `warp` arrives at the mbarrier.
     pub fn release(&mut self, warp: usize, mbarrier: usize) {
         let times = self.mbarriers.entry(mbarrier).or_insert([0; LANES]);
-        for u in 0..self.now.len() {
-            times[u] = times[u].max(self.seen[warp][u]);
-        }
+        join(times, &self.seen[warp]);
         times[warp] = self.now[warp];
+        self.proxies.release(warp, mbarrier);
         self.clock += 1;
         self.now[warp] = self.clock;
     }
@@ -381,10 +410,9 @@ impl Races {
     /// Records that `warp` saw a phase of the mbarrier end.
     pub fn acquire(&mut self, warp: usize, mbarrier: usize) {
         if let Some(times) = self.mbarriers.get(&mbarrier) {
-            for u in 0..self.now.len() {
-                self.seen[warp][u] = self.seen[warp][u].max(times[u]);
-            }
+            join(&mut self.seen[warp], times);
         }
+        self.proxies.acquire(warp, mbarrier);
         let (shift, granules) = (self.shift, &mut self.granules);
         self.in_flight.retain(|&(reporter, at, len)| {
             if reporter == mbarrier {

@@ -174,7 +174,12 @@ impl<'a> ThreadBlock<'a> {
                 w.failed_waits = 0;
             }
             Op::Bulk(op) => core.bulk(w, op, active)?,
-            Op::MbarrierFence => core.unfenced.retain(|(_, by)| *by != warp),
+            Op::AsyncFence { is_proxy } => {
+                core.unfenced.retain(|(_, by)| *by != warp);
+                if let Some(races) = core.races.as_mut().filter(|_| *is_proxy) {
+                    races.proxy_fence(warp);
+                }
+            }
             Op::WarpgroupMma(mma) => core.begin_product(w, mma, pc, active)?,
             Op::WarpgroupFence => w.products.fence(&w.registers, &core.product_registers),
             Op::WarpgroupCommit => w.products.commit(),

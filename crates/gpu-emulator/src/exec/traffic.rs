@@ -23,6 +23,8 @@ pub struct Traffic {
     pub copy_sectors: u64,
     /// The bytes of bulk copies from global memory; those of a multicast count once.
     pub bulk_bytes: u64,
+    /// The bytes of bulk copies to global memory.
+    pub bulk_stored_bytes: u64,
 }
 
 impl Traffic {
@@ -34,6 +36,7 @@ impl Traffic {
         self.store_sectors += other.store_sectors;
         self.copy_sectors += other.copy_sectors;
         self.bulk_bytes += other.bulk_bytes;
+        self.bulk_stored_bytes += other.bulk_stored_bytes;
     }
 
     /// Counts an access of a warp to shared memory. Of 8 bytes a lane, half a warp is served at a time, of 16 bytes a

@@ -1,5 +1,6 @@
 //! A warp: registers, and its lanes in groups by program counter.
 
+use super::bulk::Stores;
 use super::copy::Copies;
 use super::warpgroup::Products;
 use crate::lanes::Registers;
@@ -34,6 +35,7 @@ pub(crate) struct Warp {
     /// Local memory, lane after lane.
     pub local: Vec<u8>,
     pub copies: Copies,
+    pub stores: Stores,
     pub products: Products,
     /// The phase of the cluster's barrier at which it arrived, until it has waited for its end.
     pub cluster_phase: Option<u64>,
@@ -50,6 +52,7 @@ impl Warp {
             alive: 0,
             local: vec![0; local * 32],
             copies: Copies::default(),
+            stores: Stores::default(),
             products: Products::default(),
             cluster_phase: None,
             failed_waits: 0,
@@ -70,6 +73,7 @@ impl Warp {
             state: GroupState::Running,
         });
         self.copies = Copies::default();
+        self.stores = Stores::default();
         self.products = Products::default();
         self.cluster_phase = None;
         self.failed_waits = 0;

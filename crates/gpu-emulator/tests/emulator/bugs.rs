@@ -96,6 +96,16 @@ bugs! {
         "[%4], 3;" => "[%4], 1;";
     released_before_the_other_block_multiplies in clusters, SharedRace | MissingWait | Misuse | Deadlock:
         "init(sptr(empty+i),4);" => "init(sptr(empty+i),2);";
+    no_fence_before_a_store in stores, MissingFence:
+        "    asm volatile(\"fence.proxy.async.shared::cta;\":::\"memory\");" => "";
+    no_barrier_before_a_store in stores, SharedRace | Uninitialised | MissingFence:
+        "    __syncthreads(); // before" => "    // before";
+    overwritten_before_it_is_stored in stores, MissingWait:
+        "wait_group.read 1;" => "wait_group.read 2;";
+    no_barrier_after_waiting_for_stores in stores, MissingWait | SharedRace:
+        "    __syncthreads(); // after" => "    // after";
+    stores_not_waited_for in stores, MissingWait:
+        "wait_group.read 0;" => "wait_group.read 1;";
     no_barrier_before_atomics in misc, SharedRace | Uninitialised:
         "if(t<64) sh[t]=0; __syncthreads();" => "if(t<64) sh[t]=0;";
     unwritten_counters in misc, Uninitialised:
@@ -145,6 +155,7 @@ fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
         "wgmma" => drop(kernels::run_warpgroup_product(gpu, random)?),
         "warpgroups" => drop(kernels::run_warpgroups(gpu, random)?),
         "clusters" => drop(kernels::run_clusters(gpu, random)?),
+        "stores" => drop(kernels::run_stores(gpu, random)?),
         "misc" => {
             let n = 300;
             gpu.array(&random.integers(n, 1000));
@@ -206,6 +217,7 @@ fn the_kernels_without_bugs_have_no_fault() {
         "wgmma",
         "warpgroups",
         "clusters",
+        "stores",
         "misc",
         "ew",
     ] {

@@ -15,7 +15,7 @@ pub struct Fixture {
 }
 
 /// The sample kernels.
-const KERNELS: [&str; 9] = [
+const KERNELS: [&str; 10] = [
     "ew",
     "ew_bf16",
     "softmax",
@@ -24,6 +24,7 @@ const KERNELS: [&str; 9] = [
     "wgmma",
     "warpgroups",
     "clusters",
+    "stores",
     "misc",
 ];
 

@@ -228,6 +228,39 @@ fn run_product(
     Ok((gpu.read(out, m * n), product(&a_wide, &b_wide, sizes, true)))
 }
 
+/// Tails of rows and columns are left out.
+#[test]
+fn stores_of_boxes() {
+    for seed in 0..4 {
+        let (mut gpu, mut random) = (Gpu::load("kernels/stores.ptx"), Random::new());
+        (gpu.options.seed, gpu.options.traffic) = (seed, true);
+        let (got, want) = run_stores(&mut gpu, &mut random).unwrap();
+        assert_close(&got, &want, 0.0, 0.0);
+    }
+}
+
+pub fn run_stores(gpu: &mut Gpu, random: &mut Random) -> Products {
+    let [m, n] = [150, 200];
+    let x = random.floats(m * n, 1.0);
+    gpu.array(&x);
+    let out = gpu.memory.allocate(2 * m * n);
+    let (sizes, strides) = ([n as u64, m as u64], [2 * n as u64]);
+    let map = TensorMap::new(out, 2, &sizes, &strides, &[64, 64], 3).unwrap();
+    gpu.bytes(&map.to_bytes(), 64);
+    gpu.number((m as i32).to_le_bytes())
+        .number((n as i32).to_le_bytes());
+    let statistics = gpu.run("stores", [3, 1, 1], 128, 0)?;
+    let traffic = statistics.traffic;
+    if gpu.options.traffic {
+        assert_eq!(traffic.bulk_stored_bytes, 2 * (m * n) as u64);
+        assert_eq!(traffic.wavefronts, traffic.ideal_wavefronts);
+    }
+    let wide = |x: &u16| bf16::from_bits(*x).to_f32();
+    let got = gpu.read::<u16>(out, m * n).iter().map(wide).collect();
+    let want = x.iter().map(|x| bf16::from_f32(*x).to_f64());
+    Ok((got, want.collect()))
+}
+
 #[test]
 fn atomics_votes_divergence_and_bytes() {
     for seed in 0..3 {
