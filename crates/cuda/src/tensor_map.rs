@@ -11,6 +11,8 @@ pub(super) struct Map {
     pub(super) arg: usize,
     name: String,
     dtype: DType,
+    /// True if elements of f32 are rounded to TF32.
+    rounds: bool,
     /// The bytes before the first element.
     offset: u64,
     extents: Vec<u64>,
@@ -60,6 +62,7 @@ impl Map {
             arg: usize::from(*arg),
             name: kernel.name.clone(),
             dtype: pointer.dtype,
+            rounds: !pointer.written,
             offset: number(offset)?.saturating_mul(bytes),
             extents,
             strides: strides.collect::<Result<_>>()?,
@@ -77,7 +80,7 @@ impl Map {
             return Ok([0; MAP]);
         }
         let encoded = encode_tensor_map(
-            self.dtype,
+            (self.dtype, self.rounds),
             address.wrapping_add(self.offset),
             [&self.extents, &self.strides],
             &self.boxes,

@@ -70,7 +70,8 @@ pub struct CudaKernel {
 dims!(CudaKernel: scalars, footprints, grid, maps; name, entry, text, args, sites, block, cluster, resident, shared);
 
 /// A tensor map (`CUtensorMap`): the memory of an argument as a tensor, boxes of which are copied to shared memory at
-/// once. The 16-byte chunks of a box are permuted in rows of 128 bytes. Elements of f32 are rounded to TF32.
+/// once, or from there if the argument is written. The 16-byte chunks of a box are permuted in rows of 128 bytes.
+/// Elements of f32 that are read are rounded to TF32.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorMap {
     /// The index of the argument, whose dtype is that of the elements.

@@ -214,7 +214,7 @@ fn encoded(
     };
     let encoded = encoded.expect("hardware allows it");
     match kernel.args[arg].dtype {
-        DType::F32 => encoded.rounding_to_tf32(),
+        DType::F32 if !kernel.args[arg].written => encoded.rounding_to_tf32(),
         _ => encoded,
     }
 }
