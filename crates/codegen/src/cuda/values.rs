@@ -24,6 +24,8 @@ pub(super) struct Values<'a> {
     pub indices: Vec<String>,
     /// True if functions of f32 are emitted in cheaper forms.
     pub fast: bool,
+    /// The argument whose vectors stay in registers: in `out{arg}`, of the compute type.
+    pub in_registers: Option<usize>,
     /// The C expression of each value, where it has one.
     names: Vec<Option<String>>,
     /// For each argument, the expression that replaces a load of it.
@@ -37,6 +39,7 @@ impl<'a> Values<'a> {
             kernel,
             indices: vec!["0".into(); kernel.axes.len() + kernel.inner.len()],
             fast: false,
+            in_registers: None,
             names: vec![None; kernel.body.len()],
             replaced: vec![None; kernel.args.len()],
         }

@@ -60,6 +60,8 @@ impl Walk<'_> {
         for d in &moving {
             self.load_vector(source, values, d);
         }
+        let in_registers = values.in_registers;
+        let stays = |arg: u16| in_registers == Some(usize::from(arg));
         let whole_stores: Vec<&Store> = self
             .stores
             .iter()
@@ -67,7 +69,11 @@ impl Walk<'_> {
             .collect();
         for s in &whole_stores {
             let access = &self.kernel.accesses[s.access as usize];
-            let ty = memory(self.kernel.args[access.arg as usize].dtype);
+            let dtype = self.kernel.args[access.arg as usize].dtype;
+            let ty = match stays(access.arg) {
+                true => CudaCpp::ctype(dtype.compute()),
+                false => memory(dtype),
+            };
             source.line(format!("kiln_vec<{ty}, {width}> out{};", access.arg));
         }
         source.line("#pragma unroll");
@@ -84,7 +90,11 @@ impl Walk<'_> {
             let access = &self.kernel.accesses[s.access as usize];
             if s.combine.is_none() && self.whole(s.access) {
                 let dtype = self.kernel.args[access.arg as usize].dtype;
-                let value = CudaCpp::stored(&values.name(s.value), dtype);
+                let value = values.name(s.value);
+                let value = match stays(access.arg) {
+                    true => value,
+                    false => CudaCpp::stored(&value, dtype),
+                };
                 source.line(format!("out{}.v[k] = {value};", access.arg));
             } else {
                 self.store(source, values, s, "k");
@@ -94,6 +104,9 @@ impl Walk<'_> {
         source.line("}");
         for s in whole_stores {
             let arg = self.kernel.accesses[s.access as usize].arg;
+            if stays(arg) {
+                continue;
+            }
             let address = values.address(source, s.access);
             let statement = format!("kiln_store(arg{arg} + ({address}), out{arg});");
             match values.inside(source, s.access) {

@@ -18,6 +18,7 @@ mod scan;
 mod scatter;
 mod sort;
 mod sums;
+mod tma_store;
 mod warpgroup;
 mod winograd;
 

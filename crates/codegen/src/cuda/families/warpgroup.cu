@@ -8,7 +8,7 @@ constexpr int SPAN = 128 / sizeof(Elem), TERMS = 32 / sizeof(Elem), COLUMNS = 64
 // 16 rows and COLUMNS columns of a warp's sums, on their way from the threads that have them to those that store
 // neighbours. Chunks of 16 bytes are permuted, so that neither meet in a bank.
 struct Passage {
-    alignas(16) Acc sums[16 * COLUMNS];
+    alignas(1024) Acc sums[16 * COLUMNS];
     __device__ __forceinline__ Acc* place(int row, int column) {
         const int chunk = column / 4;
         return sums + row * COLUMNS + (chunk ^ row % 4 * 2 ^ chunk >> 3) * 4 + column % 4;
@@ -25,6 +25,9 @@ struct Passage {
         return all;
     }
 };
+
+// The number of a warp in its block, which the compiler knows to be one for all its threads.
+__device__ __forceinline__ int number_of_warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 

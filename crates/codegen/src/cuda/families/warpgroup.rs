@@ -311,7 +311,7 @@ if (threadIdx.x > 0) return;
 return;
 }}
 asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");
-const int warp = threadIdx.x / 32 - 4;
+const int warp = number_of_warp() - 4;
 {each}
 {work}"
     );

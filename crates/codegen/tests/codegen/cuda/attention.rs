@@ -259,7 +259,7 @@ fn by_warpgroups(case: Case, results: &[Value], what: &str) {
     let mut graph = case.graph.clone();
     results.iter().for_each(|r| graph.add_output(*r));
     let program = lowered(&graph, true).unwrap();
-    let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() == 3);
+    let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() >= 3);
     let launches = program.sequence().launches;
     assert!(launches.iter().any(|l| maps(&l.kernel)), "{what}\n{graph}");
     case.check(results, what);

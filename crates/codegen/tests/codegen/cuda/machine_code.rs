@@ -15,11 +15,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A loop that multiplies: its instructions, and how many of them are products.
+/// A loop that multiplies: its instructions, how many of them are products, and the operations behind the last product.
 #[derive(Clone, Debug)]
 struct Loop {
     slots: usize,
     products: usize,
+    after: BTreeMap<String, usize>,
 }
 
 /// Returns the disassembler; `None`, with a line that says so, if there is none.
@@ -81,7 +82,16 @@ fn main_loop(tool: &PathBuf, cubin: &[u8]) -> Loop {
         let is_product = |i: &&String| ["HMMA", "HGMMA", "IMMA", "IGMMA"].contains(&&*operation(i));
         let products = code[*from..=*to].iter().filter(is_product).count();
         let slots = to - from + 1;
-        (products > 0).then_some(Loop { slots, products })
+        let last = code.iter().rposition(|i| is_product(&i))?;
+        let mut after = BTreeMap::new();
+        for i in &code[last + 1..] {
+            *after.entry(operation(i)).or_default() += 1;
+        }
+        (products > 0).then_some(Loop {
+            slots,
+            products,
+            after,
+        })
     };
     let found = loops.iter().filter_map(products);
     let found = found.min_by_key(|l| (Reverse(l.products), l.slots));
@@ -118,7 +128,14 @@ fn issue_slots_of_large_products() {
                     continue;
                 }
                 let what = format!("sm_{capability} {name}, order {order}");
-                let Loop { slots, products } = compiled_loop(&tool, &sequence, capability, &what);
+                let Loop {
+                    slots,
+                    products,
+                    after,
+                } = compiled_loop(&tool, &sequence, capability, &what);
+                if name.starts_with("wgmma") {
+                    is_stored_by_tma(&name.parse().unwrap(), &after, &what);
+                }
                 match name.starts_with("wgmma") {
                     // A product of 64 x 256 x 16 takes tensor cores 128 cycles, in which four schedulers issue for
                     // eight warps.
@@ -129,6 +146,22 @@ fn issue_slots_of_large_products() {
             }
         }
     }
+}
+
+/// Checks that a result of 16 bits is stored as matrices and boxes, and bounds the slots behind the last product: a
+/// comparison, a selection and half a conversion for each accumulator, some for each box and tile, and those of the
+/// thread that copies operands.
+fn is_stored_by_tma(schedule: &schedule::Gpu, after: &BTreeMap<String, usize>, what: &str) {
+    let accumulators = schedule.warp.map(usize::from).iter().product::<usize>() / 128;
+    let slots: usize = after.values().sum();
+    println!("{what}: {slots} slots for {accumulators} accumulators");
+    let count = |operation: &str| after.get(operation).copied().unwrap_or(0);
+    assert_eq!(count("STG"), 0, "{what}: {after:?}");
+    assert!(
+        count("STSM") >= accumulators / 8 && count("UTMASTG") > 0,
+        "{what}: {after:?}"
+    );
+    assert!(slots <= 3 * accumulators + 440, "{what}: {after:?}");
 }
 
 /// Bars for the schedules that the model chooses for products of many sizes. Small parts multiply few rows or columns,
@@ -154,10 +187,12 @@ fn issue_slots_of_chosen_schedules() {
         let (schedule, _) = chosen(drawn.gpu, &drawn.graph);
         let sequence = lowered_for(drawn.gpu, &drawn.graph).sequence();
         let what = format!("sm_{} {} {schedule}", drawn.capability, drawn.dtype);
-        let Loop { slots, products } = compiled_loop(&tool, &sequence, drawn.capability, &what);
+        let Loop {
+            slots, products, ..
+        } = compiled_loop(&tool, &sequence, drawn.capability, &what);
         let most = match (schedule.multiply, schedule.warp, schedule.stages) {
-            // Sums of few terms.
-            (Multiply::Wgmma, _, 2) => 26,
+            // Sums of few terms, and tiles of 64 columns, which bulk copies bound.
+            (Multiply::Wgmma, [64, 64], _) | (Multiply::Wgmma, _, 2) => 26,
             (Multiply::Wgmma, ..) => 25,
             (_, [64, 32 | 64] | [32, 64], _) => 5,
             (_, [32, 32], _) => 6,
@@ -183,7 +218,9 @@ fn issue_slots_of_tf32() {
     let candidates = every(&lowered_for(Gpu::H100, &graph)).into_iter();
     let mut found = 0;
     for (name, _, sequence) in candidates.filter(|c| c.0.starts_with("wgmma_tf32")) {
-        let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &name);
+        let Loop {
+            slots, products, ..
+        } = compiled_loop(&tool, &sequence, 90, &name);
         assert!(25 * products >= slots, "{name}: {slots} for {products}");
         found += 1;
     }
@@ -209,7 +246,9 @@ fn issue_slots_of_bytes() {
         let program = lowered_for(gpu, &graph);
         let what = format!("sm_{capability} {}", program.tasks[0].candidate().name());
         let found = compiled_loop(&tool, &program.sequence(), capability, &what);
-        let Loop { slots, products } = found;
+        let Loop {
+            slots, products, ..
+        } = found;
         let most = if capability == 90 { 25 } else { 5 };
         assert!(most * products >= slots, "{what}: {slots} for {products}");
     }
@@ -280,7 +319,9 @@ fn issue_slots_of_attention() {
         ));
         let sequence = lowered(&graph, true).unwrap().sequence();
         let what = format!("sm_90 attention {width} wide, causal {causal}{dropout}");
-        let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &what);
+        let Loop {
+            slots, products, ..
+        } = compiled_loop(&tool, &sequence, 90, &what);
         // Products of a tile of keys: 64 x 128 x 16 scores, and as many or half as many sums.
         assert_eq!(products, width / 16 + 8, "{what}");
         assert!(most * products >= slots, "{what}: {slots} for {products}");

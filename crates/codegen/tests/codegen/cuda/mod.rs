@@ -29,6 +29,7 @@ mod networks;
 mod permutations;
 mod schedules;
 mod sources;
+mod tma_store;
 mod traffic;
 mod warpgroups;
 

@@ -20,7 +20,7 @@ fn check(graph: &Graph, inputs: &[Array], schedule: &str) {
     let expected = Expected::of(graph, inputs).unwrap();
     let (sequence, followed) = scheduled(&expected, schedule);
     assert!(followed, "{schedule} is not legal\n{graph}");
-    let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() == 2);
+    let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() >= 2);
     assert!(sequence.launches.iter().any(|l| maps(&l.kernel)));
     let compiled = device::compile(&sequence);
     let got = run_compiled(&sequence, inputs, &expected.symbols, &compiled);

@@ -2,6 +2,7 @@
 
 use super::{begin, declare, scores_text, single_step, sizes};
 use crate::cuda::families::call::{Call, elements, lines};
+use crate::cuda::families::tma_store::{BOXES_TEXT, FIRST_BOX, TmaResult};
 use crate::cuda::families::warpgroup::{
     ALocation, COMMON_TEXT, TmaOperand, each_accumulator, each_tile, persistent_grid, raw, span,
     wgmma,
@@ -73,17 +74,32 @@ pub(super) fn emit(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Kern
     );
     let rings = "Ring<1> once;\nRing<STAGES> ring;";
     let barriers = ["shared.once, shared.barriers", rings, "rows * batches"];
+    let sizes = [&numel(&a.scores.batch), &a.scores.length, &a.columns];
+    let tma_result = TmaResult::new(&store, sizes);
+    if tma_result.is_some() {
+        source.scope(BOXES_TEXT);
+        source.line(FIRST_BOX);
+    }
     each_tile(&mut source, barriers, [&copy, "", &work_of_tile]);
-    let stored = store.width(&a.columns);
-    let text = format!(
-        "{}\nif (i >= length || j >= columns) continue;\n\
-         const Index at = (batch * length + i) * columns + j;\n{}",
-        each_accumulator(64, operands.columns, stored, ""),
-        raw(stored)
-    );
-    lines(&mut source, &text);
-    store.emit(&mut source, &call, stored);
-    lines(&mut source, "}\n}\n}");
+    match tma_result {
+        Some(tma_result) => {
+            let sizes = (["length", "columns"], 1);
+            tma_result.emit(&mut source, &call, [64, operands.columns], sizes);
+            lines(&mut source, "}\nfinish_boxes();");
+        }
+        None => {
+            let stored = store.width(&a.columns);
+            let text = format!(
+                "{}\nif (i >= length || j >= columns) continue;\n\
+                 const Index at = (batch * length + i) * columns + j;\n{}",
+                each_accumulator(64, operands.columns, stored, ""),
+                raw(stored)
+            );
+            lines(&mut source, &text);
+            store.emit(&mut source, &call, stored);
+            lines(&mut source, "}\n}\n}");
+        }
+    }
     let grid = persistent_grid(work.gpu, tile_count(a), 1);
     let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
     Some((schedule, operands.columns.into(), single_step(work, step)))

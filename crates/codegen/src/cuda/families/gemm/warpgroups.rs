@@ -1,9 +1,10 @@
 //! Products by warpgroups: persistent blocks, whose tiles' sums stay in registers.
 
-use super::{Gemm, Shape};
-use crate::cuda::families::call::{Call, lines};
+use super::{Gemm, PARTIAL_SUMS, Shape};
+use crate::cuda::families::call::{Call, Store, lines};
 use crate::cuda::families::gemm_tile::warpgroup_text;
 use crate::cuda::families::operand::result;
+use crate::cuda::families::tma_store::{BOXES_TEXT, FIRST_BOX, TmaResult, is_row_major};
 use crate::cuda::families::warpgroup::{
     TmaOperand, each_accumulator, each_tile, persistent_grid, raw,
 };
@@ -29,22 +30,40 @@ impl Gemm<'_> {
             true => self.sums_again(&mut source, &call, &operands[0]),
             false => Default::default(),
         };
+        let parts = Store::Plain(PARTIAL_SUMS, shape.acc);
+        let store = match schedule.parts {
+            1 => &self.store,
+            _ => &parts,
+        };
+        let sizes = [&self.batches, &self.m, &self.n];
+        let tma_result = TmaResult::new(store, sizes)
+            .filter(|_| is_row_major(&self.contraction) && !self.sums_inside());
         source.dynamic_shared("Shared", schedule.shared(self.dtype));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
         self.declare_sizes(&mut source, schedule);
-        self.tiles(&mut source, &call, shape, operands);
-        lines(&mut source, &again[0]);
-        let width = self.stored_width(shape);
-        let text = format!(
-            "{}\nif (i >= m || j >= n) continue;\n{}\n{}",
-            each_accumulator(schedule.warp[0], schedule.tile[1], width, &again[1]),
-            result(&mut source, &self.contraction),
-            raw(width)
-        );
-        lines(&mut source, &text);
-        self.store_elements(&mut source, &call, shape, width);
-        lines(&mut source, "}\n}\n}");
+        let [rows, columns] = [schedule.warp[0], schedule.tile[1]];
+        if let Some(tma_result) = tma_result {
+            source.scope(BOXES_TEXT);
+            source.line(FIRST_BOX);
+            self.tiles(&mut source, &call, shape, operands);
+            let sizes = (["m", "n"], schedule.parts);
+            tma_result.emit(&mut source, &call, [rows, columns], sizes);
+            lines(&mut source, "}\nfinish_boxes();");
+        } else {
+            self.tiles(&mut source, &call, shape, operands);
+            lines(&mut source, &again[0]);
+            let width = self.stored_width(shape);
+            let text = format!(
+                "{}\nif (i >= m || j >= n) continue;\n{}\n{}",
+                each_accumulator(rows, columns, width, &again[1]),
+                result(&mut source, &self.contraction),
+                raw(width)
+            );
+            lines(&mut source, &text);
+            self.store_elements(&mut source, &call, shape, width);
+            lines(&mut source, "}\n}\n}");
+        }
         let grid = persistent_grid(self.work.gpu, self.tile_count(schedule), schedule.cluster);
         call.step(source.finish(grid, [schedule.threads(), 1, 1]))
     }
