@@ -68,6 +68,40 @@ impl Walk {
         2 * self.lanes.len() + 1 + self.limits.len()
     }
 
+    /// Visits the tile as runs along the innermost lane axis. `f` gets the first lane, address, stride, number of
+    /// lanes, and the bounds `low..high` of the lanes that the limits allow.
+    ///
+    /// # Safety
+    /// The context's bases and coordinates are set.
+    #[inline(always)]
+    pub(super) unsafe fn runs(
+        &self,
+        ctx: &Ctx,
+        mut f: impl FnMut(usize, i64, i64, usize, usize, usize),
+    ) {
+        let last = self.lanes.len() - 1;
+        let inner = self.lanes[last];
+        let mut at = 0;
+        // SAFETY: the numbers are this walk's, which are set.
+        unsafe {
+            let bases =
+                std::slice::from_raw_parts(ctx.bases.add(self.base_at), 1 + self.limits.len());
+            self.begin_runs(ctx);
+            while at < ctx.n {
+                let here = Here::of(self, ctx);
+                let len = (ctx.n - at).min((inner.extent - here.coords[last]) as usize);
+                let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
+                let (low, high) = self.allowed(values, len);
+                f(at, bases[0] + *here.address, inner.stride, len, low, high);
+                at += len;
+                if at == ctx.n {
+                    return;
+                }
+                self.end_runs(ctx, len, 1);
+            }
+        }
+    }
+
     /// Goes to the first lane of the tile; [`Walk::run_at`] adds the contribution of the outer axes.
     ///
     /// # Safety

@@ -7,7 +7,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::TILE;
 
 /// The maximum number of lane axes (after merging), and of limits of one access.
-pub(crate) const MAX: usize = 16;
+const MAX: usize = 16;
 
 /// The minimum number of elements of a row that is visited as a run; shorter rows use a table of places.
 const MIN_RUN: i64 = 16;
@@ -299,70 +299,6 @@ impl Walk {
         }
     }
 
-    /// Visits the tile as runs along the innermost lane axis. `f` gets the first lane, address, stride, number of
-    /// lanes, and the bounds `low..high` of the lanes that the limits allow.
-    ///
-    /// # Safety
-    /// The context's bases and coordinates are set.
-    #[inline(always)]
-    pub(crate) unsafe fn runs(
-        &self,
-        ctx: &Ctx,
-        mut f: impl FnMut(usize, i64, i64, usize, usize, usize),
-    ) {
-        let last = self.lanes.len() - 1;
-        let mut c = [0i64; MAX];
-        // SAFETY: the numbers that are read are this walk's, which are set.
-        let (mut address, mut limits) = unsafe {
-            for (d, c) in c[..=last].iter_mut().enumerate() {
-                *c = *ctx.coords.add(self.coord_at + d);
-            }
-            let base = ctx.bases.add(self.base_at);
-            let mut limits = [0i64; MAX];
-            for (i, l) in limits[..self.limits.len()].iter_mut().enumerate() {
-                *l = *base.add(1 + i) + dot(&c, &self.limits[i].0.lane);
-            }
-            (*base + dot(&c, &self.address.lane), limits)
-        };
-        let inner = self.lanes[last];
-        let mut at = 0;
-        while at < ctx.n {
-            let len = (ctx.n - at).min((inner.extent - c[last]) as usize);
-            let (low, high) = self.allowed(limits.iter().copied(), len);
-            f(at, address, inner.stride, len, low, high);
-            at += len;
-            if at == ctx.n {
-                return;
-            }
-            let back = -c[last];
-            self.step(&mut c, last, back, &mut address, &mut limits);
-            for d in (0..last).rev() {
-                self.step(&mut c, d, 1, &mut address, &mut limits);
-                if c[d] < self.lanes[d].extent {
-                    break;
-                }
-                let back = -c[d];
-                self.step(&mut c, d, back, &mut address, &mut limits);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn step(
-        &self,
-        c: &mut [i64; MAX],
-        d: usize,
-        by: i64,
-        address: &mut i64,
-        limits: &mut [i64; MAX],
-    ) {
-        c[d] += by;
-        *address += by * self.lanes[d].stride;
-        for (l, (limit, _)) in limits.iter_mut().zip(&self.limits) {
-            *l += by * limit.lane[d];
-        }
-    }
-
     /// Returns the part of a run of `len` lanes where every limit holds, given the limits' first values.
     #[inline(always)]
     pub(super) fn allowed(&self, first: impl Iterator<Item = i64>, len: usize) -> (usize, usize) {
@@ -391,9 +327,4 @@ impl Walk {
         let low = low.clamp(0, len as i64);
         (low as usize, high.clamp(low, len as i64) as usize)
     }
-}
-
-#[inline(always)]
-fn dot(c: &[i64; MAX], strides: &[i64]) -> i64 {
-    c.iter().zip(strides).map(|(c, s)| c * s).sum()
 }
