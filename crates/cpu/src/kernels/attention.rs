@@ -12,7 +12,7 @@ pub(crate) use scores::Scores;
 use crate::kernels::matmul::{Launch, Operand, epilogue};
 use crate::tile::Linked;
 use kiln_base::DType;
-use kiln_jit::contraction::{Right, pack_panels};
+use kiln_jit::contraction::{PackedPanels, Right};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
@@ -70,7 +70,7 @@ struct Scratch {
 struct CopiedOperands {
     key: Option<Storage>,
     value: Option<Storage>,
-    panels: [Option<Storage>; 2],
+    panels: [PackedPanels; 2],
     /// The start of the keys and of the values in the operands, which matrices may share, and the end of the rows that
     /// contain values which are not finite.
     of: Option<([usize; 2], i64)>,
@@ -124,10 +124,8 @@ impl Attention {
         let weights = ViewMut::room(&mut scratch.scores, rows * s.pitch)?;
         let total = (b * s.length + first) * columns;
         let size = s.dtype.size() as i64;
-        let out = match self.epilogue {
-            Some(_) => ViewMut::room(&mut scratch.raw, rows * columns * size)?,
-            None => args.view_mut::<u8>(self.out).shift(total * size),
-        };
+        let (to, bytes) = ((self.out, total * size, 0), rows * columns * size);
+        let (out, _) = launch.destination::<u8>(to, (&mut scratch.raw, bytes, 0))?;
         let sums = match s.dtype {
             DType::F32 => out.cast(),
             _ => ViewMut::room(&mut scratch.sums, rows * columns)?,
@@ -161,13 +159,13 @@ impl Attention {
         let (mut keys, mut values) = (keys_as_columns.into(), value.into());
         if s.length > s.rows {
             let [of_keys, of_values] = &mut kept.panels;
-            let by = (s.level, s.terms.instruction);
-            let sizes = (s.terms.words(s.width), s.keys);
-            let from = (!is_there).then_some(keys_as_columns);
-            keys = Right::Packed(pack_panels(by, from, sizes, of_keys)?);
-            let sizes = (s.terms.words(s.keys), self.columns);
-            let from = (!is_there).then_some(value);
-            values = Right::Packed(pack_panels(by, from, sizes, of_values)?);
+            if !is_there {
+                let by = (s.level, s.terms.instruction);
+                of_keys.pack(by, keys_as_columns, (s.terms.words(s.width), s.keys))?;
+                of_values.pack(by, value, (s.terms.words(s.keys), self.columns))?;
+            }
+            keys = Right::Packed(of_keys.panels()?);
+            values = Right::Packed(of_values.panels()?);
         }
         let count = s.terms.count();
         let is_wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);

@@ -7,15 +7,15 @@ mod vector;
 mod work;
 
 pub(crate) use operand::{Materialised, Operand, link};
-pub(crate) use work::{Launch, epilogue, register_epilogue, split};
+pub(crate) use work::{Launch, Results, add_parts, epilogue, register_epilogue, split};
 
 use super::terms::Terms;
 use crate::tile::Linked;
 use block::{Grid, ProductBlock};
 use kiln_base::{DType, Instruction};
 use kiln_jit::contraction::{
-    Accesses, Matrix, Output, RegisterEpilogue, RightSide, Rows, TERMS, Tile, TileGrid,
-    multiply_as, shape, shown,
+    Accesses, Columns, Left, Matrix, Order, Output, RegisterEpilogue, RightSide, Rows, TERMS, Tile,
+    TileGrid, multiply, shape, shown,
 };
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
@@ -28,9 +28,9 @@ use kiln_kernel::work::{Call, Packs, Program};
 use kiln_plan::cost::ProductEpilogue;
 use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm};
-use pack::{CopiedLeft, PANEL, PackedRight, READ_ROWS, Wide};
+use pack::{CopiedLeft, PANEL, PackedRight, READ_ROWS, Wide, WidenedPanels};
 use std::sync::Arc;
-use vector::matrix_vector;
+use vector::rows_by_vector;
 
 /// A linked matrix product.
 pub(crate) struct MatMul {
@@ -189,7 +189,7 @@ impl MatMul {
         linked.check()?;
         linked.grid = linked.grid();
         if algorithm == Algorithm::Packed && linked.results() > 0 {
-            let tiles = |range| TileGrid::new(&linked.tile(range), [1, m, n], false);
+            let tiles = |range| TileGrid::new(&linked.tile(range), [1, m, n], Order::default());
             linked.sums = linked.ranges().map(tiles).collect::<Result<_>>()?;
         }
         Ok(linked)
@@ -322,7 +322,10 @@ impl MatMul {
             (Algorithm::Vector, _) => Operands::Vector,
             _ => Operands::InPlace,
         };
-        let launch = Launch::new(self.epilogue.as_ref(), call);
+        let launch = Launch {
+            in_registers: self.register_epilogue.is_some(),
+            ..Launch::new(self.epilogue.as_ref(), call)
+        };
         launch.run((self.grid.count, self.grid.cost), |i, scratch| {
             let block = self.block_of(i);
             self.block::<T>(&launch, operands, (&block, sums), scratch)
@@ -343,28 +346,24 @@ impl MatMul {
     ) -> Result<()> {
         let (args, failures) = (&launch.args, launch.failures);
         let first = (b.batch * self.m + b.row) * self.n + b.col;
-        // The destination of the results, unless an epilogue in registers writes them.
-        let (dst, pitch) = match (sums, &self.epilogue) {
-            (Some(sums), _) => (sums.shift(b.part * self.results() + first), self.n),
-            (None, Some(_)) if self.register_epilogue.is_some() => (ViewMut::none(), 0),
-            (None, Some(_)) => {
-                let pitch = self.raw_pitch();
-                (ViewMut::room(&mut scratch.raw, b.rows * pitch)?, pitch)
+        let (dst, pitch) = match sums {
+            Some(sums) => (sums.shift(b.part * self.results() + first), self.n),
+            None => {
+                let (to, pitch) = ((self.out, first, self.n), self.raw_pitch());
+                launch.destination::<T>(to, (&mut scratch.raw, b.rows * pitch, pitch))?
             }
-            (None, None) => (args.view_mut::<T>(self.out).shift(first), self.n),
         };
         let [left, right] = &mut scratch.materialised;
         if let Operands::Packed(packed, copied) = operands {
             let rows = (b.batch, b.row, b.rows);
             let kept = (left, &mut scratch.copy);
-            let (lhs, strides) = self.left_rows(args, rows, copied, kept, failures)?;
-            let to = (dst, pitch);
-            self.sum_packed(args, b, (lhs, strides), packed, to, &mut scratch.wide)?;
+            let (lhs, [_, across]) = self.left_rows(args, rows, copied, kept, failures)?;
+            self.sum_packed(args, b, (lhs, across), packed, dst, &mut scratch.wide)?;
         } else {
             let (lhs, [down, across]) =
-                self.rows(args, (b.batch, b.row, b.rows), left, failures)?;
+                self.lines(0, args, (b.batch, b.row, b.rows), left, failures)?;
             let (rhs, [row, col]) =
-                self.columns(args, (b.batch, b.col, b.cols), right, failures)?;
+                self.lines(1, args, (b.batch, b.col, b.cols), right, failures)?;
             let (from, to) = b.terms;
             let lhs = (lhs.cast::<T>().shift(from * across), down, across);
             let rhs = (rhs.cast::<T>().shift(from * row), row, col);
@@ -372,7 +371,7 @@ impl MatMul {
                 Operands::Vector => self.sum_vector(b, lhs, rhs, dst, &mut scratch.copy)?,
                 _ => {
                     let sizes = (b.rows, b.cols, to - from);
-                    multiply_as(
+                    multiply(
                         self.parameters(),
                         sizes,
                         (dst, pitch),
@@ -383,9 +382,9 @@ impl MatMul {
                 }
             }
         }
-        match sums.is_some() || self.register_epilogue.is_some() {
-            true => Ok(()),
-            false => launch.apply_epilogue((dst, pitch), first, (b.rows, self.n), b.cols),
+        match sums {
+            Some(_) => Ok(()),
+            None => launch.apply_epilogue((dst, pitch), first, (b.rows, self.n), b.cols),
         }
     }
 
@@ -399,10 +398,15 @@ impl MatMul {
         copy: &mut Option<Storage>,
     ) -> Result<()> {
         // The matrix with the result's index first, and the vector.
-        let (matrix, (vector, step), len) = match self.n != 1 {
+        let ((matrix, row, col), (vector, step), len) = match self.n != 1 {
             true => ((right.0, right.2, right.1), (left.0, left.2), b.cols),
             false => (left, (right.0, right.1), b.rows),
         };
+        if col != 1 {
+            let (vector, matrix) = ((vector, 0, step), (matrix, col, row));
+            let (sizes, to) = ((1, len, self.k), (dst, len));
+            return multiply(self.parameters(), sizes, to, vector, matrix.into(), false);
+        }
         let mut copied;
         let vector = match step {
             1 => vector.slice(0, self.k),
@@ -413,7 +417,7 @@ impl MatMul {
                 copied.slice(0, self.k)
             }
         };
-        matrix_vector(self.level, matrix, vector, dst.slice_mut(0, len));
+        rows_by_vector(self.level, (matrix, row), vector, dst.slice_mut(0, len));
         Ok(())
     }
 
@@ -471,9 +475,9 @@ impl MatMul {
         &self,
         args: &Arguments,
         b: &ProductBlock,
-        (left, [down, across]): (View<u8>, [i64; 2]),
+        (left, across): (View<u8>, i64),
         PackedRight(packed): PackedRight,
-        (dst, pitch): (ViewMut<T>, i64),
+        dst: ViewMut<T>,
         wide: &mut Wide,
     ) -> Result<()> {
         let packed_size = self.packed_size();
@@ -482,26 +486,29 @@ impl MatMul {
         for ((from, _), sums) in self.ranges().zip(&self.sums) {
             // The row that accumulators start with precedes the first step.
             let front = from + i64::from(self.terms.is_flipped() && from > 0);
-            let left = left.shift(from * across);
             // Blocks start at a panel.
-            for column in (0..b.cols).step_by(sums.each()[2] as usize) {
-                let at = matrix + (b.col + column) * self.panel_rows() + front * self.panel;
-                let mut right = packed.shift(at * packed_size);
-                if let Some(half) = self.half_dtype().filter(|_| self.widens_panels()) {
-                    right = self.wide_panel(half, right, wide)?;
-                }
-                for tiles in sums.rows([0..1, 0..b.rows]) {
-                    let out = match self.register_epilogue {
-                        Some(_) => {
-                            let row = b.batch * self.m + b.row + tiles.row;
-                            Output::Epilogue(&mut accesses, (row, b.col + column))
-                        }
-                        None => Output::Memory(dst.shift(tiles.row * pitch + column).bytes()),
+            let at = matrix + b.col * self.panel_rows() + front * self.panel;
+            let mut panels = Columns {
+                first: packed.shift(at * packed_size),
+                column: self.panel_rows() * packed_size,
+            };
+            let out = match self.register_epilogue {
+                Some(_) => Output::Epilogue(&mut accesses, (b.batch * self.m + b.row, b.col)),
+                None => Output::Memory(dst.bytes()),
+            };
+            let all = [0..1, 0..b.rows, 0..b.cols];
+            let left = Left::Rows(left.shift(from * across), &[]);
+            match self.half_dtype().filter(|_| self.widens_panels()) {
+                Some(half) => {
+                    let mut widened = WidenedPanels {
+                        panels,
+                        dtypes: (half, self.level),
+                        len: self.panel * self.k,
+                        wide: &mut *wide,
                     };
-                    let operands = [left.shift(tiles.row * down), right];
-                    let kernel = tiles.kernel(b.cols - column);
-                    kernel.compute(operands, out, &[], tiles.tiles);
+                    sums.compute(all, left, &mut widened, out)?;
                 }
+                None => sums.compute(all, left, &mut panels, out)?,
             }
         }
         Ok(())
@@ -518,17 +525,13 @@ impl MatMul {
             (ceil(all, chunk), chunk * parts.max(READ_ROWS)),
             |i, _: &mut ()| {
                 let (first, len) = (i * chunk, chunk.min(all - i * chunk));
-                let mut to = sums;
+                let sums = sums.shift(first);
+                add_parts(sums, parts, (all, len));
                 if self.epilogue.is_none() {
-                    to = launch.args.view_mut(self.out);
-                    to.copy(first, sums.slice(first, len));
+                    let to = launch.args.view_mut(self.out);
+                    to.copy(first, sums.slice(0, len));
                 }
-                for part in 1..parts {
-                    let more = sums.slice(part * all + first, len);
-                    let to = to.slice_mut(first, len).iter_mut();
-                    to.zip(more).for_each(|(to, term)| *to = *to + *term);
-                }
-                launch.apply_epilogue((to.shift(first), len), first, (1, len), len)
+                launch.apply_epilogue((sums, len), first, (1, len), len)
             },
         );
         Ok(())

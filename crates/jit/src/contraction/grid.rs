@@ -1,58 +1,115 @@
-//! Grids of register tiles: the tiles of a contraction next to each other, with smaller ones at the ends.
+//! The driver of all contractions: a grid of register tiles next to each other, with smaller ones at the ends.
+//!
+//! A schedule gives the whole tile, the order of calls, and the source of either operand. The rest follows from the
+//! tile, because lines and rows are even distances apart, both in the A and in the result.
 
-use super::kernel::Kernel;
+use super::depthwise::Depthwise;
+use super::kernel::{Kernel, Left, Output};
 use super::tile::{Rows, Tile, strips};
+use kiln_base::DType;
+use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
+use kiln_kernel::view::View;
+use kiln_plan::cost::geometry::Axis;
 use std::ops::Range;
+
+/// The source of a grid's B.
+pub trait PanelSource {
+    /// Returns the panel that starts with a column.
+    ///
+    /// # Errors
+    /// If there is no memory for a copy.
+    fn panel(&mut self, column: i64) -> Result<View<'_, u8>>;
+}
+
+/// A B in memory: panels one after the other, or a matrix in place.
+#[derive(Copy, Clone)]
+pub struct Columns<'a> {
+    /// The memory from the first column on.
+    pub first: View<'a, u8>,
+    /// The bytes of a panel per column, or the distance of two columns.
+    pub column: i64,
+}
+
+impl Columns<'_> {
+    /// Returns the B of tiles whose columns have an A each; their [lines](Left::Lines) have the weights.
+    pub fn none() -> Columns<'static> {
+        Columns {
+            first: View::of(&[]),
+            column: 0,
+        }
+    }
+}
+
+impl PanelSource for Columns<'_> {
+    #[inline]
+    fn panel(&mut self, column: i64) -> Result<View<'_, u8>> {
+        Ok(self.first.shift(column * self.column))
+    }
+}
+
+/// The order of a grid's calls.
+#[derive(Copy, Clone, Default)]
+pub struct Order {
+    /// True if the tiles of a call, and then the next calls, are below each other; otherwise they are side by side.
+    pub is_down: bool,
+    /// True if a tile passes over all panels before the next tile; otherwise a panel is used by all tiles first.
+    pub is_by_tile: bool,
+}
 
 /// The kernels of a grid of lines, of rows in these, and of columns.
 pub struct TileGrid {
     /// The lines, rows and columns of a whole tile, and of the grid.
     each: [i64; 3],
     extents: [i64; 3],
-    /// The maximum number of tiles of a call, and true if these are below each other; otherwise they are side by side.
+    /// The maximum number of tiles of a call.
     max_tiles: i64,
-    is_down: bool,
+    order: Order,
+    /// The distances of lines and of rows, in bytes of A and in rows of the result.
+    left: [i64; 2],
+    result: [i64; 2],
+    /// The distances of rows and of columns of the result, in bytes.
+    out: [i64; 2],
     kernels: Vec<Kernel>,
-    /// The index of the kernel that has fewer lines, fewer rows and fewer columns, or not, as the bits of a number say.
-    index: [u8; 8],
+    /// The index of the kernel of each form of a tile, for a whole panel and for the last one.
+    index: Vec<usize>,
+    /// The form of each tile of a line, if it depends on the taps that are within the line. Otherwise the bits of a
+    /// number say if there are fewer lines and fewer rows.
+    line: Vec<usize>,
 }
 
 /// Tiles of the same rows, computed by one call for each panel of columns.
-pub struct RowTiles<'a> {
-    /// The first line and row, and the number of tiles.
-    pub line: i64,
-    pub row: i64,
-    pub tiles: i64,
-    grid: &'a TileGrid,
-    index: usize,
+struct RowTiles {
+    /// The first line and row, the line that is read, and the number of tiles.
+    line: i64,
+    row: i64,
+    read: i64,
+    tiles: i64,
+    form: usize,
 }
 
 impl TileGrid {
-    /// Makes the kernels for a whole tile. Along an axis, all tiles are whole but for the last of the extent. Tiles of a
-    /// call are below each other if `is_down`.
+    /// Makes the kernels for a whole tile. Along an axis, all tiles are whole but for the last of the extent.
     ///
     /// # Errors
     /// As [`Kernel::of`].
-    pub fn new(tile: &Tile, extents: [i64; 3], is_down: bool) -> Result<TileGrid> {
-        let across = i64::from(tile.rows.across).max(1);
-        let lines = i64::from(tile.rows.count) / across;
-        let each = [lines.max(1), across, i64::from(tile.columns).max(1)];
-        let (mut kernels, mut index) = (Vec::new(), [0; 8]);
+    pub fn new(tile: &Tile, extents: [i64; 3], order: Order) -> Result<TileGrid> {
+        let mut grid = TileGrid::empty(tile, extents, order);
         for bits in 0..8usize {
-            let size = |axis: usize| match (bits >> axis & 1, extents[axis] % each[axis]) {
-                (1, rest @ 1..) => rest,
-                _ => each[axis],
+            let bit = |axis: usize| (axis + 1) % 3;
+            let size = |axis: usize| match extents[axis] % grid.each[axis] {
+                rest @ 1.. if bits >> bit(axis) & 1 == 1 => rest,
+                _ => grid.each[axis],
             };
             let sizes = [0, 1, 2].map(size);
-            let rest = (0..3).filter(|axis| sizes[*axis] != each[*axis]);
-            let same = rest.map(|axis| 1 << axis).sum::<usize>();
+            let less = (0..3).filter(|axis| sizes[*axis] != grid.each[*axis]);
+            let same = less.map(|axis| 1 << bit(axis)).sum::<usize>();
             if same != bits {
-                index[bits] = index[same];
+                grid.index.push(grid.index[same]);
                 continue;
             }
-            index[bits] = kernels.len() as u8;
-            kernels.push(Kernel::of(Tile {
+            grid.index.push(grid.kernels.len());
+            grid.kernels.push(Kernel::of(Tile {
                 rows: Rows {
                     count: (sizes[0] * sizes[1]) as u8,
                     across: sizes[1] as u8,
@@ -62,25 +119,145 @@ impl TileGrid {
                 ..tile.clone()
             })?);
         }
-        Ok(TileGrid {
+        Ok(grid)
+    }
+
+    /// Makes the kernels for lines of tiles whose columns have an A each. The A has elements of a dtype, and positions
+    /// so many bytes apart. The taps of a tile are the first ones of the axis after `tap`. All panels are whole but for
+    /// the last of the columns.
+    ///
+    /// # Errors
+    /// As [`Kernel::of`].
+    pub fn of_lines(
+        tile: &Tile,
+        (reads, position): (DType, i64),
+        (axis, tap): (&Axis, i64),
+        columns: i64,
+    ) -> Result<TileGrid> {
+        let mut grid = TileGrid::empty(tile, [1, axis.output, columns], Order::default());
+        grid.left = [0, axis.stride * position];
+        let ([_, each, width], taps) = (grid.each, tile.taps);
+        // The axis along the taps of a row.
+        let input = bug(
+            "a depthwise filter reads beyond its line",
+            axis.input,
+            |n| n - 1,
+        );
+        let along = Axis {
+            input,
+            stride: axis.dilation,
+            ..*axis
+        };
+        let mut known: Vec<(i64, Vec<[u32; 2]>)> = Vec::new();
+        for first in (0..axis.output).step_by(each as usize) {
+            let rows = each.min(axis.output - first);
+            let inside = |row: i64| {
+                let (from, to) = along.inside(row * axis.stride, tap, tap + i64::from(taps));
+                [from - tap, to - tap].map(|n| n as u32)
+            };
+            // The first and the last row bound the taps of all rows.
+            let inside = match [first, first + rows - 1].map(inside) == [[0, taps]; 2] {
+                true => vec![],
+                false => (first..first + rows).map(inside).collect(),
+            };
+            let form = (rows, inside);
+            let same = known.iter().rposition(|other| *other == form);
+            grid.line.push(same.unwrap_or(known.len()));
+            if same.is_some() {
+                continue;
+            }
+            let last = columns - (columns - 1) / width * width;
+            for columns in [width, last] {
+                grid.index.push(grid.kernels.len());
+                grid.kernels.push(Kernel::of(Depthwise {
+                    tile: Tile {
+                        rows: Rows::of_matrix(rows, 0),
+                        columns: columns as u16,
+                        ..tile.clone()
+                    },
+                    stride: axis.stride as u32,
+                    dilation: axis.dilation as u32,
+                    reads,
+                    position,
+                    inside: form.1.clone(),
+                })?);
+            }
+            known.push(form);
+        }
+        Ok(grid)
+    }
+
+    /// Returns a grid of a whole tile without kernels.
+    fn empty(tile: &Tile, extents: [i64; 3], order: Order) -> TileGrid {
+        let across = i64::from(tile.rows.across).max(1);
+        let lines = i64::from(tile.rows.count) / across;
+        let each = [lines.max(1), across, i64::from(tile.columns).max(1)];
+        let [[row, line], [result_row, result_line]] = [tile.rows.left, tile.rows.result];
+        let (mut left, mut result) = ([line, row], [result_line, result_row]);
+        if tile.strip != [0; 2] {
+            let along = if order.is_down { 0 } else { 1 };
+            (left[along], result[along]) =
+                (tile.strip[0] / each[along], tile.strip[1] / each[along]);
+        }
+        TileGrid {
             each,
             extents,
             max_tiles: tile.max_tiles(),
-            is_down,
-            kernels,
-            index,
-        })
+            order,
+            left,
+            result,
+            out: [tile.out, tile.instruction.sums.size() as i64],
+            kernels: Vec::new(),
+            index: Vec::new(),
+            line: Vec::new(),
+        }
     }
 
-    /// Returns the lines, rows and columns of a whole tile.
-    pub fn each(&self) -> [i64; 3] {
-        self.each
+    /// Computes the tiles of some lines, rows and columns, from operands and to a result that begin with the first line
+    /// and row of the grid. The columns are those of `right`. The last tile of a range is whole, or has as many lines
+    /// or rows as the last of its axis; if a panel is not whole, it is the last one of the grid.
+    ///
+    /// # Errors
+    /// If `right` has no panel.
+    ///
+    /// # Panics
+    /// As [`Kernel::compute`].
+    pub fn compute(
+        &self,
+        [lines, rows, columns]: [Range<i64>; 3],
+        mut left: Left,
+        right: &mut impl PanelSource,
+        mut out: Output,
+    ) -> Result<()> {
+        let panels = columns.clone().step_by(self.each[2] as usize);
+        let mut call = |tiles: &RowTiles, column: i64, right: View<u8>| {
+            let is_last = usize::from(columns.end - column < self.each[2]);
+            let kernel = &self.kernels[self.index[2 * tiles.form + is_last]];
+            let left = left.shift(tiles.read * self.left[0] + tiles.row * self.left[1]);
+            let row = tiles.line * self.result[0] + tiles.row * self.result[1];
+            let out = out.shift((row, column), self.out);
+            kernel.compute(left, right, out, tiles.tiles);
+        };
+        if self.order.is_by_tile {
+            for tiles in self.tiles([lines, rows]) {
+                for column in panels.clone() {
+                    call(&tiles, column, right.panel(column)?);
+                }
+            }
+            return Ok(());
+        }
+        for column in panels {
+            let panel = right.panel(column)?;
+            for tiles in self.tiles([lines.clone(), rows.clone()]) {
+                call(&tiles, column, panel);
+            }
+        }
+        Ok(())
     }
 
-    /// Returns the calls for some lines and rows, in order of memory along the calls' tiles. The last tile of a range is
-    /// whole, or has as many as the last of its axis.
+    /// Returns the calls for some lines and rows, in order of memory along the calls' tiles.
     #[inline]
-    pub fn rows(&self, all: [Range<i64>; 2]) -> impl Iterator<Item = RowTiles<'_>> {
+    fn tiles(&self, all: [Range<i64>; 2]) -> impl Iterator<Item = RowTiles> {
         let ends = [all[0].end, all[1].end];
         debug_assert!(
             (0..2).all(|axis| {
@@ -91,32 +268,24 @@ impl TileGrid {
             self.extents,
             self.each
         );
-        let [along, other] = if self.is_down { [0, 1] } else { [1, 0] };
-        let next = all[along].clone();
+        let [along, other] = if self.order.is_down { [0, 1] } else { [1, 0] };
+        let (next, top) = (all[along].clone(), all[0].start);
         let beside = all[other].clone().step_by(self.each[other] as usize);
         beside.flat_map(move |first| {
             let strips = strips(next.clone(), self.each[along], self.max_tiles);
             strips.map(move |(start, tiles)| {
                 let mut at = [first; 2];
                 at[along] = start;
-                let ends_here = |axis: usize| ends[axis] - at[axis] < self.each[axis];
+                let is_less = |axis: usize| usize::from(ends[axis] - at[axis] < self.each[axis]);
+                let of_line = self.line.get((at[1] / self.each[1]) as usize).copied();
                 RowTiles {
                     line: at[0],
                     row: at[1],
+                    read: bug("a tile reads the line of the first", at[0], |_| top),
                     tiles,
-                    grid: self,
-                    index: usize::from(ends_here(0)) + 2 * usize::from(ends_here(1)),
+                    form: of_line.unwrap_or_else(|| is_less(0) + 2 * is_less(1)),
                 }
             })
         })
-    }
-}
-
-impl<'a> RowTiles<'a> {
-    /// Returns the kernel for the first of these columns, as many as a whole tile has.
-    #[inline]
-    pub fn kernel(&self, columns: i64) -> &'a Kernel {
-        let last = 4 * usize::from(columns < self.grid.each[2]);
-        &self.grid.kernels[usize::from(self.grid.index[self.index + last])]
     }
 }

@@ -115,6 +115,38 @@ pub enum Output<'a, 'b> {
     Epilogue(&'a mut Accesses<'b>, (i64, i64)),
 }
 
+impl<'b> Output<'_, 'b> {
+    /// Returns the output for the result some rows and columns further on, which are so many bytes apart.
+    #[inline]
+    pub(super) fn shift(&mut self, (row, column): (i64, i64), apart: [i64; 2]) -> Output<'_, 'b> {
+        match self {
+            Output::Memory(out) => Output::Memory(out.shift(row * apart[0] + column * apart[1])),
+            Output::Epilogue(accesses, at) => {
+                Output::Epilogue(accesses, (at.0 + row, at.1 + column))
+            }
+        }
+    }
+}
+
+/// The A of a kernel.
+pub enum Left<'a, 'b> {
+    /// A matrix from the first row on, and the offset of each tap from that row, if there are several.
+    Rows(View<'a, u8>, &'a [i64]),
+    /// For tiles whose columns have an A each: lines, from so many bytes after the first ones on.
+    Lines(&'a mut Lines<'b>, i64),
+}
+
+impl<'b> Left<'_, 'b> {
+    /// Returns the same from a row so many bytes further on.
+    #[inline]
+    pub(super) fn shift(&mut self, by: i64) -> Left<'_, 'b> {
+        match self {
+            Left::Rows(rows, taps) => Left::Rows(rows.shift(by), taps),
+            Left::Lines(lines, first) => Left::Lines(lines, *first + by),
+        }
+    }
+}
+
 impl Kernel {
     /// Returns the kernel of a description.
     ///
@@ -152,50 +184,44 @@ impl Kernel {
         false
     }
 
-    /// Computes some tiles, one after the other; more than one only up to [`Tile::max_tiles`]. `taps` are the offsets
-    /// of the taps, if there are several.
+    /// Computes some tiles, one after the other; more than one only up to [`Tile::max_tiles`].
     ///
     /// # Panics
     /// If a view lacks elements that the tiles access.
     #[inline]
-    pub fn compute(&self, [left, right]: [View<u8>; 2], out: Output, taps: &[i64], tiles: i64) {
+    pub fn compute(&self, left: Left, right: View<u8>, out: Output, tiles: i64) {
         let f = &self.footprint;
-        assert!(f.weights.is_none() && f.taps <= taps.len(), "other taps");
         assert!((1..=MAX_TILES).contains(&tiles), "{tiles} tiles");
-        let mut read = f.left;
-        if let [first, rest @ ..] = &taps[..f.taps]
-            && read != [0; 2]
-        {
-            let ends = (*first, *first);
-            let (low, high) = rest
-                .iter()
-                .fold(ends, |(low, high), tap| (low.min(*tap), high.max(*tap)));
-            read = [read[0] + low, read[1] + high];
+        match (left, f.weights) {
+            (Left::Rows(left, taps), None) => {
+                let mut read = f.left;
+                if let [first, rest @ ..] = &taps[..f.taps]
+                    && read != [0; 2]
+                {
+                    let ends = (*first, *first);
+                    let (low, high) = rest
+                        .iter()
+                        .fold(ends, |(low, high), tap| (low.min(*tap), high.max(*tap)));
+                    read = [read[0] + low, read[1] + high];
+                }
+                let left = left.address(strip(read, f.strip[0], tiles));
+                self.call(left, right.address(f.right), out, taps, tiles);
+            }
+            (Left::Lines(lines, shift), Some([weights, padding])) => {
+                lines.list.clear();
+                for (line, of) in &lines.lines {
+                    let line = line.shift(shift).address(f.left).addr();
+                    lines.list.extend([line, of.address(weights).addr()]);
+                }
+                lines.list.push(0);
+                let padding = lines.padding.iter().map(|of| of.address(padding).addr());
+                lines.list.extend(padding);
+                lines.list.push(0);
+                let list = lines.list.as_ptr().cast();
+                self.call(list, std::ptr::null(), out, &[], 1);
+            }
+            _ => panic!("the A of another tile"),
         }
-        let left = left.address(strip(read, f.strip[0], tiles));
-        self.call(left, right.address(f.right), out, taps, tiles);
-    }
-
-    /// Computes a tile whose left operand is a list of lines, `shift` bytes behind the first ones.
-    ///
-    /// # Panics
-    /// As [`Kernel::compute`].
-    #[inline]
-    pub fn compute_lines(&self, lines: &mut Lines, shift: i64, out: Output) {
-        let Some([weights, padding]) = self.footprint.weights else {
-            panic!("a tile without lines");
-        };
-        lines.list.clear();
-        for (line, of) in &lines.lines {
-            let line = line.shift(shift).address(self.footprint.left).addr();
-            lines.list.extend([line, of.address(weights).addr()]);
-        }
-        lines.list.push(0);
-        let padding = lines.padding.iter().map(|of| of.address(padding).addr());
-        lines.list.extend(padding);
-        lines.list.push(0);
-        let list = lines.list.as_ptr().cast();
-        self.call(list, std::ptr::null(), out, &[], 1);
     }
 
     /// Makes a call whose operands were checked.

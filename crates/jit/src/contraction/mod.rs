@@ -18,10 +18,10 @@ pub mod tests;
 mod tile;
 mod transform;
 
-pub use depthwise::{Depthwise, max_depthwise_rows};
+pub use depthwise::max_depthwise_rows;
 pub use epilogue::{Accesses, RegisterEpilogue};
-pub use grid::{RowTiles, TileGrid};
-pub use kernel::{Description, Kernel, Lines, Output};
-pub use product::{Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape};
-pub use tile::{RightSide, Rows, Tile, even_rows, shown, strips};
+pub use grid::{Columns, Order, PanelSource, TileGrid};
+pub use kernel::{Description, Kernel, Left, Lines, Output};
+pub use product::{Matrix, PackedPanels, Right, TERMS, multiply, pack, shape};
+pub use tile::{RightSide, Rows, Tile, even_rows, shown};
 pub use transform::Transform;

@@ -4,8 +4,8 @@
 //! is read often, or if its columns are not contiguous. So is A if the elements of its rows are far apart. An element
 //! is summed in the order of K, whatever the blocking.
 
-use super::grid::TileGrid;
-use super::kernel::Output;
+use super::grid::{Columns, Order, PanelSource, TileGrid};
+use super::kernel::{Left, Output};
 use super::tile::{RightSide, Rows, Tile, even_rows};
 use kiln_base::{Features, Instruction};
 use kiln_kernel::affine::ceil;
@@ -36,12 +36,61 @@ const ROW_PADDING: i64 = 16;
 pub type Matrix<'a, T> = (View<'a, T>, i64, i64);
 
 /// Contiguous panels of B: their elements, and the steps of K and columns of each. The contents after the matrix's last
-/// column are arbitrary.
+/// column are arbitrary. Only [`PackedPanels`] has them, so that nobody reads panels that were not packed.
 #[derive(Copy, Clone)]
 pub struct Panels<'a, T> {
-    pub at: View<'a, T>,
-    pub terms: i64,
-    pub columns: i64,
+    first: View<'a, T>,
+    terms: i64,
+    columns: i64,
+}
+
+/// A B that was packed, kept for the products that read it.
+#[derive(Default)]
+pub struct PackedPanels {
+    copy: Option<Storage>,
+    /// The bytes of all panels, their steps of K, and the columns of each.
+    bytes: i64,
+    terms: i64,
+    columns: i64,
+}
+
+impl PackedPanels {
+    /// Packs a matrix of `terms` steps of K and `n` columns, for products by an instruction.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    ///
+    /// # Panics
+    /// If the view lacks elements.
+    pub fn pack<T: Plain>(
+        &mut self,
+        (level, by): (Features, Instruction),
+        (x, row, col): Matrix<T>,
+        (terms, n): (i64, i64),
+    ) -> Result<()> {
+        let columns = panel_columns(level, by, n);
+        let len = ceil(n, columns) * columns * terms;
+        let to = ViewMut::<T>::room(&mut self.copy, len)?;
+        (self.bytes, self.terms, self.columns) = (len * size_of::<T>() as i64, terms, columns);
+        for column in (0..n).step_by(columns as usize) {
+            let from = (x.shift(column * col), row, col);
+            let sizes = (terms, columns.min(n - column));
+            pack(level, from, sizes, (to.shift(column * terms), columns));
+        }
+        Ok(())
+    }
+
+    /// Returns the panels; there are none before the first matrix.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn panels<T: Plain>(&mut self) -> Result<Panels<'_, T>> {
+        Ok(Panels {
+            first: *ViewMut::<u8>::room(&mut self.copy, self.bytes)?.cast(),
+            terms: self.terms,
+            columns: self.columns,
+        })
+    }
 }
 
 /// The B of a product.
@@ -63,7 +112,7 @@ impl<'a, T: Plain> Right<'a, T> {
             Right::Strided(x) => Right::Strided(at(x)),
             Right::Direct(x) => Right::Direct(at(x)),
             Right::Packed(p) => Right::Packed(Panels {
-                at: at((p.at, p.columns, p.terms)).0,
+                first: at((p.first, p.columns, p.terms)).0,
                 ..p
             }),
         }
@@ -87,7 +136,7 @@ struct Copies {
 /// The register tiles of recent products, so that a thread finds them without a lock.
 #[derive(Default)]
 struct Grids {
-    list: Vec<(Tile, i64, TileGrid)>,
+    list: Vec<(Tile, [i64; 2], TileGrid)>,
     /// The position of the last one that was found.
     last: usize,
 }
@@ -96,15 +145,15 @@ struct Grids {
 const CACHED_GRIDS: usize = 16;
 
 impl Grids {
-    /// Returns the tiles of `m` rows, of which this is a whole one.
-    fn get(&mut self, tile: Tile, m: i64) -> Result<&TileGrid> {
-        let rest = m % i64::from(tile.rows.count);
-        let same = |(t, r, _): &(Tile, i64, TileGrid)| *r == rest && *t == tile;
+    /// Returns the tiles of `m` rows and `n` columns, of which this is a whole one.
+    fn get(&mut self, tile: Tile, [m, n]: [i64; 2]) -> Result<&TileGrid> {
+        let rest = [m % i64::from(tile.rows.count), n % i64::from(tile.columns)];
+        let same = |(t, r, _): &(Tile, [i64; 2], TileGrid)| *r == rest && *t == tile;
         if !self.list.get(self.last).is_some_and(same) {
             self.last = match self.list.iter().position(same) {
                 Some(at) => at,
                 None => {
-                    let grid = TileGrid::new(&tile, [1, m, tile.columns.into()], false)?;
+                    let grid = TileGrid::new(&tile, [1, m, n], Order::default())?;
                     if self.list.len() == CACHED_GRIDS {
                         self.list.remove(0);
                     }
@@ -121,22 +170,6 @@ thread_local! {
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
-/// As [`multiply_as`], for floats, without a schedule.
-///
-/// # Errors
-/// As [`multiply_as`].
-pub fn multiply<T: Lane>(
-    level: Features,
-    sizes: (i64, i64, i64),
-    out: (ViewMut<T>, i64),
-    left: Matrix<T>,
-    right: Right<T>,
-    adds: bool,
-) -> Result<()> {
-    let parameters = (Instruction::of_numbers(T::DTYPE), level, None);
-    multiply_as(parameters, sizes, out, left, right, adds)
-}
-
 /// Writes the product of `left`, m × k, and `right`, k × n, to `out`, whose rows are so far apart, or `adds` it. The
 /// elements are words of the instruction's terms, which have as many bits as the type. A schedule may give the register
 /// tile and the block of K.
@@ -146,7 +179,7 @@ pub fn multiply<T: Lane>(
 ///
 /// # Panics
 /// If a view lacks elements.
-pub fn multiply_as<T: Lane>(
+pub fn multiply<T: Lane>(
     (by, level, schedule): (Instruction, Features, Option<&Cpu>),
     (m, n, k): (i64, i64, i64),
     (out, pitch): (ViewMut<T>, i64),
@@ -228,54 +261,54 @@ impl SubProduct {
         right: Right<T>,
         copies: &mut Copies,
     ) -> Result<()> {
+        if self.m * self.n == 0 {
+            return Ok(());
+        }
         let size = size_of::<T>() as i64;
         let (left, apart) = self.left(left, &mut copies.left)?;
-        for column in (0..self.n).step_by(self.columns as usize) {
-            let columns = self.columns.min(self.n - column);
-            let panel = right.part_from(0, column);
-            let (panel, step, padded) = self.panel(panel, columns, &mut copies.right)?;
-            let rows = Rows::of_matrix(self.rows.min(self.m), apart[0] * size);
-            let right = RightSide {
-                padded,
-                ..RightSide::of_matrix(step * size)
-            };
-            let tile = Tile {
-                step: apart[1] * size,
-                steps: self.k as u32,
-                out: pitch * size,
-                adds: self.adds,
-                strip: [apart[2] * size, self.rows],
-                ..Tile::new((self.level, self.by), rows, columns, right)
-            };
-            let (left, panel, out) = (left.bytes(), panel.bytes(), out.shift(column));
-            for tiles in copies.grids.get(tile, self.m)?.rows([0..1, 0..self.m]) {
-                let left = left.shift(tiles.row / self.rows * apart[2] * size);
-                let out = Output::Memory(out.shift(tiles.row * pitch).bytes());
-                let kernel = tiles.kernel(columns);
-                kernel.compute([left, panel], out, &[], tiles.tiles);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the first columns of B, the stride of steps of K, and true if whole vectors are readable.
-    fn panel<'a, T: Lane>(
-        &self,
-        right: Right<'a, T>,
-        columns: i64,
-        copy: &'a mut Option<Storage>,
-    ) -> Result<(View<'a, T>, i64, bool)> {
         let is_reused = ceil(self.m, self.rows) >= MIN_PASSES;
-        match right {
-            Right::Packed(p) => Ok((p.at, p.columns, true)),
-            Right::Strided(x) if is_reused || x.2 != 1 => {
-                let to = ViewMut::room(copy, self.k * self.columns)?;
-                pack(self.level, x, (self.k, columns), (to, self.columns));
-                Ok((*to, self.columns, true))
+        let packs = matches!(right, Right::Strided((.., col)) if is_reused || col != 1);
+        let (step, padded) = match right {
+            Right::Packed(p) => (p.columns, true),
+            Right::Strided(_) if packs => (self.columns, true),
+            Right::Strided((_, row, _)) => (row, false),
+            Right::Direct((_, row, _)) => (row, true),
+        };
+        let side = RightSide {
+            padded,
+            ..RightSide::of_matrix(step * size)
+        };
+        let rows = Rows::of_matrix(self.rows, apart[0] * size);
+        let tile = Tile {
+            step: apart[1] * size,
+            steps: self.k as u32,
+            out: pitch * size,
+            adds: self.adds,
+            strip: [apart[2] * size, self.rows],
+            ..Tile::new((self.level, self.by), rows, self.columns.min(self.n), side)
+        };
+        let grid = copies.grids.get(tile, [self.m, self.n])?;
+        let all = [0..1, 0..self.m, 0..self.n];
+        let (left, out) = (Left::Rows(left.bytes(), &[]), Output::Memory(out.bytes()));
+        let (first, column) = match right {
+            Right::Strided(matrix) if packs => {
+                let to = ViewMut::room(&mut copies.right, self.k * self.columns)?;
+                let product = &self;
+                let mut panels = PackedWhenReached {
+                    product,
+                    matrix,
+                    to,
+                };
+                return grid.compute(all, left, &mut panels, out);
             }
-            Right::Strided((at, row, _)) => Ok((at, row, false)),
-            Right::Direct((at, row, _)) => Ok((at, row, true)),
-        }
+            Right::Packed(p) => (p.first, p.terms),
+            Right::Strided((first, ..)) | Right::Direct((first, ..)) => (first, 1),
+        };
+        let mut columns = Columns {
+            first: first.bytes(),
+            column: column * size,
+        };
+        grid.compute(all, left, &mut columns, out)
     }
 
     /// Returns the rows of A, and the strides of two rows of a tile, of two steps of K and of two tiles.
@@ -314,6 +347,23 @@ impl SubProduct {
     }
 }
 
+/// A B whose panels are packed one after the other, each when it is reached.
+struct PackedWhenReached<'a, T> {
+    product: &'a SubProduct,
+    matrix: Matrix<'a, T>,
+    to: ViewMut<'a, T>,
+}
+
+impl<T: Plain> PanelSource for PackedWhenReached<'_, T> {
+    fn panel(&mut self, column: i64) -> Result<View<'_, u8>> {
+        let (product, (x, row, col)) = (self.product, self.matrix);
+        let sizes = (product.k, product.columns.min(product.n - column));
+        let from = (x.shift(column * col), row, col);
+        pack(product.level, from, sizes, (self.to, product.columns));
+        Ok(*self.to.bytes())
+    }
+}
+
 /// Returns the largest number of rows of a register tile. It is the limit of the vector instruction, because AMX tiles
 /// may be unable to read A in place.
 fn most(level: Features, by: Instruction, vectors: i64) -> u8 {
@@ -340,36 +390,6 @@ pub fn shape(
         vectors += 1;
     }
     (even_rows(m, most(vectors)), vectors)
-}
-
-/// Packs a B of `terms` steps of K and `n` columns, in panels for products by an instruction. `None` stands for one that
-/// was packed before, by the same sizes.
-///
-/// # Errors
-/// If there is no memory.
-///
-/// # Panics
-/// If the view lacks elements.
-pub fn pack_panels<'a, T: Lane>(
-    (level, by): (Features, Instruction),
-    x: Option<Matrix<T>>,
-    (terms, n): (i64, i64),
-    copy: &'a mut Option<Storage>,
-) -> Result<Panels<'a, T>> {
-    let columns = panel_columns(level, by, n);
-    let to = ViewMut::room(copy, ceil(n, columns) * columns * terms)?;
-    for column in (0..n).step_by(columns as usize) {
-        let sizes = (terms, columns.min(n - column));
-        if let Some((x, row, col)) = x {
-            let from = (x.shift(column * col), row, col);
-            pack(level, from, sizes, (to.shift(column * terms), columns));
-        }
-    }
-    Ok(Panels {
-        at: *to,
-        terms,
-        columns,
-    })
 }
 
 /// Packs columns of a matrix into a panel whose rows are `pitch` elements apart.

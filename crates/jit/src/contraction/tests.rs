@@ -4,8 +4,8 @@ mod terms;
 
 use super::tile::Call;
 use super::{
-    Accesses, Description, Kernel, RegisterEpilogue, Right, RightSide, Rows, Tile, multiply,
-    pack_panels,
+    Accesses, Description, Kernel, PackedPanels, RegisterEpilogue, Right, RightSide, Rows, Tile,
+    multiply,
 };
 use half::{bf16, f16};
 use kiln_base::prim::Binary;
@@ -494,18 +494,19 @@ fn a_product<T: Whole>(level: Features, rng: &mut Rng) {
     let mut c = before.clone();
     let sizes = (m as i64, n as i64, k as i64);
     let (left, lies) = ((View::of(&a.0), a.1, a.2), (View::of(&b.0), b.1, b.2));
-    let mut copy = None;
+    let mut packed = PackedPanels::default();
     let right = match rng.below(3) {
         0 => {
             let of = (level, Instruction::of_numbers(T::DTYPE));
-            let panels = pack_panels(of, Some(lies), (sizes.2, sizes.1), &mut copy);
-            Right::Packed(panels.unwrap())
+            packed.pack(of, lies, (sizes.2, sizes.1)).unwrap();
+            Right::Packed(packed.panels().unwrap())
         }
         1 if b.2 == 1 => Right::Direct(lies),
         _ => Right::Strided(lies),
     };
     let to = (ViewMut::of(&mut c), pitch as i64);
-    multiply(level, sizes, to, left, right, adds).unwrap();
+    let parameters = (Instruction::of_numbers(T::DTYPE), level, None);
+    multiply(parameters, sizes, to, left, right, adds).unwrap();
     for (i, found) in c.iter().enumerate() {
         let (r, j) = (i / pitch.max(1), i % pitch.max(1));
         let mut expected = before[i].value();
@@ -546,7 +547,8 @@ fn what_is_not_finite_reaches_its_row_and_column_alone() {
         let sizes = (m as i64, n as i64, k as i64);
         let (left, right) = ((View::of(&a), k as i64, 1), (View::of(&b), n as i64, 1));
         let to = (ViewMut::of(&mut c), n as i64);
-        multiply(level, sizes, to, left, right.into(), false).unwrap();
+        let parameters = (Instruction::Vfmadd231ps, level, None);
+        multiply(parameters, sizes, to, left, right.into(), false).unwrap();
         for (i, found) in c.iter().enumerate() {
             match i / n {
                 3 => assert!(found.is_nan()),

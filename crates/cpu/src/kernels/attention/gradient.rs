@@ -2,9 +2,9 @@
 
 use super::scores::{AllSums, BLOCK_ROWS, Scores, Side, is_finite, padded_pitch};
 use super::softmax::{LANES, Sums};
-use crate::kernels::matmul::{Launch, Operand};
+use crate::kernels::matmul::{Launch, Operand, add_parts};
 use kiln_base::Dim;
-use kiln_jit::contraction::{Right, pack, pack_panels};
+use kiln_jit::contraction::{PackedPanels, Right, pack};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
@@ -43,7 +43,7 @@ struct Scratch {
     value: Option<Storage>,
     gradient: Option<Storage>,
     /// Panels of transposed keys, transposed values, and keys.
-    panels: [Option<Storage>; 3],
+    panels: [PackedPanels; 3],
     block: Buffers,
 }
 
@@ -188,22 +188,13 @@ impl AttentionGrad {
             && is_finite(value, (0, s.keys), value_words, s.terms);
         let [of_keys, of_value, of_key] = &mut scratch.panels;
         let by = (s.level, s.terms.instruction);
-        let transposed = |(x, row, col)| Some((x, col, row));
-        let key_words = s.terms.words(s.keys);
+        of_keys.pack(by, (key.0, key.2, key.1), (words, s.keys))?;
+        of_value.pack(by, (value.0, value.2, value.1), (value_words, s.keys))?;
+        of_key.pack(by, summed_key, (s.terms.words(s.keys), s.width))?;
         let held = RightOperands {
-            keys: Right::Packed(pack_panels(by, transposed(key), (words, s.keys), of_keys)?),
-            values: Right::Packed(pack_panels(
-                by,
-                transposed(value),
-                (value_words, s.keys),
-                of_value,
-            )?),
-            key: Right::Packed(pack_panels(
-                by,
-                Some(summed_key),
-                (key_words, s.width),
-                of_key,
-            )?),
+            keys: Right::Packed(of_keys.panels()?),
+            values: Right::Packed(of_value.panels()?),
+            key: Right::Packed(of_key.panels()?),
         };
         for block in from..until {
             let first = block * s.rows;
@@ -357,15 +348,11 @@ impl AttentionGrad {
         &self,
         args: &Arguments,
         b: i64,
-        mut all: ViewMut<f32>,
+        all: ViewMut<f32>,
         transposed: &mut Option<Storage>,
     ) -> Result<()> {
         let own = self.sums();
-        for part in 1..self.parts {
-            let more = all.slice(part * own, own);
-            let sums = all.slice_mut(0, own).iter_mut();
-            sums.zip(more).for_each(|(sum, x)| *sum += x);
-        }
+        add_parts(all, self.parts, (own, own));
         self.write_sums(args, b, *all, transposed)
     }
 }

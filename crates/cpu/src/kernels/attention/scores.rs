@@ -7,7 +7,7 @@ use crate::kernels::terms::{Terms, put};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kiln_base::{DType, Dim};
-use kiln_jit::contraction::{Matrix, Right, multiply_as, pack};
+use kiln_jit::contraction::{Matrix, Right, multiply, pack};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::Storage;
@@ -285,7 +285,7 @@ impl Scores {
     ) -> Result<()> {
         let sizes = (rows, columns, self.terms.words(terms));
         let parameters = (self.terms.instruction, self.level, None);
-        multiply_as(parameters, sizes, to, left, right, adds)
+        multiply(parameters, sizes, to, left, right, adds)
     }
 
     /// Narrows a row of weights for `keys` keys to terms, in place.

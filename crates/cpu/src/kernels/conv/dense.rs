@@ -16,16 +16,16 @@ pub(super) use blocking::Blocking;
 
 use super::Conv;
 use super::narrow::{Images, Weights};
-use crate::kernels::matmul::Launch;
+use crate::kernels::matmul::{Launch, Results};
 use blocking::PhasePart;
 use copy::{Copies, ImageArgs, Source};
-use kiln_jit::contraction::{Accesses, Output};
-use kiln_kernel::bugs::bug;
+use kiln_jit::contraction::{Accesses, Columns, Left, Output};
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::sums::Lane;
-use kiln_kernel::view::{Arguments, View, ViewMut};
+use kiln_kernel::view::{Arguments, View};
 use kiln_kernel::work::Call;
+use std::ops::Range;
 
 /// The buffers that a thread keeps between blocks.
 #[derive(Default)]
@@ -86,10 +86,6 @@ impl ChannelBlock {
     }
 }
 
-/// The destination of results: a view from the first position and channel of a block on, and the stride between
-/// positions.
-type Results<'a, T> = (ViewMut<'a, T>, i64);
-
 impl Conv {
     /// Returns the number of elements of its workspace, on `threads` threads.
     pub(super) fn dense_workspace(&self, blocking: &Blocking, threads: i64) -> i64 {
@@ -113,7 +109,10 @@ impl Conv {
         // A flag follows the panels.
         let finite = weights.get(blocking.packed() - 1) == T::ZERO;
         let one_by_one = blocking.tap_by_tap || !finite && blocking.checks_finite(self);
-        let launch = Launch::new(self.epilogue.as_ref(), call);
+        let launch = Launch {
+            in_registers: blocking.register_epilogue.is_some() && !one_by_one,
+            ..Launch::new(self.epilogue.as_ref(), call)
+        };
         launch.run((blocking.items(), blocking.cost()), |i, scratch| {
             let block = ChannelBlock::of(blocking, i);
             let weights = (weights, one_by_one);
@@ -131,25 +130,16 @@ impl Conv {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let launch = images.0;
-        let width = blocking.groups * blocking.columns;
-        let position = blocking.position(b.image, b.from);
-        let first = position * width + b.group * blocking.columns + b.channel;
-        let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
-        let positions = down * across;
-        let finished = blocking.register_epilogue.is_some() && !one_by_one;
+        let first = blocking.position(b.image, b.from);
+        let at = (first, b.group * blocking.columns + b.channel);
+        let positions = (b.to[1] - b.from[1]) * (b.to[2] - b.from[2]);
         let Scratch {
             copies,
             results,
             raw,
         } = scratch;
-        let results: Results<T> = match self.epilogue {
-            Some(_) if finished => (ViewMut::none(), 0),
-            None if !blocking.writes_nchw => (launch.args.view_mut(self.out).shift(first), width),
-            _ => {
-                let to = ViewMut::room(results, positions * blocking.channels)?;
-                (to, blocking.channels)
-            }
-        };
+        let own = (results, positions * blocking.channels, blocking.channels);
+        let results = self.destination(launch, at, blocking.writes_nchw, own)?;
         if one_by_one {
             self.add_taps(images, blocking, b, weights, results, copies)?;
         } else {
@@ -157,27 +147,20 @@ impl Conv {
             // Positions pass over one group of panels at a time, whose weights stay in the cache.
             let end = b.channel + b.channels;
             for first in (b.channel..end).step_by(blocking.hot as usize) {
-                let columns = (first, end.min(first + blocking.hot));
+                let columns = first..end.min(first + blocking.hot);
                 let here = |p: &&PhasePart| blocking.is_at(p, b.from[0]);
                 for part in blocking.parts.iter().filter(here) {
                     for image in 0..b.images {
                         let (source, b) = (source.of_image(image), b.of_image(image));
-                        let operands = (&source, weights, columns);
-                        self.part(&launch.args, blocking, &b, part, operands, results);
+                        let operands = (&source, weights, columns.clone());
+                        self.part(&launch.args, blocking, &b, part, operands, results)?;
                     }
                 }
             }
         }
-        if blocking.writes_nchw {
-            let (all, first) = (blocking.position(1, [0; 3]), blocking.position(0, b.from));
-            let channel = (b.image * blocking.groups + b.group) * blocking.columns + b.channel;
-            let (from, channels) = ((*results.0, results.1), (channel, b.channels));
-            // A block is a line, or whole lines of a plane.
-            self.write_nchw(launch, from, channels, (all, first, positions), raw)?;
-        } else if !finished {
-            launch.apply_epilogue(results, first, (positions, width), b.channels)?;
-        }
-        Ok(())
+        // A block is a line, or whole lines of a plane.
+        let sizes = (positions, b.channels);
+        self.finish(launch, results, at, sizes, (blocking.writes_nchw, raw))
     }
 
     /// Computes the results of a block and part, in some columns.
@@ -187,40 +170,34 @@ impl Conv {
         blocking: &Blocking,
         b: &ChannelBlock,
         part: &PhasePart,
-        (source, weights, (column, end)): (&Source, View<T>, (i64, i64)),
+        (source, weights, columns): (&Source, View<T>, Range<i64>),
         (dst, pitch): Results<T>,
-    ) {
+    ) -> Result<()> {
         let phases = blocking.phases_of(part);
         let [(d, _), (top, bottom), (left, right)] =
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
+        // The first line and position of the part.
+        let first = [d, 0, 0];
+        let at = [0, 1, 2].map(|i| phases[i].first + first[i] * phases[i].step);
+        let read = [0, 1, 2].map(|i| phases[i].axis.source(first[i], 0));
         let line = b.to[2] - b.from[2];
-        let before = part.before * blocking.words * blocking.panel;
-        let (weights, dst) = (weights.bytes(), dst.bytes());
-        let size = size_of::<T>() as i64;
+        let to = ((at[1] - b.from[1]) * line + at[2] - b.from[2]) * pitch - b.channel;
         let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), args);
-        for tiles in part.grid.rows([top..bottom, left..right]) {
-            let [h, w] = [tiles.line, tiles.row];
-            let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
-            let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
-            let read = bug("a tile reads the line of the first", read, |[z, _, x]| {
-                [z, phases[1].axis.source(top, 0), x]
-            });
-            let to = ((at[1] - b.from[1]) * line + at[2] - b.from[2]) * pitch - b.channel;
-            let position = blocking.position(b.image, at);
-            let source = source.at(read);
-            for panel in (column..end).step_by(blocking.panel as usize) {
-                let at = blocking.panel_at(b.group, panel) + before;
-                let out = match blocking.register_epilogue {
-                    Some(_) => {
-                        let result = (position, b.group * blocking.columns + panel);
-                        Output::Epilogue(&mut accesses, result)
-                    }
-                    None => Output::Memory(dst.shift((to + panel) * size)),
-                };
-                let operands = [source, weights.shift(at * size)];
-                let kernel = tiles.kernel(blocking.columns - panel);
-                kernel.compute(operands, out, &part.taps, tiles.tiles);
+        let out = match blocking.register_epilogue {
+            Some(_) => {
+                let result = (blocking.position(b.image, at), b.group * blocking.columns);
+                Output::Epilogue(&mut accesses, result)
             }
-        }
+            None => Output::Memory(dst.shift(to).bytes()),
+        };
+        let before = part.before * blocking.words * blocking.panel;
+        let weights = weights.shift(blocking.panel_at(b.group, 0) + before);
+        let mut panels = Columns {
+            first: weights.bytes(),
+            column: blocking.panel_rows() * size_of::<T>() as i64,
+        };
+        let images = Left::Rows(source.at(read), &part.taps);
+        let tiles = [top..bottom, left..right, columns];
+        part.grid.compute(tiles, images, &mut panels, out)
     }
 }

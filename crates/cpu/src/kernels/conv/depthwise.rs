@@ -13,11 +13,10 @@ use super::{Conv, MIN_BLOCKS, dense};
 use crate::kernels::matmul::{Launch, Materialised};
 use kiln_base::DType;
 use kiln_jit::contraction::{
-    Accesses, Depthwise, Kernel, Lines, Output, RegisterEpilogue, RightSide, Rows, Tile,
+    Accesses, Columns, Left, Lines, Output, RegisterEpilogue, RightSide, Rows, Tile, TileGrid,
+    even_rows, max_depthwise_rows,
 };
-use kiln_jit::contraction::{even_rows, max_depthwise_rows};
 use kiln_kernel::affine::{ceil, product};
-use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::sums::Lane;
@@ -58,17 +57,9 @@ pub(super) struct Blocking {
     channels: i64,
     /// Positions of a register tile.
     rows: i64,
-    /// The tiles of a row of the result.
-    tiles: Vec<TileRun>,
+    /// The tiles of a row of the result, if there are results.
+    tiles: Option<TileGrid>,
     register_epilogue: Option<Arc<RegisterEpilogue>>,
-}
-
-/// Consecutive tiles that are alike.
-struct TileRun {
-    /// The number of tiles.
-    count: i64,
-    /// The kernel for the channels of most blocks, and that for the last block.
-    kernels: [Kernel; 2],
 }
 
 impl Blocking {
@@ -126,11 +117,11 @@ impl Blocking {
             },
             channels: channels.min(c.groups).max(1),
             rows: even_rows(width.output, most),
-            tiles: Vec::new(),
+            tiles: None,
             register_epilogue,
         };
         if c.batch * geometry.outputs() * c.groups > 0 {
-            blocking.link(c, taps)?;
+            blocking.tiles = Some(blocking.tiles(c, taps)?);
         }
         Ok(blocking)
     }
@@ -157,65 +148,25 @@ impl Blocking {
         packed.get((self.packed() - 1) * c.dtype.size() as i64) == 0
     }
 
-    /// Links the kernels of the tiles of a row.
-    fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
+    /// Links the tiles of a row.
+    fn tiles(&self, c: &Conv, taps: u32) -> Result<TileGrid> {
         let size = c.dtype.size() as i64;
-        let width = self.geometry.axes[2];
+        let width = &self.geometry.axes[2];
         let pitch = match c.epilogue {
             None if !self.writes_nchw => c.groups,
             _ => self.channels,
         };
-        let last = c.groups - (c.groups - 1) / self.channels * self.channels;
-        let mut before: Option<(i64, Vec<[u32; 2]>)> = None;
-        for at in (0..width.output).step_by(self.rows as usize) {
-            let rows = self.rows.min(width.output - at);
-            // The range of taps that read within the line. The first and the last row of a tile bound those of all its
-            // rows.
-            let inside = |row: i64| {
-                let first = width.source(at + row, 0);
-                let from = (-first).max(0).div_euclid(width.dilation)
-                    + i64::from((-first).max(0) % width.dilation != 0);
-                let inside = bug(
-                    "a depthwise filter reads beyond its line",
-                    width.input - first,
-                    |n| n - 1,
-                );
-                let to = ceil(inside.max(0), width.dilation);
-                let from = from.min(width.kernel);
-                [from as u32, to.clamp(from, width.kernel) as u32]
-            };
-            let all = [0, taps];
-            let inside = match inside(0) == all && inside(rows - 1) == all {
-                true => vec![],
-                false => (0..rows).map(inside).collect(),
-            };
-            let which = (rows, inside);
-            if let (Some(same), true) = (self.tiles.last_mut(), before.as_ref() == Some(&which)) {
-                same.count += 1;
-                continue;
-            }
-            let of = |columns: i64| {
-                let (by, right) = (c.terms.instruction, RightSide::of_panel(self.panel * size));
-                let tile = Tile {
-                    taps,
-                    out: pitch * size,
-                    epilogue: self.register_epilogue.clone(),
-                    ..Tile::new((c.level, by), Rows::of_matrix(rows, 0), columns, right)
-                };
-                Kernel::of(Depthwise {
-                    tile,
-                    stride: width.stride as u32,
-                    dilation: width.dilation as u32,
-                    position: c.groups * c.image_dtype().size() as i64,
-                    reads: c.image_dtype(),
-                    inside: which.1.clone(),
-                })
-            };
-            let kernels = [of(self.channels)?, of(last)?];
-            self.tiles.push(TileRun { count: 1, kernels });
-            before = Some(which);
-        }
-        Ok(())
+        let (by, right) = (c.terms.instruction, RightSide::of_panel(self.panel * size));
+        let rows = Rows::of_matrix(self.rows, 0);
+        let whole = Tile {
+            taps,
+            out: pitch * size,
+            epilogue: self.register_epilogue.clone(),
+            ..Tile::new((c.level, by), rows, self.channels, right)
+        };
+        let reads = c.image_dtype();
+        let position = c.groups * reads.size() as i64;
+        TileGrid::of_lines(&whole, (reads, position), (width, 0), c.groups)
     }
 
     /// Returns the number of elements of the packed weights. For each line of a filter, these are its taps and what
@@ -332,9 +283,9 @@ impl Conv {
         let packed = weights.packed::<T>((&mut own, blocking.packed()), |from, to| {
             self.pack_depthwise(blocking, from, to);
         })?;
-        if blocking.tiles.is_empty() {
+        let Some(tiles) = &blocking.tiles else {
             return Ok(());
-        }
+        };
         let packed = packed.bytes();
         if let (Some(for_nonfinite), Weights::InMemory(_)) = (&blocking.for_nonfinite, weights)
             && !blocking.is_finite(self, packed)
@@ -345,7 +296,10 @@ impl Conv {
         let (lines, across) = (lines(self, g), ceil(self.groups, blocking.channels));
         let sums = g.axes[2].output * g.kernels();
         let cost = (blocking.lines * blocking.channels * WORK).saturating_mul(sums);
-        let launch = Launch::new(self.epilogue.as_ref(), call);
+        let launch = Launch {
+            in_registers: blocking.register_epilogue.is_some(),
+            ..Launch::new(self.epilogue.as_ref(), call)
+        };
         let items = ceil(lines, blocking.lines) * across;
         launch.run((items, cost), |i, scratch: &mut Scratch| {
             let (line, channel) = (i / across * blocking.lines, i % across * blocking.channels);
@@ -355,7 +309,7 @@ impl Conv {
                 channel,
                 channels: blocking.channels.min(self.groups - channel),
             };
-            self.depthwise_block::<T>(&launch, blocking, &block, (x, packed), scratch)
+            self.depthwise_block::<T>(&launch, (blocking, tiles), &block, (x, packed), scratch)
         });
         Ok(())
     }
@@ -363,7 +317,7 @@ impl Conv {
     fn depthwise_block<T: Lane>(
         &self,
         launch: &Launch,
-        blocking: &Blocking,
+        (blocking, tiles): (&Blocking, &TileGrid),
         b: &RowBlock,
         (x, weights): (Images, View<u8>),
         Scratch {
@@ -376,51 +330,28 @@ impl Conv {
         let (first, positions) = (b.line * width.output, b.lines * width.output);
         let read = (&blocking.geometry, x);
         let x = self.images_of(launch, read, (first, positions), materialised)?;
-        let result = first * self.groups + b.channel;
-        let finished = blocking.register_epilogue.is_some();
-        let (dst, pitch) = match self.epilogue {
-            Some(_) if finished => (ViewMut::none(), 0),
-            None if !blocking.writes_nchw => (
-                launch.args.view_mut::<T>(self.out).shift(result),
-                self.groups,
-            ),
-            _ => {
-                let to = ViewMut::room(results, positions * blocking.channels)?;
-                (to, blocking.channels)
-            }
-        };
-        let is_last = usize::from(b.channel + b.channels == self.groups);
-        let step = blocking.rows * width.stride * self.groups;
-        let step = step * self.image_dtype().size() as i64;
+        let at = (first, b.channel);
+        let own = (results, positions * blocking.channels, blocking.channels);
+        let (dst, pitch) = self.destination::<T>(launch, at, blocking.writes_nchw, own)?;
         let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), &launch.args);
         let mut all = Lines::default();
         for line in 0..b.lines {
             self.list_lines::<T>(blocking, b, (x, weights, b.line + line), &mut all);
-            let mut at = line * width.output;
-            let kernels = blocking.tiles.iter();
-            let kernels = kernels.flat_map(|same| (0..same.count).map(|_| &same.kernels[is_last]));
-            for (i, kernel) in kernels.enumerate() {
-                let out = match finished {
-                    true => Output::Epilogue(&mut accesses, (first + at, b.channel)),
-                    false => Output::Memory(dst.shift(at * pitch).bytes()),
-                };
-                kernel.compute_lines(&mut all, i as i64 * step, out);
-                at += blocking.rows;
-            }
+            let row = line * width.output;
+            let out = match launch.in_registers {
+                true => Output::Epilogue(&mut accesses, (first + row, b.channel)),
+                false => Output::Memory(dst.shift(row * pitch).bytes()),
+            };
+            let tile_range = [0..1, 0..width.output, 0..b.channels];
+            tiles.compute(
+                tile_range,
+                Left::Lines(&mut all, 0),
+                &mut Columns::none(),
+                out,
+            )?;
         }
-        if blocking.writes_nchw {
-            let all = blocking.geometry.outputs();
-            for line in 0..b.lines {
-                let at = first + line * width.output;
-                let from = (*dst.shift(line * width.output * pitch), pitch);
-                let channels = (at / all * self.groups + b.channel, b.channels);
-                let part = (all, at % all, width.output);
-                self.write_nchw(launch, from, channels, part, raw)?;
-            }
-        } else if !finished {
-            launch.apply_epilogue((dst, pitch), result, (positions, self.groups), b.channels)?;
-        }
-        Ok(())
+        let sizes = (positions, b.channels);
+        self.finish(launch, (dst, pitch), at, sizes, (blocking.writes_nchw, raw))
     }
 
     /// Lists the lines that a row of the result reads, from the first tap of its first position on, and their weights.

@@ -2,13 +2,14 @@
 
 use super::Conv;
 use super::narrow::Images;
-use crate::kernels::matmul::{Launch, Materialised, split};
+use crate::kernels::matmul::{Launch, Materialised, Results, split};
 use kiln_jit::contraction::pack;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{View, ViewMut};
+use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::Geometry;
 
 /// The layout of copies of images for a depthwise convolution: channels side by side.
@@ -76,33 +77,59 @@ impl Conv {
         Ok(*to)
     }
 
-    /// Transposes some positions of an image's result to channels first, and applies the epilogue.
-    /// `channel` is an index over all images' channels, `position` one within an image.
-    pub(super) fn write_nchw<T: Lane>(
+    /// Returns the positions of an image of the result, and the channels of a position.
+    fn result_sizes(&self) -> (i64, i64) {
+        match self.role {
+            ConvRole::Input => (self.geometry.inputs(), self.groups * self.cin),
+            _ => (self.geometry.outputs(), self.groups * self.cout),
+        }
+    }
+
+    /// Returns the destination of a block's results from a position of all images and a channel on: memory for `len` of
+    /// them in rows `pitch` apart, if they are still to be transposed to channels first (`nchw`) or finished.
+    pub(super) fn destination<'a, T: Lane>(
+        &self,
+        launch: &Launch<'a>,
+        (position, channel): (i64, i64),
+        nchw: bool,
+        (storage, len, pitch): (&'a mut Option<Storage>, i64, i64),
+    ) -> Result<Results<'a, T>> {
+        let (_, all) = self.result_sizes();
+        let to = (self.out, position * all + channel, all);
+        match nchw {
+            true => Ok((ViewMut::room(storage, len)?, pitch)),
+            false => launch.destination(to, (storage, len, pitch)),
+        }
+    }
+
+    /// Finishes a block's results, which start at a position of all images and a channel: transposes them to channels
+    /// first (`nchw`), and applies the epilogue.
+    pub(super) fn finish<T: Lane>(
         &self,
         launch: &Launch,
-        (from, pitch): (View<T>, i64),
-        (channel, channels): (i64, i64),
-        (image_positions, position, positions): (i64, i64, i64),
-        raw: &mut Option<Storage>,
+        (results, pitch): Results<T>,
+        (first, channel): (i64, i64),
+        (positions, channels): (i64, i64),
+        (nchw, raw): (bool, &mut Option<Storage>),
     ) -> Result<()> {
-        let first = channel * image_positions + position;
-        let (to, to_pitch) = match self.epilogue {
-            Some(_) => (ViewMut::room(raw, positions * channels)?, positions),
-            None => (launch.args.view_mut(self.out).shift(first), image_positions),
-        };
-        transpose(
-            self.level,
-            (from, pitch),
-            (positions, channels),
-            (to, to_pitch),
-        );
-        launch.apply_epilogue(
-            (to, to_pitch),
-            first,
-            (channels, image_positions),
-            positions,
-        )
+        let (image, all) = self.result_sizes();
+        if !nchw {
+            let at = first * all + channel;
+            return launch.apply_epilogue((results, pitch), at, (positions, all), channels);
+        }
+        let mut done = 0;
+        while done < positions {
+            let at = (first + done) % image;
+            let count = (positions - done).min(image - at);
+            let at = ((first + done) / image * all + channel) * image + at;
+            let (to, to_pitch): Results<T> =
+                launch.destination((self.out, at, image), (raw, count * channels, count))?;
+            let from = (*results.shift(done * pitch), pitch);
+            transpose(self.level, from, (count, channels), (to, to_pitch));
+            launch.apply_epilogue((to, to_pitch), at, (channels, image), count)?;
+            done += count;
+        }
+        Ok(())
     }
 
     /// Returns the images, running the prologue if there is one; only what these output positions read is valid.

@@ -9,7 +9,7 @@ mod dense;
 mod depthwise;
 
 use super::{Conv, MIN_BLOCKS};
-use crate::kernels::matmul::Launch;
+use crate::kernels::matmul::{Launch, add_parts};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
@@ -258,7 +258,7 @@ impl Conv {
                 }
                 let copies = &mut scratch.copies;
                 match &blocking.by {
-                    By::Dense(by) => by.sum(self, blocking, operands, &range, to, copies)?,
+                    By::Dense(by) => by.sum(self, operands, &range, to, copies)?,
                     By::Depthwise(by) => by.sum(self, channels_last, &range, to, copies)?,
                 }
                 match several {
@@ -272,13 +272,8 @@ impl Conv {
         }
         launch.run((ranges, blocking.sums() * blocking.parts), |i, raw| {
             let len = blocking.sums();
-            let part = |p: i64| sums.shift((p * ranges + i) * len);
-            let mut to = part(0);
-            for p in 1..blocking.parts {
-                let to = to.slice_mut(0, len).iter_mut();
-                to.zip(part(p).slice(0, len))
-                    .for_each(|(to, x)| *to = *to + *x);
-            }
+            let to = sums.shift(i * len);
+            add_parts(to, blocking.parts, (ranges * len, len));
             let to = Sums {
                 to,
                 pitch: blocking.columns,
@@ -300,10 +295,8 @@ impl Conv {
         let (rows, step) = (range.channels * blocking.taps, blocking.cin * blocking.taps);
         let first =
             (range.group * blocking.cout + range.column) * step + range.channel * blocking.taps;
-        let (to, pitch) = match self.epilogue {
-            Some(_) => (ViewMut::room(raw, rows * range.columns)?, rows),
-            None => (launch.args.view_mut(self.out).shift(first), step),
-        };
+        let (to, pitch) =
+            launch.destination((self.out, first, step), (raw, rows * range.columns, rows))?;
         let from = (*sums.to, sums.pitch);
         transpose(self.level, from, (rows, range.columns), (to, pitch));
         launch.apply_epilogue((to, pitch), first, (range.columns, step), rows)

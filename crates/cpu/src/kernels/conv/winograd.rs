@@ -12,7 +12,7 @@ use super::narrow::Weights;
 use crate::kernels::matmul::{Launch, split};
 pub(super) use blocking::Blocking;
 use blocking::Sizes;
-use kiln_jit::contraction::{Accesses, Kernel, Output};
+use kiln_jit::contraction::{Accesses, Columns, Kernel, Left, Output};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
@@ -116,7 +116,10 @@ impl Conv {
         }
         let (blocks, shares) = (ceil(s.all, s.tiles), ceil(s.panels, s.share));
         let work = s.squares * s.tiles * self.cin * s.share * s.panel;
-        let launch = Launch::new(self.epilogue.as_ref(), call);
+        let launch = Launch {
+            in_registers: blocking.register_epilogue.is_some(),
+            ..Launch::new(self.epilogue.as_ref(), call)
+        };
         launch.run(
             (self.groups * blocks * shares, work.max(1)),
             |i, scratch| {
@@ -154,7 +157,7 @@ impl Conv {
             }
             scratch.holds = Some((b.group, b.tile));
         }
-        self.multiply_elements(blocking, b, weights, *inputs, products);
+        self.multiply_elements(blocking, b, weights, *inputs, products)?;
         let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), &launch.args);
         for tile in 0..b.tiles {
             let from = products.shift(tile * s.products.row);
@@ -217,26 +220,26 @@ impl Conv {
         weights: View<f32>,
         inputs: View<f32>,
         products: ViewMut<f32>,
-    ) {
+    ) -> Result<()> {
         let s = &blocking.sizes;
         let sums = &blocking.sums[usize::from(b.tiles < s.tiles)];
         for panel in 0..b.panels {
             let first = (b.group * s.panels + b.panel + panel) * s.squares;
+            let columns = s.panel.min(self.cout - (b.panel + panel) * s.panel);
             for element in 0..s.squares {
-                let inputs = inputs.shift(element * s.inputs.element);
-                let right = weights
-                    .shift((first + element) * self.cin * s.panel)
-                    .bytes();
+                let right = weights.shift((first + element) * self.cin * s.panel);
+                let mut right = Columns {
+                    first: right.bytes(),
+                    column: 0,
+                };
+                let inputs = inputs.shift(element * s.inputs.element).bytes();
                 let to = element * s.products.element + panel * s.panel;
-                let columns = self.cout - (b.panel + panel) * s.panel;
-                for tiles in sums.rows([0..1, 0..b.tiles]) {
-                    let left = inputs.shift(tiles.row * s.inputs.row).bytes();
-                    let out = products.shift(to + tiles.row * s.products.row).bytes();
-                    let kernel = tiles.kernel(columns);
-                    kernel.compute([left, right], Output::Memory(out), &[], tiles.tiles);
-                }
+                let out = Output::Memory(products.shift(to).bytes());
+                let all = [0..1, 0..b.tiles, 0..columns];
+                sums.compute(all, Left::Rows(inputs, &[]), &mut right, out)?;
             }
         }
+        Ok(())
     }
 
     /// Transforms the products of a tile of a block into results.
@@ -266,18 +269,16 @@ impl Conv {
             self.groups * self.cout,
         );
         let first = position * all + channel;
-        let operands = [from.bytes(), View::of(&[])];
-        if blocking.register_epilogue.is_some() {
+        let (from, none) = (Left::Rows(from.bytes(), &[]), View::of(&[]));
+        if launch.in_registers {
             let out = Output::Epilogue(accesses, (position, channel));
-            results.compute(operands, out, &[], 1);
+            results.compute(from, none, out, 1);
             return Ok(());
         }
         let pitch = s.share * s.panel;
-        let out = match self.epilogue {
-            Some(_) => ViewMut::<f32>::room(raw, step * step * pitch)?,
-            None => launch.args.view_mut(self.out).shift(first),
-        };
-        results.compute(operands, Output::Memory(out.bytes()), &[], 1);
+        let raw = (raw, step * step * pitch, pitch);
+        let (out, _) = launch.destination::<f32>((self.out, first, all), raw)?;
+        results.compute(from, none, Output::Memory(out.bytes()), 1);
         if self.epilogue.is_some() {
             let rows = step.min(height - image_tile.row * step);
             let columns = step.min(width - image_tile.column * step);
@@ -294,5 +295,6 @@ impl Conv {
 
 /// Transforms a square.
 fn transform(by: &Kernel, from: View<u8>, to: ViewMut<f32>) {
-    by.compute([from, View::of(&[])], Output::Memory(to.bytes()), &[], 1);
+    let out = Output::Memory(to.bytes());
+    by.compute(Left::Rows(from, &[]), View::of(&[]), out, 1);
 }

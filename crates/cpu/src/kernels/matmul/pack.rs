@@ -5,13 +5,13 @@
 use super::{MatMul, Materialised, split};
 use crate::kernels::terms::Terms;
 use kiln_base::DType;
-use kiln_jit::contraction::{Matrix, pack};
+use kiln_jit::contraction::{Columns, Matrix, PanelSource, pack};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::convert::widen;
-use kiln_kernel::simd::{Isa, Vectorized, vectorized};
+use kiln_kernel::simd::{Features, Isa, Vectorized, vectorized};
 use kiln_kernel::view::{Arguments, Plain, View, ViewMut};
 
 /// The padding between rows of a copy, in words.
@@ -40,6 +40,26 @@ pub(super) struct CopiedLeft<'a>(View<'a, u8>);
 pub(super) struct Wide {
     storage: Option<Storage>,
     holds: Option<usize>,
+}
+
+/// Packed f16 or bf16 panels of `len` elements, each widened to f32 when it is reached.
+pub(super) struct WidenedPanels<'a> {
+    pub panels: Columns<'a>,
+    pub dtypes: (DType, Features),
+    pub len: i64,
+    pub wide: &'a mut Wide,
+}
+
+impl PanelSource for WidenedPanels<'_> {
+    fn panel(&mut self, column: i64) -> Result<View<'_, u8>> {
+        let ((half, level), panel) = (self.dtypes, self.panels.panel(column)?);
+        let mut to = ViewMut::room(&mut self.wide.storage, self.len)?;
+        if self.wide.holds.replace(panel.id()) != Some(panel.id()) {
+            let from = panel.cast().slice(0, self.len);
+            widen(level, half, from, to.slice_mut(0, self.len));
+        }
+        Ok(*to.bytes())
+    }
 }
 
 impl MatMul {
@@ -187,7 +207,7 @@ impl MatMul {
                             let at = self.rhs.index(&self.batch, b, 0, column);
                             Ok((weights.shift(at * size), [self.rhs.row, self.rhs.col]))
                         }
-                        None => self.columns(args, columns, &mut materialised, failures),
+                        None => self.lines(1, args, columns, &mut materialised, failures),
                     };
                     match from {
                         Ok((from, [row, col])) => {
@@ -241,22 +261,6 @@ impl MatMul {
             let to = (to.shift(step * panel), starts.cast());
             self.put_rows(from, (count, columns), to, &mut rows);
         }
-    }
-
-    /// Returns a packed f16 or bf16 panel, widened to f32.
-    pub(super) fn wide_panel<'a>(
-        &self,
-        half: DType,
-        panel: View<u8>,
-        wide: &'a mut Wide,
-    ) -> Result<View<'a, u8>> {
-        let len = self.panel * self.k;
-        let mut to = ViewMut::room(&mut wide.storage, len)?;
-        if wide.holds.replace(panel.id()) != Some(panel.id()) {
-            let from = panel.cast().slice(0, len);
-            widen(self.level, half, from, to.slice_mut(0, len));
-        }
-        Ok(*to.bytes())
     }
 
     /// Packs columns with contiguous terms, and adds these terms' contributions to the initial values of accumulators.
@@ -335,7 +339,7 @@ impl MatMul {
             return Ok((copied.shift((b * self.m + first) * pitch), strides));
         }
         let size = self.terms.operands[0].size() as i64;
-        let (from, [row, col]) = self.rows(args, (b, first, count), materialised, failures)?;
+        let (from, [row, col]) = self.lines(0, args, (b, first, count), materialised, failures)?;
         if self.reads_terms(col) {
             return Ok((from, strides));
         }
@@ -359,31 +363,9 @@ impl MatMul {
         args.view(x.arg).shift(x.index(&self.batch, b, i, j) * size)
     }
 
-    /// Returns some rows of A's matrix number `b`, as bytes, and the strides down and across, in elements.
-    pub(super) fn rows<'a>(
-        &self,
-        args: &Arguments<'a>,
-        rows: (i64, i64, i64),
-        materialised: &'a mut Materialised,
-        failures: &Failures,
-    ) -> Result<(View<'a, u8>, [i64; 2])> {
-        self.lines(0, args, rows, materialised, failures)
-    }
-
-    /// Returns some columns of B's matrix number `b`, as [`MatMul::rows`] does rows.
-    pub(super) fn columns<'a>(
-        &self,
-        args: &Arguments<'a>,
-        columns: (i64, i64, i64),
-        materialised: &'a mut Materialised,
-        failures: &Failures,
-    ) -> Result<(View<'a, u8>, [i64; 2])> {
-        let (to, [line, along]) = self.lines(1, args, columns, materialised, failures)?;
-        Ok((to, [along, line]))
-    }
-
-    /// Returns some rows of A, or columns of B: their stride, and the stride of their elements.
-    fn lines<'a>(
+    /// Returns some rows of A's matrix number `b`, or columns of B's, as bytes, and the strides of its rows and columns,
+    /// in elements.
+    pub(super) fn lines<'a>(
         &self,
         side: usize,
         args: &Arguments<'a>,
@@ -397,17 +379,20 @@ impl MatMul {
             _ => (0, first, [x.col, x.row]),
         };
         let Some(program) = &x.prologue else {
-            return Ok((self.element(side, args, (b, i, j)), [line, along]));
+            return Ok((self.element(side, args, (b, i, j)), [x.row, x.col]));
         };
         let at = x.index(&self.batch, b, i, j);
         // The elements of a line are contiguous; otherwise the lines are.
-        let (parts, strides) = match along == 1 {
+        let (parts, mut strides) = match along == 1 {
             true => (((count, line, self.k), self.k), [self.k, 1]),
             false => {
                 let lines = if side == 0 { self.left_lines() } else { count };
                 (((self.k, along, count), lines), [1, lines])
             }
         };
+        if side == 1 {
+            strides.reverse();
+        }
         let to = materialised.bring(program, args, (b, first), at, parts, failures)?;
         Ok((to, strides))
     }

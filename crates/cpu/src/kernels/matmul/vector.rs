@@ -1,59 +1,33 @@
-//! Products with a vector: one pass over the matrix in memory order.
+//! Products of contiguous rows with a vector, which would leave most columns of a register tile empty.
 
-use kiln_jit::contraction::Matrix;
 use kiln_kernel::simd::{Features, Isa, Vectorized, tree_reduce, vectorized};
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::View;
 
-/// The rows, or columns, that are processed together.
+/// The rows that are processed together.
 const TOGETHER: usize = 4;
 /// The partial sums of a row.
 const LANES: usize = 16;
 
-/// `dst[i] = Σ_j matrix[i, j] · vector[j]`.
-struct MatrixVector<'a, T> {
-    matrix: Matrix<'a, T>,
+/// Dot products of rows that are so far apart with a vector.
+struct Dots<'a, T> {
+    rows: (View<'a, T>, i64),
     vector: &'a [T],
     dst: &'a mut [T],
 }
 
-impl<T: Lane> Vectorized for MatrixVector<'_, T> {
+impl<T: Lane> Vectorized for Dots<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let ((x, row, col), rows) = (self.matrix, self.dst.len() as i64);
-        if col == 1 {
-            let last = rows - 1;
-            for (first, dst) in (0..).step_by(TOGETHER).zip(self.dst.chunks_mut(TOGETHER)) {
-                // Where there are fewer rows, the last one is read again.
-                let line = |r: usize| {
-                    let at = last.min(first + r as i64) * row;
-                    x.slice(at, self.vector.len() as i64)
-                };
-                let sums = dots::<T, I>(std::array::from_fn(line), self.vector);
-                dst.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
-            }
-        } else if row == 1 {
-            let column = |j: usize| x.slice(j as i64 * col, rows);
-            self.dst.fill(T::ZERO);
-            let (whole, rest) = self.vector.as_chunks::<TOGETHER>();
-            for (i, v) in whole.iter().enumerate() {
-                let [a, b, c, d] = std::array::from_fn(|n| column(i * TOGETHER + n));
-                let all = self.dst.iter_mut().zip(a).zip(b).zip(c).zip(d);
-                for ((((to, a), b), c), d) in all {
-                    let sum = b.mul_add::<I>(v[1], a.mul_add::<I>(v[0], *to));
-                    *to = d.mul_add::<I>(v[3], c.mul_add::<I>(v[2], sum));
-                }
-            }
-            for (j, v) in (whole.len() * TOGETHER..).zip(rest) {
-                let all = self.dst.iter_mut().zip(column(j));
-                all.for_each(|(to, x)| *to = x.mul_add::<I>(*v, *to));
-            }
-        } else {
-            for (i, to) in (0..).zip(self.dst) {
-                let terms = (0..).zip(self.vector);
-                *to = terms.fold(T::ZERO, |sum, (j, v)| {
-                    x.get(i * row + j * col).mul_add::<I>(*v, sum)
-                });
-            }
+        let ((x, apart), last) = (self.rows, self.dst.len() as i64 - 1);
+        for (first, dst) in (0..).step_by(TOGETHER).zip(self.dst.chunks_mut(TOGETHER)) {
+            // Where there are fewer rows, the last one is read again.
+            let line = |r: usize| {
+                let at = last.min(first + r as i64) * apart;
+                x.slice(at, self.vector.len() as i64)
+            };
+            let sums = dots::<T, I>(std::array::from_fn(line), self.vector);
+            dst.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
         }
     }
 }
@@ -78,17 +52,12 @@ fn dots<T: Lane, I: Isa>(rows: [&[T]; TOGETHER], vector: &[T]) -> [T; TOGETHER] 
     })
 }
 
-/// Computes `dst[i] = Σ_j matrix[i, j] · vector[j]` for all elements of the slices.
-pub(super) fn matrix_vector<T: Lane>(
+/// Computes the dot products of rows that are so far apart with a vector, one for each element of `dst`.
+pub(super) fn rows_by_vector<T: Lane>(
     level: Features,
-    matrix: Matrix<T>,
+    rows: (View<T>, i64),
     vector: &[T],
     dst: &mut [T],
 ) {
-    let all = MatrixVector {
-        matrix,
-        vector,
-        dst,
-    };
-    vectorized(level, all);
+    vectorized(level, Dots { rows, vector, dst });
 }

@@ -5,8 +5,10 @@ use crate::tile::{Linked, run_lines};
 use kiln_jit::contraction::RegisterEpilogue;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
+use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::Features;
+use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{Arguments, Plain, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_plan::Epilogue;
@@ -36,10 +38,24 @@ fn split_among(items: i64, work: i64, parallel: bool, run: &(dyn Fn(i64, i64) + 
     });
 }
 
+/// Some rows of results: a view of the first one, and their distance.
+pub(crate) type Results<'a, T> = (ViewMut<'a, T>, i64);
+
+/// Adds the second and later ones of `parts` parts of `len` sums, `apart` apart, to the first one in order.
+pub(crate) fn add_parts<T: Lane>(mut sums: ViewMut<T>, parts: i64, (apart, len): (i64, i64)) {
+    for part in 1..parts {
+        let more = sums.slice(part * apart, len);
+        let to = sums.slice_mut(0, len).iter_mut();
+        to.zip(more).for_each(|(to, term)| *to = *to + *term);
+    }
+}
+
 /// A run of a kernel, with the epilogue of its results.
 #[derive(Copy, Clone)]
 pub(crate) struct Launch<'a> {
     pub epilogue: Option<&'a Linked>,
+    /// True if the epilogue is applied to accumulators in registers.
+    pub in_registers: bool,
     pub args: Arguments<'a>,
     pub parallel: bool,
     pub failures: &'a Failures,
@@ -49,6 +65,7 @@ impl<'a> Launch<'a> {
     pub fn new(epilogue: Option<&'a Linked>, call: &Call<'a>) -> Launch<'a> {
         Launch {
             epilogue,
+            in_registers: false,
             args: call.args,
             parallel: call.parallel,
             failures: call.failures,
@@ -74,8 +91,29 @@ impl<'a> Launch<'a> {
         });
     }
 
+    /// Returns the destination of results that enter the linear space of argument `out` at `first`, in rows `step`
+    /// apart: the argument itself, or memory for `len` raw results in rows `pitch` apart until their epilogue. There
+    /// is none if the epilogue is applied in registers.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn destination<'b, T: Plain>(
+        &self,
+        (out, first, step): (usize, i64, i64),
+        (raw, len, pitch): (&'b mut Option<Storage>, i64, i64),
+    ) -> Result<Results<'b, T>>
+    where
+        'a: 'b,
+    {
+        match self.epilogue {
+            Some(_) if self.in_registers => Ok((ViewMut::none(), 0)),
+            Some(_) => Ok((ViewMut::room(raw, len)?, pitch)),
+            None => Ok((self.args.view_mut(out).shift(first), step)),
+        }
+    }
+
     /// Runs the epilogue over `rows` rows of `width` raw results, `pitch` apart in memory and `step`
-    /// apart in the linear space, which they enter at `first`. Without one, does nothing.
+    /// apart in the linear space, which they enter at `first`. Does nothing if none is left to apply.
     pub fn apply_epilogue<T: Plain>(
         &self,
         (raw, pitch): (ViewMut<T>, i64),
@@ -85,8 +123,10 @@ impl<'a> Launch<'a> {
     ) -> Result<()> {
         let (part, lines) = ((raw.bytes(), pitch), (rows, step));
         match self.epilogue {
-            Some(p) => run_lines(p, &self.args, part, first, lines, width, self.failures),
-            None => Ok(()),
+            Some(p) if !self.in_registers => {
+                run_lines(p, &self.args, part, first, lines, width, self.failures)
+            }
+            _ => Ok(()),
         }
     }
 }

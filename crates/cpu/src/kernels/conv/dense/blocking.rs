@@ -2,7 +2,7 @@
 
 use super::Conv;
 use super::phase::{Phase, window};
-use kiln_jit::contraction::{RegisterEpilogue, RightSide, Rows, Tile, TileGrid, even_rows};
+use kiln_jit::contraction::{Order, RegisterEpilogue, RightSide, Rows, Tile, TileGrid, even_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::ConvRole;
@@ -306,10 +306,14 @@ impl Blocking {
             let [d, h, w] = [0, 1, 2].map(|i| &self.phases[i][at[i]].axis);
             let count = d.kernel * h.kernel * w.kernel;
             let extents = [h.output, w.output, self.columns];
+            let order = Order {
+                is_down: self.is_down,
+                is_by_tile: true,
+            };
             self.parts.push(PhasePart {
                 phases: at,
                 before,
-                grid: TileGrid::new(&self.tile(c, &run)?, extents, self.is_down)?,
+                grid: TileGrid::new(&self.tile(c, &run)?, extents, order)?,
                 taps: run.0,
             });
             before += count;

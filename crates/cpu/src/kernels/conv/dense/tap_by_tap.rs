@@ -4,7 +4,7 @@
 use super::blocking::{Blocking, to_u32};
 use super::copy::{Copies, ImageArgs};
 use super::{ChannelBlock, Conv, Results};
-use kiln_jit::contraction::{Kernel, Output, RightSide, Rows, Tile};
+use kiln_jit::contraction::{Kernel, Left, Output, RightSide, Rows, Tile};
 use kiln_kernel::error::Result;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{View, ViewMut};
@@ -105,7 +105,7 @@ impl Conv {
                     };
                     let right = weights.shift(place * blocking.words * blocking.panel);
                     let out = Output::Memory(to.bytes());
-                    kernel.compute([left, right.bytes()], out, &[], 1);
+                    kernel.compute(Left::Rows(left, &[]), right.bytes(), out, 1);
                 }
             }
         }

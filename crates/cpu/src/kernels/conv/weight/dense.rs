@@ -11,7 +11,9 @@
 
 use super::{Conv, Copies, Range, Sums};
 use crate::kernels::conv::narrow::join_rows;
-use kiln_jit::contraction::{Output, RightSide, Rows, Tile, TileGrid, even_rows, pack, shape};
+use kiln_jit::contraction::{
+    Columns, Left, Order, Output, RightSide, Rows, Tile, TileGrid, even_rows, pack, shape,
+};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::simd::transpose::transpose;
@@ -133,6 +135,10 @@ impl Blocking {
                 0
             };
         let extents = [self.across(), c.cin, c.cout];
+        let order = Order {
+            is_down: true,
+            is_by_tile: false,
+        };
         for block in [self.block(0), self.block(self.blocks() - 1)] {
             let tile = self.tile_of(c, &block, (taps, columns));
             let grid = |adds: bool| {
@@ -140,7 +146,7 @@ impl Blocking {
                     adds,
                     ..tile.clone()
                 };
-                TileGrid::new(&tile, extents, true)
+                TileGrid::new(&tile, extents, order)
             };
             self.tiles.push([grid(false)?, grid(true)?]);
         }
@@ -233,7 +239,6 @@ impl Blocking {
     pub fn sum<T: Lane>(
         &self,
         c: &Conv,
-        blocking: &super::Blocking,
         [x, y]: [View<u8>; 2],
         range: &Range,
         sums: Sums<T>,
@@ -273,6 +278,10 @@ impl Blocking {
                 }
                 copies.holds = holds;
             }
+            let mut panels = Columns {
+                first: *gradients.bytes(),
+                column: self.steps(c, &block).iter().product::<i64>() * size_of::<T>() as i64,
+            };
             for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
                 for w in (0..wide).step_by(together as usize) {
                     match c.terms.are_grouped() {
@@ -289,14 +298,15 @@ impl Blocking {
                         }
                     }
                     let tap = (d * high + h) * wide + w;
-                    let to = Sums {
-                        to: sums.to.shift(tap * sums.pitch),
-                        ..sums
-                    };
-                    let left = if self.pairs { copied } else { 0 };
-                    let operands = [*images.shift(left), *gradients];
-                    let runs = (&copies.taps[..], blocking.taps);
-                    self.multiply(c, range, (tiles, &block), operands, runs, to);
+                    let left = images.shift(if self.pairs { copied } else { 0 });
+                    // Tiles of a channel share its images while panels pass.
+                    for channel in (0..range.channels).step_by(self.rows[0] as usize) {
+                        let channels = channel..range.channels.min(channel + self.rows[0]);
+                        let all = [0..self.across(), channels, 0..range.columns];
+                        let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
+                        let left = Left::Rows(*left.bytes(), &copies.taps);
+                        tiles.compute(all, left, &mut panels, out)?;
+                    }
                 }
             }
         }
@@ -338,35 +348,6 @@ impl Blocking {
             taps: runs as u32,
             out: columns * size,
             ..Tile::new(by, rows, self.panel.min(c.cout), right)
-        }
-    }
-
-    /// Computes all register tiles of some taps of a line.
-    fn multiply<T: Lane>(
-        &self,
-        c: &Conv,
-        range: &Range,
-        (tiles, block): (&TileGrid, &LineBlock),
-        [images, gradients]: [View<T>; 2],
-        (runs, taps): (&[i64], i64),
-        sums: Sums<T>,
-    ) {
-        let [steps, count] = self.steps(c, block);
-        let stride = self.axes[2].dilation * self.pitch;
-        let each = if self.pairs { self.pairs_apart() } else { 1 };
-        for channel in (0..range.channels).step_by(self.rows[0] as usize) {
-            let channels = channel..range.channels.min(channel + self.rows[0]);
-            for column in (0..range.columns).step_by(self.panel as usize) {
-                let right = gradients.shift(column * steps * count).bytes();
-                for t in tiles.rows([0..self.across(), channels.clone()]) {
-                    let (tap, channel) = (t.line, t.row);
-                    let left = images.shift(tap * stride + channel * each).bytes();
-                    let to = (channel * taps + tap) * sums.pitch + column;
-                    let out = Output::Memory(sums.to.shift(to).bytes());
-                    let kernel = t.kernel(range.columns - column);
-                    kernel.compute([left, right], out, runs, t.tiles);
-                }
-            }
         }
     }
 

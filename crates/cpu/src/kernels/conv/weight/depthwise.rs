@@ -6,35 +6,26 @@
 use super::{Conv, Copies, Range, Sums};
 use crate::kernels::conv::images::CopyLayout;
 use kiln_jit::contraction::{
-    Depthwise, Kernel, Lines, Output, RightSide, Rows, Tile, even_rows, max_depthwise_rows,
+    Columns, Left, Lines, Output, RightSide, Rows, Tile, TileGrid, even_rows, max_depthwise_rows,
 };
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{View, ViewMut};
+use kiln_plan::cost::geometry::Axis;
 
 /// The lines of a block.
 const LINES: i64 = 16;
 /// The positions of a call.
 const POSITIONS: i64 = 32;
 
-/// The copies that are made first, and the kernels.
+/// The copies that are made first, and the tiles.
 pub(super) struct Blocking {
     /// The images, and the gradient of the result, where they have channels first.
     laid: [Option<CopyLayout>; 2],
-    /// The calls for a line of taps.
-    calls: Vec<TapCall>,
-    /// For the columns of most ranges and of the last one; and in these, to start sums and to add to them.
-    kernels: Vec<[[Kernel; 2]; 2]>,
-}
-
-/// Some taps of a line, summed over some positions.
-struct TapCall {
-    tap: i64,
-    first: i64,
-    /// The index of its kernels.
-    kernels: usize,
+    /// For each call's positions, a line of taps: to start sums, and to add to them.
+    tiles: Vec<[TileGrid; 2]>,
 }
 
 impl Blocking {
@@ -50,57 +41,36 @@ impl Blocking {
         };
         Blocking {
             laid: [laid(0), laid(1)],
-            calls: Vec::new(),
-            kernels: Vec::new(),
+            tiles: Vec::new(),
         }
     }
 
-    /// Links the kernels for ranges of these columns.
+    /// Links the tiles for ranges of these columns.
     pub fn link(&mut self, c: &Conv, columns: i64) -> Result<()> {
         let (width, size) = (&c.geometry.axes[2], c.dtype.size() as i64);
         let position = c.groups * size;
+        // Taps are positions of the result, and positions are taps.
+        let taps = Axis {
+            output: width.kernel,
+            kernel: width.output,
+            stride: width.dilation,
+            dilation: width.stride,
+            ..*width
+        };
         let most = max_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
-        let rows = even_rows(width.kernel, most);
-        let last = c.groups - (c.groups - 1) / columns * columns;
-        let mut known: Vec<(i64, Vec<[u32; 2]>)> = Vec::new();
+        let rows = Rows::of_matrix(even_rows(width.kernel, most), 0);
+        let (by, right) = (c.terms.instruction, RightSide::of_matrix(position));
         for from in (0..width.output).step_by(POSITIONS as usize) {
-            let to = (from + POSITIONS).min(width.output);
-            for tap in (0..width.kernel).step_by(rows as usize) {
-                let rows = rows.min(width.kernel - tap);
-                let inside = |row: i64| {
-                    let (low, high) = width.inside((tap + row) * width.dilation, from, to);
-                    [low - from, high - from].map(|n| n as u32)
+            let of = |adds: bool| {
+                let whole = Tile {
+                    taps: POSITIONS.min(width.output - from) as u32,
+                    out: columns * size,
+                    adds,
+                    ..Tile::new((c.level, by), rows, columns, right.clone())
                 };
-                let this = (to - from, (0..rows).map(inside).collect());
-                let kernels = known.iter().position(|other| *other == this);
-                self.calls.push(TapCall {
-                    tap,
-                    first: from,
-                    kernels: kernels.unwrap_or(known.len()),
-                });
-                if kernels.is_some() {
-                    continue;
-                }
-                let of = |count: i64, adds: bool| {
-                    let (by, right) = (c.terms.instruction, RightSide::of_matrix(position));
-                    Kernel::of(Depthwise {
-                        tile: Tile {
-                            taps: (to - from) as u32,
-                            out: columns * size,
-                            adds,
-                            ..Tile::new((c.level, by), Rows::of_matrix(rows, 0), count, right)
-                        },
-                        stride: width.dilation as u32,
-                        dilation: width.stride as u32,
-                        reads: c.dtype,
-                        position,
-                        inside: this.1.clone(),
-                    })
-                };
-                let both = |count: i64| -> Result<_> { Ok([of(count, false)?, of(count, true)?]) };
-                self.kernels.push([both(columns)?, both(last)?]);
-                known.push(this);
-            }
+                TileGrid::of_lines(&whole, (c.dtype, position), (&taps, from), c.groups)
+            };
+            self.tiles.push([of(false)?, of(true)?]);
         }
         Ok(())
     }
@@ -150,13 +120,12 @@ impl Blocking {
         zeros.fill(0, width.input * c.groups, T::ZERO);
         let [x, y, zeros] = [x, y, *zeros].map(View::bytes);
         let lines = c.batch * depth.output * height.output;
-        let is_last = usize::from(column + range.columns == c.groups);
         let mut all = Lines::default();
         for block in range.blocks[0]..range.blocks[1] {
             let lines = block * LINES..(block * LINES + LINES).min(lines);
             for (d, h) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
-                for call in &self.calls {
-                    let first = width.source(call.first, call.tap);
+                for (tiles, from) in self.tiles.iter().zip((0..).step_by(POSITIONS as usize)) {
+                    let first = width.source(from, 0);
                     all.lines.clear();
                     for line in lines.clone() {
                         let image = line / (depth.output * height.output);
@@ -169,14 +138,15 @@ impl Blocking {
                             }
                             None => zeros.shift(first * c.groups * size),
                         };
-                        let at = (line * width.output + call.first) * c.groups + column;
+                        let at = (line * width.output + from) * c.groups + column;
                         all.lines.push((x, y.shift(at * size)));
                     }
-                    let tap = (d * height.kernel + h) * width.kernel + call.tap;
+                    let tap = (d * height.kernel + h) * width.kernel;
                     let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
-                    let adds = block > range.blocks[0] || call.first > 0;
-                    let kernel = &self.kernels[call.kernels][is_last][usize::from(adds)];
-                    kernel.compute_lines(&mut all, 0, out);
+                    let adds = block > range.blocks[0] || from > 0;
+                    let row = [0..1, 0..width.kernel, 0..range.columns];
+                    let left = Left::Lines(&mut all, 0);
+                    tiles[usize::from(adds)].compute(row, left, &mut Columns::none(), out)?;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::super::{Conv, MIN_BLOCKS};
 use kiln_base::DType;
 use kiln_jit::contraction::{
-    Kernel, RegisterEpilogue, RightSide, Tile, TileGrid, Transform, even_rows,
+    Kernel, Order, RegisterEpilogue, RightSide, Tile, TileGrid, Transform, even_rows,
 };
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::Result;
@@ -191,7 +191,7 @@ impl Sizes {
         };
         let lanes = i64::from(lanes(c.level, DType::F32));
         let columns = ceil(c.cout.max(1), lanes) * lanes;
-        let of = |tiles: i64| TileGrid::new(&tile, [1, tiles, columns], false);
+        let of = |tiles: i64| TileGrid::new(&tile, [1, tiles, columns], Order::default());
         Ok([of(self.tiles)?, of(in_last(self.all.max(1), self.tiles))?])
     }
 
