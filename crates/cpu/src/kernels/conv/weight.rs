@@ -9,7 +9,7 @@ mod dense;
 mod depthwise;
 
 use super::{Conv, MIN_BLOCKS};
-use crate::kernels::matmul::{Launch, add_parts};
+use crate::kernels::matmul::{Launch, Results, add_parts};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
@@ -56,13 +56,6 @@ struct Range {
     channels: i64,
     column: i64,
     columns: i64,
-}
-
-/// The destination of sums: rows are taps of a range's channels, `pitch` apart.
-#[derive(Copy, Clone)]
-struct Sums<'a, T> {
-    to: ViewMut<'a, T>,
-    pitch: i64,
 }
 
 /// The buffers that a thread keeps between ranges.
@@ -249,21 +242,18 @@ impl Conv {
                     true => sums.shift(i * blocking.sums()),
                     false => ViewMut::room(&mut scratch.sums, blocking.sums())?,
                 };
-                let to = Sums {
-                    to,
-                    pitch: blocking.columns,
-                };
+                let sums = (to, blocking.columns);
                 if range.blocks[0] == range.blocks[1] {
-                    to.to.fill(0, blocking.sums(), T::ZERO);
+                    to.fill(0, blocking.sums(), T::ZERO);
                 }
                 let copies = &mut scratch.copies;
                 match &blocking.by {
-                    By::Dense(by) => by.sum(self, operands, &range, to, copies)?,
-                    By::Depthwise(by) => by.sum(self, channels_last, &range, to, copies)?,
+                    By::Dense(by) => by.sum(self, operands, &range, sums, copies)?,
+                    By::Depthwise(by) => by.sum(self, channels_last, &range, sums, copies)?,
                 }
                 match several {
                     true => Ok(()),
-                    false => self.put_weights(&launch, blocking, &range, to, &mut scratch.raw),
+                    false => self.put_weights(&launch, blocking, &range, sums, &mut scratch.raw),
                 }
             },
         );
@@ -274,11 +264,8 @@ impl Conv {
             let len = blocking.sums();
             let to = sums.shift(i * len);
             add_parts(to, blocking.parts, (ranges * len, len));
-            let to = Sums {
-                to,
-                pitch: blocking.columns,
-            };
-            self.put_weights(&launch, blocking, &blocking.range(i, 0), to, raw)
+            let sums = (to, blocking.columns);
+            self.put_weights(&launch, blocking, &blocking.range(i, 0), sums, raw)
         });
         Ok(())
     }
@@ -289,7 +276,7 @@ impl Conv {
         launch: &Launch,
         blocking: &Blocking,
         range: &Range,
-        sums: Sums<T>,
+        (sums, columns): Results<T>,
         raw: &mut Option<Storage>,
     ) -> Result<()> {
         let (rows, step) = (range.channels * blocking.taps, blocking.cin * blocking.taps);
@@ -297,7 +284,7 @@ impl Conv {
             (range.group * blocking.cout + range.column) * step + range.channel * blocking.taps;
         let (to, pitch) =
             launch.destination((self.out, first, step), (raw, rows * range.columns, rows))?;
-        let from = (*sums.to, sums.pitch);
+        let from = (*sums, columns);
         transpose(self.level, from, (rows, range.columns), (to, pitch));
         launch.apply_epilogue((to, pitch), first, (range.columns, step), rows)
     }

@@ -9,8 +9,9 @@
 //! copy of images that taps share pairs each position with the next one that the filter steps to, because taps start
 //! anywhere. AMX tiles need the pairs of a channel contiguous: there each tap has a transposed copy of its own.
 
-use super::{Conv, Copies, Range, Sums};
+use super::{Conv, Copies, Range};
 use crate::kernels::conv::narrow::join_rows;
+use crate::kernels::matmul::Results;
 use kiln_jit::contraction::{
     Columns, Left, Order, Output, RightSide, Rows, Tile, TileGrid, even_rows, pack, shape,
 };
@@ -241,7 +242,7 @@ impl Blocking {
         c: &Conv,
         [x, y]: [View<u8>; 2],
         range: &Range,
-        sums: Sums<T>,
+        (sums, pitch): Results<T>,
         copies: &mut Copies,
     ) -> Result<()> {
         let [copied, transposed] = self.images(range.channels);
@@ -303,7 +304,7 @@ impl Blocking {
                     for channel in (0..range.channels).step_by(self.rows[0] as usize) {
                         let channels = channel..range.channels.min(channel + self.rows[0]);
                         let all = [0..self.across(), channels, 0..range.columns];
-                        let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
+                        let out = Output::Memory(sums.shift(tap * pitch).bytes());
                         let left = Left::Rows(*left.bytes(), &copies.taps);
                         tiles.compute(all, left, &mut panels, out)?;
                     }

@@ -3,8 +3,9 @@
 //! The taps of a filter's line are the result of convolving a line of the images with a line of the gradient of the
 //! result ([`Depthwise`]), with stride and dilation exchanged. Accumulators stay in registers over all lines of a block.
 
-use super::{Conv, Copies, Range, Sums};
+use super::{Conv, Copies, Range};
 use crate::kernels::conv::images::CopyLayout;
+use crate::kernels::matmul::Results;
 use kiln_jit::contraction::{
     Columns, Left, Lines, Output, RightSide, Rows, Tile, TileGrid, even_rows, max_depthwise_rows,
 };
@@ -109,7 +110,7 @@ impl Blocking {
         c: &Conv,
         [x, y]: [View<T>; 2],
         range: &Range,
-        sums: Sums<T>,
+        (sums, pitch): Results<T>,
         copies: &mut Copies,
     ) -> Result<()> {
         let g = &c.geometry;
@@ -142,7 +143,7 @@ impl Blocking {
                         all.lines.push((x, y.shift(at * size)));
                     }
                     let tap = (d * height.kernel + h) * width.kernel;
-                    let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
+                    let out = Output::Memory(sums.shift(tap * pitch).bytes());
                     let adds = block > range.blocks[0] || from > 0;
                     let row = [0..1, 0..width.kernel, 0..range.columns];
                     let left = Left::Lines(&mut all, 0);
