@@ -156,6 +156,22 @@ impl Contraction {
         self
     }
 
+    /// Returns the transposed contraction: rows and columns, and with them the operands, are exchanged.
+    #[must_use]
+    pub fn transposed(mut self) -> Contraction {
+        let range = self.range(ROWS).start..self.range(COLUMNS).end;
+        let rows = self.loops[ROWS].len();
+        for access in self.accesses() {
+            access.strides[range.clone()].rotate_left(rows);
+            for bound in &mut access.bounds {
+                bound.strides[range.clone()].rotate_left(rows);
+            }
+        }
+        self.loops.swap(ROWS, COLUMNS);
+        self.operands.reverse();
+        self
+    }
+
     fn remove(&mut self, kind: usize, i: usize, at: usize) {
         self.loops[kind].remove(i);
         for access in self.accesses() {

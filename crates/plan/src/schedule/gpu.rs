@@ -96,7 +96,7 @@ pub struct Gpu {
     /// The rows and columns of a block's tile, and the terms of a stage.
     pub tile: [u16; 3],
     /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's, with `wgmma` of a
-    /// warpgroup's.
+    /// warpgroup's: half of the tile's rows, or of its columns if operands are exchanged ([`Gpu::is_transposed`]).
     pub warp: [u16; 2],
     /// The stages in shared memory; 1 if a thread's registers hold the next one.
     pub stages: u8,
@@ -151,6 +151,23 @@ pub fn transfer_cycles(machine: &Machine, bytes: i64) -> f64 {
 }
 
 impl Gpu {
+    /// True if `wgmma` computes the transposed product: columns take the 64 rows of the instruction, so that there may
+    /// be as few as 8 rows.
+    pub fn is_transposed(&self) -> bool {
+        self.multiply.is_by_warpgroups() && self.tile[0] == self.warp[0]
+    }
+
+    /// Returns the same schedule for the transposed product.
+    #[must_use]
+    pub fn transposed(self) -> Gpu {
+        let ([m, n, k], [rows, columns]) = (self.tile, self.warp);
+        Gpu {
+            tile: [n, m, k],
+            warp: [columns, rows],
+            ..self
+        }
+    }
+
     /// Returns the number of threads of a block.
     pub fn threads(&self) -> u32 {
         let ([m, n, _], [rows, columns]) = (self.tile, self.warp);
@@ -258,19 +275,26 @@ impl Gpu {
     /// Checks the same with `wgmma`: two warpgroups, whose sums fit their registers, and stages of rows of
     /// 128 bytes.
     fn check_warpgroups(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
-        let ([m, n, k], [rows, columns]) = (self.tile, self.warp);
+        let is_transposed = self.is_transposed();
+        let by_rows = if is_transposed {
+            self.transposed()
+        } else {
+            *self
+        };
+        let ([m, n, k], [rows, columns]) = (by_rows.tile, by_rows.warp);
         if machine.arch != (9, 0) {
             let (major, minor) = machine.arch;
             return Err(format!("{self}: compute capability {major}.{minor}"));
         }
         let sums = u32::from(rows) * u32::from(columns);
         let fits = m == 2 * rows && [64, 128].contains(&rows) && sums <= 64 * 256;
-        if !fits || n != columns || !(64..=256).contains(&n) {
-            return Err(format!("{self}: parts of {rows}x{columns} of {m}x{n}"));
+        let least = if is_transposed { 8 } else { 64 };
+        if !fits || n != columns || !(least..=256).contains(&n) {
+            return Err(format!("{self}: parts that warpgroups don't multiply"));
         }
         // Each block of a cluster brings whole boxes of columns, which may be 128 bytes wide.
         let cluster = u16::from(self.cluster);
-        let shares = cluster == 2 && machine.clusters && n / cluster >= k;
+        let shares = cluster == 2 && machine.clusters && !is_transposed && n / cluster >= k;
         if cluster != 1 && !shares {
             return Err(format!("{self}: clusters of {cluster} blocks"));
         }
@@ -550,6 +574,13 @@ mod tests {
         assert_eq!(check(text, &h100), Ok(()));
         let cluster = format!("{text} cluster=2");
         assert_eq!(check(&cluster, &h100), Ok(()));
+        for rows in [8, 64, 256] {
+            let few = format!("wgmma tile={rows}x128x64 part={rows}x64 stages=4 raster=8 parts=1");
+            assert_eq!(check(&few, &h100), Ok(()));
+            let [few, wide] = [&few, text].map(|text| text.parse::<Gpu>().unwrap());
+            assert!(few.is_transposed() && !wide.is_transposed());
+            assert_eq!(few.threads(), wide.threads());
+        }
         let alone = Machine {
             clusters: false,
             ..h100
@@ -567,6 +598,9 @@ mod tests {
             "wgmma tile=128x256x64 part=64x256 stages=1 raster=8 parts=1",
             "wgmma tile=128x32x64 part=64x32 stages=4 raster=8 parts=1",
             "wgmma tile=128x64x64 part=64x64 stages=4 raster=8 parts=1 cluster=2",
+            "wgmma tile=64x128x64 part=64x64 stages=4 raster=8 parts=1 cluster=2",
+            "wgmma tile=16x64x64 part=16x64 stages=4 raster=8 parts=1",
+            "wgmma tile=4x128x64 part=4x64 stages=4 raster=8 parts=1",
             "wgmma tile=128x256x64 part=64x256 stages=4 raster=8 parts=1 cluster=4",
             "mma tile=128x128x32 part=64x64 stages=4 raster=8 parts=1 cluster=2",
         ] {

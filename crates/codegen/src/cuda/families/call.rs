@@ -73,6 +73,7 @@ impl<'a> Call<'a> {
 }
 
 /// The destination of the elements of a product.
+#[derive(Copy, Clone)]
 pub(super) enum Store<'a> {
     /// They are the result, or an intermediate result.
     Plain(Slot, DType),

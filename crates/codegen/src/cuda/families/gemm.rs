@@ -63,6 +63,8 @@ struct Shape {
     index: Index,
     /// The dtype of sums.
     acc: DType,
+    /// True if neighbours of the result are rows of sums: it is that of the transposed product.
+    is_transposed: bool,
 }
 
 impl Gemm<'_> {
@@ -187,6 +189,26 @@ impl Gemm<'_> {
                 DType::I8 | DType::U8 => DType::I32,
                 dtype => dtype,
             },
+            is_transposed: false,
+        }
+    }
+
+    /// Returns the transposed product, which has the same result. It is only printed.
+    fn transposed(&self) -> Gemm<'_> {
+        let [left, right] = self.operands;
+        let [of_left, of_right] = self.dtypes;
+        Gemm {
+            contraction: self.contraction.clone().transposed(),
+            operands: [right, left],
+            dtype: of_right,
+            dtypes: [of_right, of_left],
+            m: self.n.clone(),
+            n: self.m.clone(),
+            k: self.k.clone(),
+            batches: self.batches.clone(),
+            total: self.total.clone(),
+            tma_operands: None,
+            ..*self
         }
     }
 
@@ -232,8 +254,16 @@ impl Gemm<'_> {
     /// Emits the kernel that multiplies.
     fn product(&self, shape: &Shape) -> KernelCall {
         let by_warpgroups = shape.schedule.multiply.is_by_warpgroups();
-        if let Some((operands, _)) = self.tma_operands.as_ref().filter(|_| by_warpgroups) {
-            return self.product_by_warpgroups(shape, operands);
+        if let Some(([a, b], _)) = self.tma_operands.as_ref().filter(|_| by_warpgroups) {
+            if !shape.schedule.is_transposed() {
+                return self.product_by_warpgroups(shape, [a, b]);
+            }
+            let shape = Shape {
+                schedule: shape.schedule.transposed(),
+                is_transposed: true,
+                ..*shape
+            };
+            return self.transposed().product_by_warpgroups(&shape, [b, a]);
         }
         let (call, mut source) = self.begin(shape);
         let [a, b] = self.read_operands(&mut source, &call);
@@ -434,7 +464,8 @@ if (i >= m || j >= n) continue;
         } else {
             &parts
         };
-        run(&self.contraction).map_or(1, |run| store.width(&run))
+        let kind = if shape.is_transposed { ROWS } else { COLUMNS };
+        run(&self.contraction, kind).map_or(1, |run| store.width(&run))
     }
 
     /// Emits the kernel that adds the parts of sums and stores the result.

@@ -53,8 +53,18 @@ const BY_WARPGROUPS: &[[u16; 4]] = &[
     [128, 64, 64, 64],
 ];
 
+/// The same, of transposed products of few rows.
+const TRANSPOSED: &[[u16; 4]] = &[
+    [8, 128, 8, 64],
+    [16, 128, 16, 64],
+    [32, 128, 32, 64],
+    [64, 128, 64, 64],
+];
+
 /// The number of stages, where sums are long enough.
 const STAGES: u8 = 4;
+/// The same of transposed products: enough bytes are on their way although a stage has few rows.
+const TRANSPOSED_STAGES: u8 = 6;
 /// The number of tiles below each other that are walked first, where operands are no small part of L2.
 const RASTER: u8 = 8;
 
@@ -81,29 +91,30 @@ pub(super) fn schedules(
         multiply if multiply.is_by_warpgroups() => BY_WARPGROUPS,
         _ => BY_WARPS,
     };
-    let needed = terms.map_or(i64::from(STAGES), |n| ceil(n, depth.into()) + 1);
-    let stages = match multiply {
-        Multiply::Fma => 1,
-        _ => needed.clamp(2, STAGES.into()) as u8,
-    };
-    let schedule = |[m, n, rows, columns]: &[u16; 4]| Gpu {
+    let needed = terms.map_or(i64::MAX, |n| ceil(n, depth.into()) + 1);
+    let schedule = |[m, n, rows, columns]: &[u16; 4], stages: u8| Gpu {
         multiply,
         tile: [*m, *n, depth],
         warp: [*rows, *columns],
-        stages,
+        stages: match multiply {
+            Multiply::Fma => 1,
+            _ => needed.clamp(2, stages.into()) as u8,
+        },
         cluster: 1,
         raster: if large { RASTER } else { 1 },
         parts: 1,
     };
-    let alone: Vec<Gpu> = shapes.iter().map(schedule).collect();
+    let alone = shapes.iter().map(|shape| schedule(shape, STAGES));
+    let alone: Vec<Gpu> = alone.collect();
     if !multiply.is_by_warpgroups() {
         return alone;
     }
+    let transposed = TRANSPOSED.iter().map(|s| schedule(s, TRANSPOSED_STAGES));
     let together = alone.iter().map(|s| Gpu {
         cluster: CLUSTER,
         ..*s
     });
-    [alone.clone(), together.collect()].concat()
+    [alone.clone(), together.collect(), transposed.collect()].concat()
 }
 
 /// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.

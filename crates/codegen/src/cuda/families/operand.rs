@@ -252,11 +252,11 @@ pub(super) fn result(source: &mut Source, c: &Contraction) -> String {
     text + &format!("Index at = {at};")
 }
 
-/// Returns the length of the runs of columns that are contiguous in the result.
-pub(super) fn run(c: &Contraction) -> Option<Dim> {
+/// Returns the length of the runs of rows or columns that are contiguous in the result.
+pub(super) fn run(c: &Contraction, kind: usize) -> Option<Dim> {
     let c = c.seen_by(&c.result);
-    let last = c.range(COLUMNS).last()?;
+    let last = c.range(kind).last()?;
     let mut bounds = c.result.bounds.iter();
     let is_run = c.result.strides[last].is(1) && bounds.all(|b| b.strides[last].is(0));
-    c.loops[COLUMNS].last().filter(|_| is_run).cloned()
+    c.loops[kind].last().filter(|_| is_run).cloned()
 }

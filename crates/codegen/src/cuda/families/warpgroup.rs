@@ -6,7 +6,7 @@ use super::im2col::Convolution;
 use super::operand::{is_plain, split};
 use crate::cuda::source::Source;
 use crate::work::Slot;
-use kiln_base::{DType, Dim, Gpu};
+use kiln_base::{DType, Dim, Gpu, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cuda::{Blocks, Boxes, TensorMap};
 use std::fmt::Write;
@@ -56,13 +56,21 @@ impl TmaOperand {
     /// Numbers of 16 bits may be contiguous along k or along lines, others, bytes among them, only along k.
     pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
         let lines = [ROWS, COLUMNS][side];
-        let c = &c.seen_by(&c.operands[side]);
+        let mut c = c.seen_by(&c.operands[side]);
+        if c.range(lines).is_empty() {
+            // A single line, at any valid distance from another.
+            let terms = c.size(TERMS).as_const().unwrap_or(1);
+            let distance = ceil(terms.max(1), 16) * 16;
+            let at = c.range(lines).start;
+            c.loops[lines].push(Dim::ONE);
+            c.result.strides.insert(at, Dim::Const(distance));
+        }
         let (line, term) = (c.range(lines), c.range(TERMS));
         let aligned = |d: &Dim| {
             let bytes = d.as_const().map(|n| n * dtype.size() as i64);
             bytes.is_some_and(|n| n % 16 == 0)
         };
-        if !is_plain(c, lines) || line.is_empty() || term.is_empty() || !aligned(&c.result.offset) {
+        if !is_plain(&c, lines) || term.is_empty() || !aligned(&c.result.offset) {
             return None;
         }
         let (line, term) = (line.start, term.start);

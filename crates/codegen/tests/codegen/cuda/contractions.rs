@@ -29,7 +29,7 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
         let columns = power(rng, 64, if rows == 64 { 256 } else { 128 });
         let terms = 128 / dtype.size() as u16;
         let may_share = columns / 2 >= terms;
-        return schedule::Gpu {
+        let schedule = schedule::Gpu {
             multiply: Multiply::Wgmma,
             tile: [2 * rows, columns, terms],
             warp: [rows, columns],
@@ -37,6 +37,16 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
             cluster: if may_share { 1 + rng.below(2) as u8 } else { 1 },
             raster: 1 + rng.below(5) as u8,
             parts: 1 + rng.below(4) as u16,
+        };
+        if rng.below(2) == 0 {
+            return schedule;
+        }
+        let few = power(rng, 8, columns);
+        return schedule::Gpu {
+            tile: [few, 2 * rows, terms],
+            warp: [few, rows],
+            cluster: 1,
+            ..schedule
         };
     }
     let by_tensor_cores = multiply.is_by_tensor_cores();

@@ -31,6 +31,7 @@ mod schedules;
 mod sources;
 mod tma_store;
 mod traffic;
+mod transposed;
 mod warpgroups;
 
 /// Lowers for the device; `None` if a kernel has no emission.

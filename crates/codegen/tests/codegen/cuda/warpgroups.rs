@@ -15,7 +15,7 @@ use kiln_plan::schedule;
 
 /// Checks a graph by a schedule of its only product.
 #[track_caller]
-fn check(graph: &Graph, inputs: &[Array], schedule: &str) {
+pub fn check(graph: &Graph, inputs: &[Array], schedule: &str) {
     let schedule: schedule::Gpu = schedule.parse().unwrap();
     let expected = Expected::of(graph, inputs).unwrap();
     let (sequence, followed) = scheduled(&expected, schedule);
@@ -42,7 +42,7 @@ fn operand(case: &mut Case, x: Array, transposed: bool) -> Value {
     case.builder().permute(&x, &perm).unwrap()
 }
 
-fn product(
+pub fn product(
     (dtype, batch): (DType, &[usize]),
     [m, n, k]: [usize; 3],
     [a, b]: [bool; 2],
@@ -199,7 +199,7 @@ fn columns_of_parameters_are_made_contiguous() {
 }
 
 /// Returns random bytes, often the largest.
-fn bytes(dtype: DType, shape: [usize; 2], rng: &mut Rng) -> Array {
+pub fn bytes(dtype: DType, shape: [usize; 2], rng: &mut Rng) -> Array {
     let mut one = || match rng.below(2) {
         0 => 0x7f,
         _ => rng.bits() as u8,

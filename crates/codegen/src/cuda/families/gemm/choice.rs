@@ -2,6 +2,7 @@
 
 use super::Gemm;
 use crate::cuda::families::gemm_tile::schedules;
+use crate::cuda::families::warpgroup::span;
 use kiln_base::{DType, Dim, ceil};
 use kiln_plan::schedule::{ContractionSizes, Gpu, Multiply};
 
@@ -136,10 +137,19 @@ impl Gemm<'_> {
                 let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
                 (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
             }
-            multiply if multiply.is_by_warpgroups() => true,
+            multiply if multiply.is_by_warpgroups() => self.holds_boxes(schedule),
             _ => !self.costly || rows * columns / 32 <= MAX_COSTLY_SUMS,
         };
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
+    }
+
+    /// True if few rows are no pixels, and as many as a box has, where they are contiguous.
+    fn holds_boxes(&self, schedule: &Gpu) -> bool {
+        let operands = self.tma_operands.as_ref();
+        operands.is_some_and(|([few, _], _)| {
+            let is_box = few.along_k || schedule.tile[0] >= span(self.dtype);
+            !schedule.is_transposed() || few.convolution.is_none() && is_box
+        })
     }
 
     /// Returns the rows, columns and terms; unknown sizes are guessed.

@@ -14,20 +14,45 @@ use kiln_base::ceil;
 use kiln_plan::cuda::SharedLaunch;
 use kiln_plan::schedule::Gpu;
 
+/// The text of stores of transposed products.
+const TRANSPOSED_TEXT: &str = include_str!("../gemm_transposed.cu");
+
+/// Returns text that opens the loops of [`each_accumulator`] where neighbours are rows, and the declaration of `raw`.
+fn each_transposed(width: u32) -> (String, String) {
+    let each = format!(
+        "\
+Passage& passage = shared.passages[warp];
+#pragma unroll 1 // the text below may be long
+for (int part = 0; part < SUMS / TOGETHER; part++) {{
+pass_transposed(passage, sums);
+const Index i1 = i0 + warp / 4 * WM + part / ACROSS * 64 + warp % 4 * 16, j1 = j0 + part % ACROSS * COLUMNS;
+#pragma unroll 1
+for (int e = threadIdx.x % 32 * {width}; e < 32 * TOGETHER; e += 32 * {width}) {{
+const Index i = i1 + e % 16, j = j1 + e / 16;"
+    );
+    let raw = match width {
+        1 => "Acc raw = *transposed_place(passage, e % 16, e / 16);".into(),
+        _ => format!("const auto raw = load_transposed<{width}>(passage, e % 16, e / 16);"),
+    };
+    (each, raw)
+}
+
 impl Gemm<'_> {
     /// Emits the kernel that multiplies by warpgroups. It stores the result, or parts of its sums.
     pub(super) fn product_by_warpgroups(
         &self,
         shape: &Shape,
-        operands: &[TmaOperand; 2],
+        operands: [&TmaOperand; 2],
     ) -> KernelCall {
         let schedule = &shape.schedule;
         let (call, mut source) = self.begin(shape);
-        source.scope(
-            &(self.types(shape) + &warpgroup_text(schedule, self.dtypes, operands.each_ref())),
-        );
+        let mut scope = self.types(shape) + &warpgroup_text(schedule, self.dtypes, operands);
+        if shape.is_transposed {
+            scope += TRANSPOSED_TEXT;
+        }
+        source.scope(&scope);
         let again = match self.sums_inside() {
-            true => self.sums_again(&mut source, &call, &operands[0]),
+            true => self.sums_again(&mut source, &call, operands[0]),
             false => Default::default(),
         };
         let parts = Store::Plain(PARTIAL_SUMS, shape.acc);
@@ -36,8 +61,9 @@ impl Gemm<'_> {
             _ => &parts,
         };
         let sizes = [&self.batches, &self.m, &self.n];
-        let tma_result = TmaResult::new(store, sizes)
-            .filter(|_| is_row_major(&self.contraction) && !self.sums_inside());
+        let is_stored_by_tma =
+            !shape.is_transposed && !self.sums_inside() && is_row_major(&self.contraction);
+        let tma_result = TmaResult::new(store, sizes).filter(|_| is_stored_by_tma);
         source.dynamic_shared("Shared", schedule.shared(self.dtype));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
@@ -54,11 +80,16 @@ impl Gemm<'_> {
             self.tiles(&mut source, &call, shape, operands);
             lines(&mut source, &again[0]);
             let width = self.stored_width(shape);
+            let (each, raw) = match shape.is_transposed {
+                true => each_transposed(width),
+                false => (
+                    each_accumulator(rows, columns, width, &again[1]),
+                    raw(width),
+                ),
+            };
             let text = format!(
-                "{}\nif (i >= m || j >= n) continue;\n{}\n{}",
-                each_accumulator(rows, columns, width, &again[1]),
+                "{each}\nif (i >= m || j >= n) continue;\n{}\n{raw}",
                 result(&mut source, &self.contraction),
-                raw(width)
             );
             lines(&mut source, &text);
             self.store_elements(&mut source, &call, shape, width);
@@ -85,7 +116,7 @@ impl Gemm<'_> {
     }
 
     /// Emits the work on each tile, up to where its sums are in registers.
-    fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, operands: &[TmaOperand; 2]) {
+    fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, operands: [&TmaOperand; 2]) {
         let ([m, n, k], cluster) = (shape.schedule.tile, shape.schedule.cluster);
         let mut copy = |side: usize, name, boxes| {
             operands[side].copy(source, call, self.operands[side].0, name, boxes)
