@@ -135,9 +135,6 @@ impl Decoder<'_> {
             Some(_) => self.immediate(index).map(|v| v as i64),
             None => Ok(0),
         };
-        if size != 2 && !a.is_empty() {
-            return Err(format!("{:?} in registers", types[0]));
-        }
         // A in registers has no transposition.
         let first = if a.is_empty() { 6 } else { 5 };
         Ok(Op::WarpgroupMma(Box::new(WarpgroupMma {

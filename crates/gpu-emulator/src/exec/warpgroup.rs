@@ -181,9 +181,12 @@ impl<'a> Core<'a> {
         } else {
             for (i, &slot) in m.a.iter().enumerate() {
                 for (lane, &word) in warp.registers.word(slot).iter().enumerate() {
-                    let (row, k) = (lane / 4 + (i & 1) * 8, lane % 4 * 2 + (i >> 1) * 8);
-                    a[row][k] = widen(a_type, word);
-                    a[row][k + 1] = widen(a_type, word >> 16);
+                    let neighbours = 4 / size;
+                    let row = lane / 4 + (i & 1) * 8;
+                    let k = lane % 4 * neighbours + (i >> 1) * (terms / 2);
+                    for x in 0..neighbours {
+                        a[row][k + x] = value(a_type, word >> (8 * size * x));
+                    }
                 }
             }
         }
@@ -211,11 +214,21 @@ impl<'a> Core<'a> {
         let pointer = self.shared_access(agent, at as u64, ty.size(), what, AccessKind::Read)?;
         // SAFETY: the bounds were checked.
         unsafe {
-            Ok(match ty {
-                Type::Tf32 => tf32(pointer.cast::<u32>().read_unaligned()),
-                Type::S8 | Type::U8 => integer(ty, pointer.read()),
-                half => widen(half, pointer.cast::<u16>().read_unaligned().into()),
-            })
+            let bits = match ty.size() {
+                1 => pointer.read().into(),
+                2 => pointer.cast::<u16>().read_unaligned().into(),
+                _ => pointer.cast::<u32>().read_unaligned(),
+            };
+            Ok(value(ty, bits))
         }
+    }
+}
+
+/// The value of the element of an operand in the lowest bits of a word.
+fn value(ty: Type, bits: u32) -> f32 {
+    match ty {
+        Type::Tf32 => tf32(bits),
+        Type::S8 | Type::U8 => integer(ty, bits as u8),
+        half => widen(half, bits),
     }
 }
