@@ -291,10 +291,10 @@ impl Driver {
 pub(super) const MAP: usize = 16;
 
 /// The tensor map of memory with elements of a dtype, which are copied with the 16-byte chunks permuted in
-/// rows of 128 bytes, and if `rounds` f32 rounded to TF32. Of extents (in elements) and strides (in bytes) the
+/// rows of 128 bytes, and f32 rounded to TF32 if asked for. Of extents (in elements) and strides (in bytes) the
 /// contiguous dimension comes first; it has no stride.
 pub(super) fn encode_tensor_map(
-    (dtype, rounds): (DType, bool),
+    (dtype, rounds_to_tf32): (DType, bool),
     address: Address,
     [extents, strides]: [&[u64]; 2],
     boxes: &Boxes,
@@ -303,7 +303,7 @@ pub(super) fn encode_tensor_map(
     assert!(extents.len() <= 5 && strides.len() + 1 == extents.len());
     // Others are only copied, so nothing but their size matters.
     let kind = match dtype.size() {
-        _ if dtype == DType::F32 && rounds => CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+        _ if rounds_to_tf32 => CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
         1 => CU_TENSOR_MAP_DATA_TYPE_UINT8,
         2 => CU_TENSOR_MAP_DATA_TYPE_UINT16,
         4 => CU_TENSOR_MAP_DATA_TYPE_UINT32,

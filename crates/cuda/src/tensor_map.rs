@@ -11,14 +11,14 @@ pub(super) struct Map {
     pub(super) arg: usize,
     name: String,
     dtype: DType,
-    /// True if elements of f32 are rounded to TF32.
-    rounds: bool,
     /// The bytes before the first element.
     offset: u64,
     extents: Vec<u64>,
     /// In bytes, without that of the contiguous dimension.
     strides: Vec<u64>,
     boxes: Boxes,
+    /// True if elements of f32 are rounded to TF32.
+    rounds_to_tf32: bool,
 }
 
 impl Map {
@@ -33,6 +33,7 @@ impl Map {
             extents,
             strides,
             boxes,
+            rounds_to_tf32,
         } = map;
         let wrong = || damaged!("{}: a tensor map that can't be", kernel.name);
         let pointer = kernel.args.get(usize::from(*arg)).ok_or_else(wrong)?;
@@ -54,6 +55,7 @@ impl Map {
         if !(least..=5).contains(&dimensions)
             || extents.len() != dimensions
             || strides.len() + 1 != dimensions
+            || *rounds_to_tf32 && pointer.dtype != DType::F32
         {
             return Err(wrong());
         }
@@ -62,11 +64,11 @@ impl Map {
             arg: usize::from(*arg),
             name: kernel.name.clone(),
             dtype: pointer.dtype,
-            rounds: !pointer.written,
             offset: number(offset)?.saturating_mul(bytes),
             extents,
             strides: strides.collect::<Result<_>>()?,
             boxes: boxes.clone(),
+            rounds_to_tf32: *rounds_to_tf32,
         })
     }
 
@@ -80,7 +82,7 @@ impl Map {
             return Ok([0; MAP]);
         }
         let encoded = encode_tensor_map(
-            (self.dtype, self.rounds),
+            (self.dtype, self.rounds_to_tf32),
             address.wrapping_add(self.offset),
             [&self.extents, &self.strides],
             &self.boxes,

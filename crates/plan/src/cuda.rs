@@ -71,7 +71,6 @@ dims!(CudaKernel: scalars, footprints, grid, maps; name, entry, text, args, site
 
 /// A tensor map (`CUtensorMap`): the memory of an argument as a tensor, boxes of which are copied to shared memory at
 /// once, or from there if the argument is written. The 16-byte chunks of a box are permuted in rows of 128 bytes.
-/// Elements of f32 that are read are rounded to TF32.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorMap {
     /// The index of the argument, whose dtype is that of the elements.
@@ -84,9 +83,11 @@ pub struct TensorMap {
     pub strides: Vec<Dim>,
     /// The elements that are copied at once.
     pub boxes: Boxes,
+    /// True if elements, of f32, are rounded to TF32.
+    pub rounds_to_tf32: bool,
 }
 
-dims!(TensorMap: offset, extents, strides; arg, boxes);
+dims!(TensorMap: offset, extents, strides; arg, boxes, rounds_to_tf32);
 
 /// The elements of a tensor that are copied at once. Those outside of the tensor are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -392,6 +393,7 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
                 extents: vec![Dim::Const(64)],
                 strides: Vec::new(),
                 boxes: Boxes::Tiled(vec![64]),
+                rounds_to_tf32: false,
             }],
             ..kernel
         };
@@ -422,6 +424,7 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
             extents: vec![Dim::Const(64)],
             strides: Vec::new(),
             boxes: Boxes::Tiled(vec![64]),
+            rounds_to_tf32: false,
         };
         let changes: [&dyn Fn(&mut CudaKernel); 9] = [
             &|k| k.text.scope += "struct Other;\n",

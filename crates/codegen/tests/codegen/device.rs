@@ -213,8 +213,8 @@ fn encoded(
         }
     };
     let encoded = encoded.expect("hardware allows it");
-    match kernel.args[arg].dtype {
-        DType::F32 if !kernel.args[arg].written => encoded.rounding_to_tf32(),
-        _ => encoded,
+    match map.rounds_to_tf32 {
+        true => encoded.rounding_to_tf32(),
+        false => encoded,
     }
 }

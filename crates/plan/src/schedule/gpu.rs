@@ -337,8 +337,8 @@ impl Gpu {
         let found = (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
         let (read, issued) = match self.multiply {
             Multiply::Fma => (0.0, products * (1.0 + read / 2.0) + found),
-            // Tensor cores read shared memory themselves.
-            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, 0.0),
+            // Tensor cores read shared memory themselves; threads may make the left operand.
+            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, found),
             // Warps read their operands from shared memory, 128 bytes per cycle.
             _ => (
                 all * read * size / 128.0,

@@ -104,7 +104,7 @@ __device__ __forceinline__ void attend(Shared& shared, Ring<1>& once, Ring<STAGE
         for (int c = 0; DROPS && c < SCORES; c++) x[c] = scores.dropped(x[c], row + row_of(c) * 8, j0 + column_of(c));
         unsigned weights[BN / TERMS][4];
 #pragma unroll
-        for (int c = 0; c < SCORES; c += 2) weights[c / 8][c / 2 % 4] = pair(x[c], x[c + 1]);
+        for (int c = 0; c < SCORES; c += 2) weights[c / 8][c / 2 % 4] = narrow({x[c], x[c + 1]});
         wait(shared.barriers.full[ring.stage], ring.parity);
         const unsigned v = shared_address(shared.in[ring.stage]);
         begin_products(sums, weights);

@@ -47,8 +47,13 @@ pub(super) struct Gemm<'a> {
     finding: [f64; 2],
     /// True if an element takes many instructions, so that each thread loads few.
     costly: bool,
-    /// The operands as TMA sees them, if it can load both, and the number of terms that it brings.
+    /// The operands as TMA sees them, if it can load both, or what prologues make them of in registers; and the number of
+    /// terms that it brings.
     tma_operands: Option<([TmaOperand; 2], Dim)>,
+    /// The arguments that prologues make operands of.
+    sources: [Option<usize>; 2],
+    /// The number of instructions that make an element of either in registers.
+    making: [f64; 2],
 }
 
 /// The partial sums of split-K.
@@ -80,17 +85,28 @@ impl Gemm<'_> {
         let [m, n, k, batches] = sizes;
         let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
         let dtype = dtypes[0];
-        let tma_operand = |side| TmaOperand::new(&contraction, side, dtype);
-        let matrices = || Some(([tma_operand(0)?, tma_operand(1)?], k.clone()));
+        let tma_operand = |side: usize| match operands[side].1 {
+            None => Some((TmaOperand::new(&contraction, side, dtype)?, None)),
+            Some(prologue) => {
+                let (operand, source) = prologue::source_operand(&contraction, side, prologue)?;
+                Some((operand, Some(source)))
+            }
+        };
+        let both = [tma_operand(0), tma_operand(1)];
+        let sources = both.each_ref().map(|x| x.as_ref().and_then(|x| x.1));
+        let [left, right] = both.map(|x| x.map(|x| x.0));
+        let matrices = left.zip(right).map(|(a, b)| ([a, b], k.clone()));
+        let is_plain = prologue.clone().next().is_none();
         let convolution = || {
             let (operands, terms) = im2col::operands(&contraction, dtype)?;
             Some((operands, Dim::Const(terms)))
         };
-        let tma_operands = || matrices().or_else(convolution);
+        let tma_operands = matrices.or_else(|| is_plain.then(convolution).flatten());
         let has_wgmma = dtype.is_half() || dtype.is_byte() || dtype == DType::F32;
-        let may_use_tma = has_wgmma && prologue.clone().next().is_none();
         Gemm {
-            tma_operands: may_use_tma.then(tma_operands).flatten(),
+            tma_operands: tma_operands.filter(|_| has_wgmma),
+            sources,
+            making: operands.map(|(_, prologue)| prologue.map_or(0.0, prologue::making)),
             work,
             name,
             dtype,
@@ -190,25 +206,6 @@ impl Gemm<'_> {
                 dtype => dtype,
             },
             is_transposed: false,
-        }
-    }
-
-    /// Returns the transposed product, which has the same result. It is only printed.
-    fn transposed(&self) -> Gemm<'_> {
-        let [left, right] = self.operands;
-        let [of_left, of_right] = self.dtypes;
-        Gemm {
-            contraction: self.contraction.clone().transposed(),
-            operands: [right, left],
-            dtype: of_right,
-            dtypes: [of_right, of_left],
-            m: self.n.clone(),
-            n: self.m.clone(),
-            k: self.k.clone(),
-            batches: self.batches.clone(),
-            total: self.total.clone(),
-            tma_operands: None,
-            ..*self
         }
     }
 

@@ -1,7 +1,8 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use super::warpgroup::{ALocation, COMMON_TEXT, Instruction, TmaOperand, span, wgmma};
+use super::warpgroup::{ALocation, COMMON_TEXT, Instruction, TmaOperand, narrow, span, wgmma};
+use crate::cuda::source::memory;
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -53,12 +54,14 @@ const BY_WARPGROUPS: &[[u16; 4]] = &[
     [128, 64, 64, 64],
 ];
 
-/// The same, of transposed products of few rows.
+/// The same, of transposed products: of few rows, or with a prologue of the right operand.
 const TRANSPOSED: &[[u16; 4]] = &[
     [8, 128, 8, 64],
     [16, 128, 16, 64],
     [32, 128, 32, 64],
     [64, 128, 64, 64],
+    [128, 128, 128, 64],
+    [256, 128, 256, 64],
 ];
 
 /// The number of stages, where sums are long enough.
@@ -164,13 +167,25 @@ pub(super) fn warpgroup_text(
     schedule: &Gpu,
     dtypes: [DType; 2],
     [a, b]: [&TmaOperand; 2],
+    source: Option<DType>,
 ) -> String {
     let ([m, n, k], rows) = (schedule.tile, schedule.warp[0]);
-    let a_location = ALocation::Shared { along_k: a.along_k };
+    let (a_location, raw, multiply) = match source {
+        None => (
+            ALocation::Shared { along_k: a.along_k },
+            "Elem",
+            include_str!("gemm_boxes.cu").to_string(),
+        ),
+        Some(source) => (
+            ALocation::Registers,
+            memory(source),
+            narrow(dtypes[0]) + include_str!("gemm_registers.cu"),
+        ),
+    };
     format!(
-        "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
+        "typedef {raw} Raw;\nconstexpr int BM = {m}, BN = {n}, BK = {k};\n\
          constexpr int WM = {rows}, STAGES = {}, WARPS = {}, CLUSTER = {};\n\
-         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{COMMON_TEXT}{}",
+         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{COMMON_TEXT}{}{multiply}",
         schedule.stages,
         schedule.threads() / 32 - 4,
         schedule.cluster,

@@ -174,6 +174,7 @@ fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<Tm
         strides: units.map(|n| aligned(n, dtype)).collect::<Option<_>>()?,
         batch: Vec::new(),
         strided_batch: Vec::new(),
+        rounds_to_tf32: dtype == DType::F32,
         convolution: Some(Convolution {
             taps: taps.clone(),
             images: Some(Images {
@@ -323,6 +324,7 @@ fn filters(c: &Contraction, dtype: DType, convolution: Convolution) -> Option<Tm
         strides: others.iter().map(stride).collect::<Option<_>>()?,
         batch: Vec::new(),
         strided_batch: Vec::new(),
+        rounds_to_tf32: dtype == DType::F32,
         convolution: Some(convolution),
     })
 }

@@ -1,11 +1,13 @@
 //! Operands of products that their prologues compute while they are read.
 
 use super::call::Call;
+use super::warpgroup::TmaOperand;
 use crate::cuda::source::Source;
 use crate::cuda::values::Values;
-use crate::kir::{Arg, Kernel};
+use crate::kir::{Access, Arg, Expr, Kernel};
 use crate::work::Slot;
-use kiln_base::DType;
+use kiln_base::{DType, Dim, contiguous_strides};
+use kiln_plan::contraction::{COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
@@ -50,6 +52,134 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
         let value = values.name(kernel.stores[0].value);
         let element = CudaCpp::stored(&value, kernel.args[kernel.args.len() - 1].dtype);
         source.line(format!("return {element};"));
+        source.line("};");
+    })
+}
+
+/// Returns an estimate, from the machine code of kernels, of the instructions of a thread that make an element in registers.
+pub(super) fn making(prologue: &Kernel) -> f64 {
+    match is_costly(prologue) {
+        true => 40.0,
+        false => 1.5 * prologue.body.len() as f64,
+    }
+}
+
+/// Returns the operand that TMA brings to threads so that they compute another by its prologue, and its argument.
+pub(super) fn source_operand(
+    c: &Contraction,
+    side: usize,
+    prologue: &Kernel,
+) -> Option<(TmaOperand, usize)> {
+    let source = source(c, side, prologue)?;
+    let made = prologue.args.last()?.dtype;
+    let operand = TmaOperand::to_threads(c, side, prologue.args[source].dtype)?;
+    // Rows of boxes are 128 bytes, of numbers as wide as those that are multiplied or wider.
+    let sizes = made.size()..=4;
+    let fits = sizes.contains(&prologue.args[source].dtype.size()) && !made.is_byte();
+    fits.then_some((operand, source))
+}
+
+/// Returns the only argument that a prologue reads at the position of each element, so that it can be computed in the
+/// registers of threads that multiply. What else it reads is for all elements, or one for each line or each term.
+fn source(c: &Contraction, side: usize, prologue: &Kernel) -> Option<usize> {
+    let mut loads: Vec<&Access> = Vec::new();
+    for def in &prologue.body {
+        match def.expr {
+            Expr::Load { access } => loads.push(&prologue.accesses[access as usize]),
+            Expr::LoadAt { .. } | Expr::Index { .. } | Expr::Random { .. } => return None,
+            _ => {}
+        }
+    }
+    let strides = contiguous_strides(&prologue.axes);
+    let is_in_order = |a: &&Access| a.offset.is(0) && a.strides == strides;
+    let source = loads.iter().copied().find(is_in_order)?.arg;
+    let indices = indices(c, side, prologue);
+    let is_along_one = |a: &Access| {
+        let mut moving = a.strides.iter().zip(&indices).filter(|(s, _)| !s.is(0));
+        moving.next().is_none_or(|(_, index)| index.is_some()) && moving.next().is_none()
+    };
+    let fits = |a: &&Access| match a.arg == source {
+        true => is_in_order(a),
+        false => is_along_one(a),
+    };
+    let is_plain = loads.iter().all(|a| a.bounds.is_empty() && fits(a));
+    is_plain.then_some(source.into())
+}
+
+/// Returns the index of each axis of a prologue that is an operand's lines or its terms.
+fn indices(c: &Contraction, side: usize, prologue: &Kernel) -> Vec<Option<&'static str>> {
+    let lines = [ROWS, COLUMNS][side];
+    let c = c.seen_by(&c.operands[side]);
+    let strides = contiguous_strides(&prologue.axes);
+    let extents: Vec<&Dim> = c.extents().collect();
+    let axis = |at: usize| {
+        let mut axes = prologue.axes.iter().zip(&strides);
+        axes.position(|(n, stride)| n == extents[at] && *stride == c.result.strides[at])
+    };
+    let mut indices = vec![None; prologue.axes.len()];
+    // Every loop must be an axis, or stay at its elements: then no other moves along the lines or terms.
+    let still = |at: usize| c.result.strides[at].is(0);
+    if !c.result.offset.is(0) || !(0..extents.len()).all(|at| still(at) || axis(at).is_some()) {
+        return indices;
+    }
+    for (kind, name) in [(lines, "i"), (TERMS, "j")] {
+        if let (Some(at), 1) = (c.range(kind).next(), c.range(kind).len())
+            && let Some(axis) = axis(at)
+        {
+            indices[axis] = Some(name);
+        }
+    }
+    indices
+}
+
+/// Declares `make_a`, which returns the f32 that an element of the left operand is rounded from, of the element of
+/// `source` in memory, its line and its term. The text follows the numbers `m` and `k`.
+pub(super) fn in_registers(
+    source: &mut Source,
+    call: &Call,
+    (c, prologue): (&Contraction, &Kernel),
+    raw: usize,
+) -> String {
+    let kernel = called(prologue, call);
+    let dtype = prologue.args[raw].dtype;
+    let moves = |axis: usize| {
+        let mut others = prologue.accesses.iter().filter(|a| {
+            let arg = usize::from(a.arg);
+            arg != raw && arg != prologue.args.len() - 1
+        });
+        others.any(|a| !a.strides[axis].is(0))
+    };
+    let indices = indices(c, 0, prologue).into_iter().enumerate();
+    let indices = indices.map(|(axis, index)| index.filter(|_| moves(axis)));
+    let indices: Vec<Option<&str>> = indices.collect();
+    source.capture(|source| {
+        source.line(
+            "const auto make_a = [&](const Raw raw, const Index line, const Index term) -> float {",
+        );
+        // What lies outside of the operand is read somewhere in it, and is not used.
+        for index in indices.iter().flatten() {
+            let (at, count) = if *index == "i" {
+                ("line", "m")
+            } else {
+                ("term", "k")
+            };
+            source.line(format!("const Index {index} = {at} < {count} ? {at} : 0;"));
+        }
+        let mut values = Values::new(&kernel);
+        values.replace(call.position(Slot::Arg(raw)), CudaCpp::loaded("raw", dtype));
+        let names = indices.iter().map(|index| index.unwrap_or("0").to_string());
+        values.indices = names.collect();
+        values.define_all(source);
+        // Registers round an f32 themselves.
+        let stored = kernel.stores[0].value;
+        let unrounded = match kernel.body[stored.index()].expr {
+            Expr::Convert {
+                a,
+                from: DType::F32,
+            } => a,
+            _ => stored,
+        };
+        source.line(format!("return {};", values.name(unrounded)));
         source.line("};");
     })
 }

@@ -207,6 +207,7 @@ const Index line = batch * {m} + i;"
             extents,
             strides,
             boxes,
+            rounds_to_tf32: false,
         });
         let dimensions = place.len();
         let numbers: Vec<String> = (1..=dimensions).map(|i| format!("%{i}")).collect();

@@ -88,12 +88,12 @@ template <int N> __device__ __forceinline__ void leave(const Barriers<N>& barrie
     for (int i = 0; i < N; i++, ring.next()) wait(barriers.empty[ring.stage], ring.parity ^ 1);
 }
 
-// Copies LINES lines of DEPTH terms as boxes of SPAN terms, or of SPAN lines where these are contiguous. What lies
+// Copies LINES lines of DEPTH terms as boxes of 128 bytes of terms, or of lines where these are contiguous. What lies
 // outside is 0.
-template <int LINES, int DEPTH, bool ALONG_K, class Copy>
-__device__ __forceinline__ void copy_lines(const Elem* to, unsigned full, const Copy& copy, int line, int k) {
+template <int LINES, int DEPTH, bool ALONG_K, class T, class Copy>
+__device__ __forceinline__ void copy_lines(const T* to, unsigned full, const Copy& copy, int line, int k) {
 #pragma unroll
-    for (int x = 0; x < (ALONG_K ? DEPTH : LINES); x += SPAN)
+    for (int x = 0; x < (ALONG_K ? DEPTH : LINES); x += 128 / sizeof(T))
         copy(shared_address(to + x * (ALONG_K ? LINES : DEPTH)), full, ALONG_K ? line : line + x, ALONG_K ? k + x : k);
 }
 

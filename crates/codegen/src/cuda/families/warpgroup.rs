@@ -30,6 +30,8 @@ pub(super) struct TmaOperand {
     /// The indices of batch loops with a non-zero stride.
     pub strided_batch: Vec<usize>,
     pub convolution: Option<Convolution>,
+    /// True if `wgmma` reads it as TF32.
+    pub rounds_to_tf32: bool,
 }
 
 /// The elements that a copy brings.
@@ -55,6 +57,15 @@ impl TmaOperand {
     /// Returns an operand of a contraction as TMA sees it; `None` if TMA can't load it as `wgmma` reads it.
     /// Numbers of 16 bits may be contiguous along k or along lines, others, bytes among them, only along k.
     pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
+        let operand = TmaOperand::to_threads(c, side, dtype)?;
+        (operand.along_k || dtype.size() == 2).then_some(TmaOperand {
+            rounds_to_tf32: dtype == DType::F32,
+            ..operand
+        })
+    }
+
+    /// Returns an operand as TMA brings it to threads; `None` if it can't.
+    pub fn to_threads(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
         let lines = [ROWS, COLUMNS][side];
         let mut c = c.seen_by(&c.operands[side]);
         if c.range(lines).is_empty() {
@@ -82,7 +93,6 @@ impl TmaOperand {
         let strides_of: Vec<Dim> = others.clone().map(|at| strides[at].clone()).collect();
         let is_valid_stride = |d: &Dim| aligned(d) && d.as_const().is_some_and(|n| n > 0);
         let fits = strides[near].is(1)
-            && (along_k || dtype.size() == 2)
             && strides_of.iter().all(is_valid_stride)
             && strides_of.len() < MAX_DIMENSIONS;
         let extents: Vec<Dim> = c.extents().cloned().collect();
@@ -96,6 +106,7 @@ impl TmaOperand {
             batch: c.loops[BATCH].clone(),
             strided_batch,
             convolution: None,
+            rounds_to_tf32: false,
         })
     }
 
@@ -128,6 +139,7 @@ impl TmaOperand {
             extents: self.extents.clone(),
             strides: self.strides.clone(),
             boxes,
+            rounds_to_tf32: self.rounds_to_tf32,
         });
         let names = |from: usize, count: usize| {
             let names: Vec<String> = (from..from + count).map(|i| format!("%{i}")).collect();
@@ -284,6 +296,24 @@ pub(super) fn wgmma(
         accumulators + used + 1,
         flag(right_along_k),
         list(&|i| format!("\"+{constraint}\"(c[{i}])"))
+    )
+}
+
+/// Returns the function `narrow`, which rounds the f32 that a register of an operand holds, of a half type two neighbours.
+pub(super) fn narrow(dtype: DType) -> String {
+    let (count, instruction, inputs) = match dtype {
+        DType::F32 => (1, "rna.tf32.f32 %0, %1".into(), "\"f\"(x[0])"),
+        half => (
+            2,
+            format!("rn.{half}x2.f32 %0, %1, %2"),
+            "\"f\"(x[1]), \"f\"(x[0])",
+        ),
+    };
+    format!(
+        "__device__ __forceinline__ unsigned narrow(const float (&x)[{count}]) {{\n    \
+         unsigned all;\n    \
+         asm(\"cvt.{instruction};\" : \"=r\"(all) : {inputs});\n    \
+         return all;\n}}\n"
     )
 }
 

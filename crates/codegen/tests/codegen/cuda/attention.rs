@@ -349,8 +349,8 @@ const BUGS: [[&str; 3]; 8] = [
     ],
     [
         "two columns of weights are exchanged",
-        "pair(x[c], x[c + 1])",
-        "pair(x[c + 1], x[c])",
+        "narrow({x[c], x[c + 1]})",
+        "narrow({x[c + 1], x[c]})",
     ],
 ];
 

@@ -292,6 +292,39 @@ fn issue_slots_of_convolutions() {
     }
 }
 
+/// Bars for products whose left operand is made in registers. While tensor cores multiply what two warpgroups have made,
+/// a scheduler issues for a warp of each.
+#[test]
+fn issue_slots_of_prologues() {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+        return;
+    };
+    for (dtype, op, most) in [("f32", "cast", 35), ("bf16", "relu", 55)] {
+        let graph = parsed(&format!(
+            "%0: {dtype}[4096, 4096] = input(index: 0, role: Data)
+             %1: bf16[256, 4096] = input(index: 1, role: Data)
+             %2: bf16[4096, 4096] = {op} %0
+             %3: bf16[4096, 256] = permute(perm: [1, 0]) %1
+             %4: bf16[4096, 256] = matmul %2, %3
+             return %4"
+        ));
+        let all = every(&lowered_for(Gpu::H100, &graph)).into_iter();
+        let mut found = 0;
+        for (name, _, sequence) in all.filter(|c| c.0.starts_with("wgmma")) {
+            let schedule: schedule::Gpu = name.parse().unwrap();
+            let columns = usize::from(schedule.tile[1]);
+            let what = format!("{op} {name}");
+            let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &what);
+            assert!(most * products >= slots, "{what}: {slots} for {products}");
+            // A product of 64 x 256 x 16 takes tensor cores 128 cycles.
+            let is_hidden = 2 * slots <= products * columns;
+            assert!(is_hidden || columns < 128, "{what}: {slots}");
+            found += 1;
+        }
+        assert!(found > 1);
+    }
+}
+
 /// Bars for attention by warpgroups, all of whose slots are counted: masked keys are in the loops of causal ones too.
 #[test]
 fn issue_slots_of_attention() {

@@ -27,6 +27,7 @@ mod machine_code;
 mod made;
 mod networks;
 mod permutations;
+mod registers;
 mod schedules;
 mod sources;
 mod tma_store;

@@ -4,13 +4,13 @@ use super::{begin, declare, scores_text, single_step, sizes};
 use crate::cuda::families::call::{Call, elements, lines};
 use crate::cuda::families::tma_store::{BOXES_TEXT, FIRST_BOX, TmaResult};
 use crate::cuda::families::warpgroup::{
-    ALocation, COMMON_TEXT, TmaOperand, each_accumulator, each_tile, persistent_grid, raw, span,
-    wgmma,
+    ALocation, COMMON_TEXT, TmaOperand, each_accumulator, each_tile, narrow, persistent_grid, raw,
+    span, wgmma,
 };
 use crate::cuda::job::Job;
 use crate::cuda::source::Source;
 use crate::work::{KernelCalls, Slot};
-use kiln_base::{Compute, DType, Dim, Scalar, ceil, numel};
+use kiln_base::{Compute, Dim, Scalar, ceil, numel};
 use kiln_plan::contraction::Contraction;
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
@@ -210,21 +210,11 @@ impl Operands {
             self.value.along_k,
             !whole,
             CudaCpp::literal(Scalar::Float(factor), Compute::F32),
-            pair(s.dtype),
+            narrow(s.dtype),
             scores_text(s),
             include_str!("../attention_warpgroup.cu")
         )
     }
-}
-
-/// Returns the function that rounds two neighbours.
-fn pair(dtype: DType) -> String {
-    format!(
-        "__device__ __forceinline__ unsigned pair(float first, float second) {{\n    \
-         unsigned both;\n    \
-         asm(\"cvt.rn.{dtype}x2.f32 %0, %1, %2;\" : \"=r\"(both) : \"f\"(second), \"f\"(first));\n    \
-         return both;\n}}\n"
-    )
 }
 
 /// Returns a product of operands of attention, of `[m, n, k]` rows, columns and terms.

@@ -19,6 +19,8 @@ const LARGE_OPERANDS: i64 = 8 << 20;
 /// The maximum number of accumulators of a thread that computes a costly operand.
 const MAX_COSTLY_SUMS: u16 = 64;
 
+/// The maximum rows of a tile of a transposed product without prologue.
+const MAX_FEW_ROWS: i64 = 64;
 /// The maximum number of rows or columns with which tensor cores gain nothing.
 const MAX_NARROW: i64 = 8;
 /// The maximum number of terms of a sum that is not worth rounding operands for.
@@ -36,9 +38,10 @@ impl Gemm<'_> {
             .collect()
     }
 
-    /// True if TMA can load the operands, and no epilogue needs whole rows.
+    /// True if TMA can load the operands, one at most for a prologue, and no epilogue needs whole rows.
     fn may_be_by_warpgroups(&self) -> bool {
-        self.tma_operands.is_some() && self.rows().is_none()
+        let is_one_plain = self.sources.iter().any(Option::is_none);
+        self.tma_operands.is_some() && is_one_plain && self.rows().is_none()
     }
 
     /// Returns the instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain
@@ -66,6 +69,7 @@ impl Gemm<'_> {
             schedules(*m, self.dtype, terms, bytes > LARGE_OPERANDS)
         };
         let all = multiply.iter().flat_map(of);
+        let all = all.map(|s| self.fitting(s)).filter(|s| self.gains(s));
         let all = all.flat_map(|s| self.with_parts(s));
         let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
         all.sort_by(|a, b| self.cycles(a).total_cmp(&self.cycles(b)));
@@ -137,19 +141,38 @@ impl Gemm<'_> {
                 let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
                 (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
             }
-            multiply if multiply.is_by_warpgroups() => self.holds_boxes(schedule),
+            multiply if multiply.is_by_warpgroups() => self.suits_warpgroups(schedule),
             _ => !self.costly || rows * columns / 32 <= MAX_COSTLY_SUMS,
         };
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
     }
 
-    /// True if few rows are no pixels, and as many as a box has, where they are contiguous.
-    fn holds_boxes(&self, schedule: &Gpu) -> bool {
-        let operands = self.tma_operands.as_ref();
-        operands.is_some_and(|([few, _], _)| {
-            let is_box = few.along_k || schedule.tile[0] >= span(self.dtype);
-            !schedule.is_transposed() || few.convolution.is_none() && is_box
-        })
+    /// True if the right operand of instructions is neither pixels nor made by a prologue, and its rows are as many as a
+    /// box has where these are contiguous.
+    fn suits_warpgroups(&self, schedule: &Gpu) -> bool {
+        let right = usize::from(!schedule.is_transposed());
+        let holds_boxes = self.tma_operands.as_ref().is_some_and(|(operands, _)| {
+            let is_matrix = right == 1 || operands[right].convolution.is_none();
+            is_matrix && (operands[right].along_k || schedule.tile[right] >= span(self.dtype))
+        });
+        let fits = self.shared(schedule) <= self.work.gpu.most_shared;
+        holds_boxes && fits && self.sources[right].is_none()
+    }
+
+    /// Returns a schedule, of warpgroups with as many stages as fit into shared memory.
+    fn fitting(&self, mut schedule: Gpu) -> Gpu {
+        let most = self.work.gpu.most_shared;
+        let by_warpgroups = schedule.multiply.is_by_warpgroups();
+        while by_warpgroups && schedule.stages > 2 && self.shared(&schedule) > most {
+            schedule.stages -= 1;
+        }
+        schedule
+    }
+
+    /// True unless a transposed product of many rows has no prologue to make its left operand.
+    fn gains(&self, schedule: &Gpu) -> bool {
+        let many = schedule.is_transposed() && i64::from(schedule.tile[0]) > MAX_FEW_ROWS;
+        !many || self.sources[1].is_some()
     }
 
     /// Returns the rows, columns and terms; unknown sizes are guessed.
@@ -171,7 +194,10 @@ impl Gemm<'_> {
             dtype: self.dtype,
             batches: self.batches.as_const().unwrap_or(1),
             sizes: self.sizes(schedule.multiply),
-            finding: self.finding,
+            finding: match schedule.multiply.is_by_warpgroups() {
+                true => self.making,
+                false => self.finding,
+            },
         };
         schedule.cycles(self.work.gpu, &work)
     }

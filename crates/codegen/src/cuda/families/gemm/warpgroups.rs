@@ -4,13 +4,14 @@ use super::{Gemm, PARTIAL_SUMS, Shape};
 use crate::cuda::families::call::{Call, Store, lines};
 use crate::cuda::families::gemm_tile::warpgroup_text;
 use crate::cuda::families::operand::result;
+use crate::cuda::families::prologue;
 use crate::cuda::families::tma_store::{BOXES_TEXT, FIRST_BOX, TmaResult, is_row_major};
 use crate::cuda::families::warpgroup::{
     TmaOperand, each_accumulator, each_tile, persistent_grid, raw,
 };
 use crate::cuda::source::Source;
-use crate::work::KernelCall;
-use kiln_base::ceil;
+use crate::work::{KernelCall, Slot};
+use kiln_base::{DType, ceil};
 use kiln_plan::cuda::SharedLaunch;
 use kiln_plan::schedule::Gpu;
 
@@ -46,7 +47,13 @@ impl Gemm<'_> {
     ) -> KernelCall {
         let schedule = &shape.schedule;
         let (call, mut source) = self.begin(shape);
-        let mut scope = self.types(shape) + &warpgroup_text(schedule, self.dtypes, operands);
+        let mut scope = self.types(shape);
+        if self.sources[0].is_some() {
+            let depth = i64::from(schedule.tile[2]);
+            let is_whole = self.k.as_const().is_some_and(|k| k % depth == 0);
+            scope += &format!("constexpr bool TAILS = {};\n", !is_whole);
+        }
+        scope += &warpgroup_text(schedule, self.dtypes, operands, self.source(0));
         if shape.is_transposed {
             scope += TRANSPOSED_TEXT;
         }
@@ -64,7 +71,7 @@ impl Gemm<'_> {
         let is_stored_by_tma =
             !shape.is_transposed && !self.sums_inside() && is_row_major(&self.contraction);
         let tma_result = TmaResult::new(store, sizes).filter(|_| is_stored_by_tma);
-        source.dynamic_shared("Shared", schedule.shared(self.dtype));
+                source.dynamic_shared("Shared", self.shared(schedule));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
         self.declare_sizes(&mut source, schedule);
@@ -119,7 +126,8 @@ impl Gemm<'_> {
     fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, operands: [&TmaOperand; 2]) {
         let ([m, n, k], cluster) = (shape.schedule.tile, shape.schedule.cluster);
         let mut copy = |side: usize, name, boxes| {
-            operands[side].copy(source, call, self.operands[side].0, name, boxes)
+            let slot = self.sources[side].map_or(self.operands[side].0, Slot::Arg);
+            operands[side].copy(source, call, slot, name, boxes)
         };
         let shared = ([n / u16::from(cluster), k], cluster);
         let copies = copy(0, "a", ([m, k], 1)) + &copy(1, "b", shared);
@@ -132,8 +140,16 @@ impl Gemm<'_> {
 #pragma unroll 1
 for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy_b, rank, (int)i0, (int)j0, (int)k0);"
         );
-        let work =
-            format!("{place}\n{terms}\nAcc sums[SUMS];\nmultiply(shared, ring, sums, first, end);");
+        let (make, with) = match (self.sources[0], self.operands[0].1) {
+            (Some(from), Some(prologue)) => (
+                prologue::in_registers(source, call, (&self.contraction, prologue), from),
+                ", i0, make_a",
+            ),
+            _ => Default::default(),
+        };
+        let work = format!(
+            "{place}\n{terms}\n{make}Acc sums[SUMS];\nmultiply(shared, ring, sums, first, end{with});"
+        );
         let ring = "Ring<STAGES> ring;\nconst int rank = block_of_cluster();";
         let ring = ["shared.barriers", ring, &tiles];
         let end = match cluster {
@@ -141,6 +157,43 @@ for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy
             _ => "leave(shared.barriers, ring);",
         };
         each_tile(source, ring, [&copy, end, &work]);
+    }
+
+    /// Returns the transposed product, which has the same result. It is only printed.
+    pub(super) fn transposed(&self) -> Gemm<'_> {
+        let [left, right] = self.operands;
+        let [of_left, of_right] = self.dtypes;
+        Gemm {
+            contraction: self.contraction.clone().transposed(),
+            operands: [right, left],
+            dtype: of_right,
+            dtypes: [of_right, of_left],
+            m: self.n.clone(),
+            n: self.m.clone(),
+            k: self.k.clone(),
+            batches: self.batches.clone(),
+            total: self.total.clone(),
+            tma_operands: None,
+            sources: [self.sources[1], self.sources[0]],
+            ..*self
+        }
+    }
+
+    /// Returns the dtype of the argument that an operand is made of in registers.
+    fn source(&self, side: usize) -> Option<DType> {
+        let (from, prologue) = self.sources[side].zip(self.operands[side].1)?;
+        Some(prologue.args[from].dtype)
+    }
+
+    /// Returns the bytes of a block's shared memory, where an operand may wait to be made of wider numbers.
+    pub(super) fn shared(&self, schedule: &Gpu) -> u32 {
+        let [rows, columns, terms] = schedule.tile.map(u32::from);
+        let wider = |side: usize, lines: u32| {
+            let source = self.source(side).map_or(0, DType::size);
+            source.saturating_sub(self.dtype.size()) as u32 * lines * terms
+        };
+        let each = wider(0, rows) + wider(1, columns);
+        schedule.shared(self.dtype) + each * u32::from(schedule.stages)
     }
 
     /// Returns the number of tiles of a cluster, if it is known.
