@@ -22,6 +22,11 @@ pub(crate) struct BarrierState {
     voters: u32,
 }
 
+/// Returns the key of a barrier among the mbarriers that order warps, where some arrive without waiting.
+fn key(id: u32) -> usize {
+    usize::MAX - 2 - id as usize
+}
+
 impl ThreadBlock<'_> {
     /// Lets the group `group` of `warp`, which is all of its living lanes, arrive at the barrier at `pc`.
     pub(super) fn arrive(
@@ -45,6 +50,13 @@ impl ThreadBlock<'_> {
             return Err(Raised::new(FaultKind::Misuse, why));
         }
         let barrier = &mut self.barriers[id as usize];
+        if !barrier.arrived.is_empty() && barrier.threads != threads {
+            let why = format!(
+                "a barrier of {threads:?} threads, at which others await {:?}",
+                barrier.threads
+            );
+            return Err(Raised::new(FaultKind::Misuse, why));
+        }
         let elsewhere = barrier.arrived.iter().find(|(_, at)| *at != pc);
         if let (None, Some(&(other, at))) = (threads, elsewhere) {
             let line = self.core.kernel.origin(at).line;
@@ -65,6 +77,10 @@ impl ThreadBlock<'_> {
             w.groups[group].state = GroupState::Arrived(id);
         } else {
             w.groups[group].pc = pc + 1;
+            // What the warp does from now on is after its arrival.
+            if let Some(races) = &mut self.core.races {
+                races.release(warp, key(id));
+            }
         }
         self.release_barriers();
         Ok(())
@@ -98,13 +114,21 @@ impl ThreadBlock<'_> {
 
     fn release(&mut self, id: u32, barrier: &BarrierState) {
         if let Some(races) = &mut self.core.races {
-            let mut warps: Vec<_> = barrier.arrived.iter().map(|(w, _)| *w).collect();
+            let waits = |pc: u32| {
+                let op = &self.core.kernel.code[pc as usize].op;
+                matches!(op, Op::Barrier(b) if b.waits)
+            };
+            let waiting = barrier.arrived.iter().filter(|(_, pc)| waits(*pc));
+            let mut warps: Vec<_> = waiting.map(|(w, _)| *w).collect();
             warps.sort_unstable();
             warps.dedup();
             if barrier.threads.is_none() && self.block_warps == self.warps.len() {
                 races.everyone_met();
             } else {
                 races.met(&warps);
+                for warp in warps {
+                    races.acquire(warp, key(id));
+                }
             }
         }
         let kernel = self.core.kernel;

@@ -5,6 +5,7 @@ use super::cluster::ClusterBarrier;
 use super::core::Core;
 use super::footprint::{Footprint, Touched};
 use super::index_in;
+use super::races::Races;
 use super::traffic::Traffic;
 use super::warp::{GroupState, Warp};
 use crate::code::{Constant, Special};
@@ -220,7 +221,7 @@ impl<'a> ThreadBlock<'a> {
                 return Err(Raised::new(FaultKind::MissingWait, why));
             }
         }
-        Ok(())
+        self.core.races.as_ref().map_or(Ok(()), Races::all_copied)
     }
 
     /// The fault of a deadlock: lists where each warp waits.

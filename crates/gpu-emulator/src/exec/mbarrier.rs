@@ -111,7 +111,7 @@ impl Core<'_> {
                 };
                 *self.mbarrier_word(at) = state.pack();
                 if let Some(races) = &mut self.races {
-                    races.mbarrier_init(warp.id, at);
+                    races.mbarrier_init(warp.id, at)?;
                 }
                 self.unfenced.push((at, warp.id));
             }

@@ -208,12 +208,17 @@ impl Races {
         if g.readers & !(1 << warp) != 0 && g.read_time > self.floor {
             self.after_reads(warp, x)?;
         }
+        let is_atomic = kind == AccessKind::Atomic;
+        // Atomics of others race with a plain write of this warp, also if one of its own comes after it.
+        let after_own = g.origin == Origin::Plain && g.writer as usize == warp && g.write_time > self.floor;
         let g = &mut self.granules[x];
-        let origin = match kind {
-            AccessKind::Atomic => Origin::Atomic,
-            _ => Origin::Plain,
-        };
-        (g.write_time, g.writer, g.origin) = (self.now[warp], warp as u8, origin);
+        if !(is_atomic && after_own) {
+            let origin = match kind {
+                AccessKind::Atomic => Origin::Atomic,
+                _ => Origin::Plain,
+            };
+            (g.write_time, g.writer, g.origin) = (self.now[warp], warp as u8, origin);
+        }
         (g.read_time, g.readers) = (0, 0);
         Ok(())
     }
@@ -349,12 +354,19 @@ impl Races {
     }
 
     /// Records a new mbarrier of `warp` at `at`.
-    pub fn mbarrier_init(&mut self, warp: usize, at: usize) {
+    pub fn mbarrier_init(&mut self, warp: usize, at: usize) -> Outcome<()> {
         self.mbarriers.remove(&at);
-        for x in self.range(at, 8) {
-            let g = &mut self.granules[x];
-            (g.write_time, g.writer) = (self.now[warp], warp as u8);
-        }
+        self.access(warp, at, 8, AccessKind::Write)
+    }
+
+    /// Checks that some warp waited for each copy that an mbarrier reports.
+    pub fn all_copied(&self) -> Outcome<()> {
+        let Some(&(_, at, _)) = self.in_flight.first() else {
+            return Ok(());
+        };
+        let place = self.place(at >> self.shift);
+        let why = format!("the block ends with a bulk copy to {place} that was not waited for");
+        Err(Raised::new(FaultKind::MissingWait, why))
     }
 
     /// Checks that `warp` has seen the mbarrier's initialisation.

@@ -209,6 +209,15 @@ impl<'a> ThreadBlock<'a> {
                 _ => Ok(false),
             };
         }
+        let issued = self.warps[warp].products.issued(end);
+        let mut others = self.warps[group.clone()].iter();
+        if let Some(other) = others.find(|w| w.products.issued(end) != issued) {
+            let why = format!(
+                "warps {warp} and {} issue different numbers of wgmma",
+                other.id
+            );
+            return Err(Raised::new(FaultKind::Divergence, why));
+        }
         for other in &mut self.warps[group] {
             self.core.execute_products(other, end)?;
         }

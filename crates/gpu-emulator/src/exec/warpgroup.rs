@@ -28,6 +28,9 @@ struct Product {
 pub(crate) struct Products {
     pending: Vec<Product>,
     group: u32,
+    /// The number of products so far, and up to each commit.
+    issued: u32,
+    committed: Vec<u32>,
     /// The registers of products as they were at the last fence.
     fenced: Vec<(Slot, [u32; LANES])>,
 }
@@ -39,6 +42,13 @@ impl Products {
 
     pub fn commit(&mut self) {
         self.group += 1;
+        self.committed.push(self.issued);
+    }
+
+    /// The number of products in the groups before `end`, which are committed.
+    pub fn issued(&self, end: u32) -> u32 {
+        end.checked_sub(1)
+            .map_or(0, |last| self.committed[last as usize])
     }
 
     /// The number of committed groups.
@@ -111,6 +121,7 @@ impl<'a> Core<'a> {
             sums: None,
         };
         warp.products.pending.push(product);
+        warp.products.issued += 1;
         Ok(())
     }
 

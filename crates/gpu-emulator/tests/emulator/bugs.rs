@@ -106,6 +106,77 @@ bugs! {
         "    __syncthreads(); // after" => "    // after";
     stores_not_waited_for in stores, MissingWait:
         "wait_group.read 0;" => "wait_group.read 1;";
+    every_lane_releases in warpgroups, Misuse | Deadlock:
+        "if(threadIdx.x%128==0) arrive(sptr(empty+st)); // released" => "arrive(sptr(empty+st)); // released";
+    products_in_no_group in warpgroups, MissingWait | Deadlock:
+        "      asm volatile(\"wgmma.commit_group.sync.aligned;\":::\"memory\");\n" => "";
+    wait_for_the_products_before in warpgroups, MissingWait | SharedRace:
+        "wgmma.wait_group.sync.aligned 0;" => "wgmma.wait_group.sync.aligned 1;";
+    phase_that_never_changes in warpgroups, MissingWait | SharedRace | Misuse | Deadlock:
+        "wait(sptr(full+st),s/ST&1);" => "wait(sptr(full+st),0);";
+    misaligned_tile in warpgroups, Misaligned:
+        "u32 at=sptr(smem)+st*(AB+BB);" => "u32 at=sptr(smem)+st*(AB+BB)+64;";
+    matrix_of_another_stage in warpgroups, SharedRace | MissingWait:
+        "bt=sptr(smem)+st*(AB+BB)+AB;" => "bt=sptr(smem)+AB;";
+    matrix_outside_of_shared_memory in warpgroups, OutOfBounds | Uninitialised:
+        "desc(bt+j*32)" => "desc(bt+j*65536)";
+    products_of_half_a_warpgroup in warpgroups, Divergence | Deadlock:
+        "multiply(c,desc(at+j*32)" => "if(threadIdx.x%128<64) multiply(c,desc(at+j*32)";
+    tensor_map_in_local_memory in warpgroups, OutOfBounds | Misuse:
+        "const __grid_constant__ TMap tb" => "const TMap tb";
+    release_beyond_the_cluster in clusters, OutOfBounds | Misuse:
+        "if(threadIdx.x%128<2)" => "if(threadIdx.x%128<3)";
+    no_wait_at_the_end_of_the_cluster in clusters, Misuse:
+        "  meet(); // before the end\n" => "  asm volatile(\"barrier.cluster.arrive.release;\":::\"memory\"); // before the end\n";
+    bytes_expected_by_one_block in clusters, Deadlock | Misuse:
+        "expect(sptr(full+st),AB+BB);" => "if(rank==0) expect(sptr(full+st),AB+BB);";
+    bulk_copy_of_odd_bytes in units, Misaligned:
+        "from+i*256,1024," => "from+i*256,1020,";
+    bulk_copy_to_an_odd_address in units, Misaligned:
+        "sptr(in+i*256)" => "sptr(in+i*256+1)";
+    bulk_copies_that_overlap in units, SharedRace | MissingWait:
+        "sptr(in+i*256)" => "sptr(in+i*128)";
+    bulk_copy_beyond_shared_memory in units, OutOfBounds:
+        "sptr(in+i*256)" => "sptr(in+i*25600)";
+    bulk_copy_beyond_its_source in units, OutOfBounds:
+        "from+i*256,1024," => "from+i*1024,1024,";
+    bulk_copy_in_flight_at_the_end in units, MissingWait:
+        "if(t==0){ atomicAdd(total,sum);" =>
+        "if(t==0){ expect(sptr(full),1024); bulk(sptr(in),from,1024,sptr(full)); atomicAdd(total,sum);";
+    no_wait_for_a_bulk_copy in units, MissingWait | Uninitialised:
+        "    wait(sptr(full+1),0);\n" => "";
+    too_many_bytes_expected in units, Deadlock:
+        "expect(sptr(full+i),1024);" => "expect(sptr(full+i),2048);";
+    bytes_expected_without_an_arrival in units, Deadlock:
+        "expect(sptr(full+i),1024);" =>
+        "asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 1024;\"::\"r\"(sptr(full+i)):\"memory\");";
+    initialised_by_every_warp in units, SharedRace | Misuse:
+        "  if(t==0){\n    init(" => "  if(lane==0){\n    init(";
+    barrier_of_another_number in units, Deadlock:
+        "leave(1,128); // makers" => "leave(2,128); // makers";
+    barrier_beyond_the_last in units, Misuse:
+        "meet(1,128); // takers" => "meet(16,128); // takers";
+    barrier_of_too_few_threads in units, SharedRace | Uninitialised | Misuse | Deadlock:
+        "meet(1,128); // takers" => "meet(1,64); // takers";
+    barrier_of_part_of_a_warp in units, Misuse:
+        "leave(1,128); // makers" => "leave(1,112); // makers";
+    arrival_before_the_data in units, SharedRace | Uninitialised:
+        "    for(int i=t+128;i<256;i+=64) pairs[i]=in[2*i]+in[2*i+1];\n    leave(1,128); // makers" =>
+        "    leave(1,128); // makers\n    for(int i=t+128;i<256;i+=64) pairs[i]=in[2*i]+in[2*i+1];";
+    copies_in_no_group in units, MissingWait:
+        "  asm volatile(\"cp.async.commit_group;\":::\"memory\"); // of single numbers\n" => "";
+    matrices_in_one_place in units, SharedRace | Uninitialised:
+        "sptr(&matrix[w][lane%8][0])),\"r\"(a)" => "sptr(&matrix[0][lane%8][0])),\"r\"(a)";
+    misaligned_matrix in units, Misaligned:
+        "\"=r\"(b):\"r\"(sptr(&matrix[w][lane%8][0]))" => "\"=r\"(b):\"r\"(sptr(&matrix[w][lane%8][1]))";
+    matrix_load_of_half_a_warp in units, Divergence:
+        "  asm volatile(\"ldmatrix" => "  if(lane<16) asm volatile(\"ldmatrix";
+    plain_sum_beside_atomics in units, SharedRace:
+        "  atomicAdd(&sum," => "  if(t==0) sum+=1.f;\n  atomicAdd(&sum,";
+    plain_counter_of_all_blocks in units, GlobalRace:
+        "atomicAdd(count,1u);" => "*count+=1u;";
+    read_of_another_block in units, GlobalRace | Uninitialised:
+        "y[blockIdx.x*256+i]=pairs[i];" => "y[blockIdx.x*256+i]=pairs[i]+y[(blockIdx.x+1)%gridDim.x*256+i];";
     no_barrier_before_atomics in misc, SharedRace | Uninitialised:
         "if(t<64) sh[t]=0; __syncthreads();" => "if(t<64) sh[t]=0;";
     unwritten_counters in misc, Uninitialised:
@@ -156,6 +227,13 @@ fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
         "warpgroups" => drop(kernels::run_warpgroups(gpu, random)?),
         "clusters" => drop(kernels::run_clusters(gpu, random)?),
         "stores" => drop(kernels::run_stores(gpu, random)?),
+        "units" => {
+            gpu.array(&random.floats(2 * 512, 1.0));
+            gpu.empty::<f32>(2 * 256);
+            gpu.array(&[0u32]);
+            gpu.array(&[0f32]);
+            gpu.run("units", [2, 1, 1], 128, 0)?;
+        }
         "misc" => {
             let n = 300;
             gpu.array(&random.integers(n, 1000));
@@ -186,7 +264,7 @@ fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
 fn every_bug_is_found() {
     let mut missed = Vec::new();
     for bug in BUGS {
-        for seed in 0..4 {
+        for seed in 0..8 {
             let mut gpu = Gpu::load(&format!("bugs/{}.ptx", bug.name));
             gpu.options.seed = seed;
             match run(&mut gpu, bug.kernel) {
@@ -218,10 +296,11 @@ fn the_kernels_without_bugs_have_no_fault() {
         "warpgroups",
         "clusters",
         "stores",
+        "units",
         "misc",
         "ew",
     ] {
-        for seed in 0..4 {
+        for seed in 0..8 {
             let mut gpu = Gpu::load(&format!("kernels/{kernel}.ptx"));
             gpu.options.seed = seed;
             run(&mut gpu, kernel).unwrap_or_else(|fault| panic!("{kernel}: {fault}"));

@@ -15,7 +15,7 @@ pub struct Fixture {
 }
 
 /// The sample kernels.
-const KERNELS: [&str; 10] = [
+const KERNELS: [&str; 11] = [
     "ew",
     "ew_bf16",
     "softmax",
@@ -25,6 +25,7 @@ const KERNELS: [&str; 10] = [
     "warpgroups",
     "clusters",
     "stores",
+    "units",
     "misc",
 ];
 

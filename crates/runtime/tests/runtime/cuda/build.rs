@@ -268,6 +268,7 @@ pub fn twice_by_boxes(im2col: bool) -> Plan {
             strides: vec![columns.clone(); extents.len() - 1],
             extents,
             boxes,
+            rounds_to_tf32: false,
         }],
         sites: 0,
         footprints: Vec::new(),
