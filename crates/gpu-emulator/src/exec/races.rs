@@ -210,7 +210,8 @@ impl Races {
         }
         let is_atomic = kind == AccessKind::Atomic;
         // Atomics of others race with a plain write of this warp, also if one of its own comes after it.
-        let after_own = g.origin == Origin::Plain && g.writer as usize == warp && g.write_time > self.floor;
+        let after_own =
+            g.origin == Origin::Plain && g.writer as usize == warp && g.write_time > self.floor;
         let g = &mut self.granules[x];
         if !(is_atomic && after_own) {
             let origin = match kind {

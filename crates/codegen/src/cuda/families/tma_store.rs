@@ -13,7 +13,7 @@ use crate::work::Slot;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
 use kiln_plan::contraction::Contraction;
 use kiln_plan::cstyle::Dialect;
-use kiln_plan::cuda::{CudaCpp, TensorMap};
+use kiln_plan::cuda::{Boxes, CudaCpp, TensorMap};
 
 /// The text of boxes, after that of warpgroups.
 pub(super) const BOXES_TEXT: &str = include_str!("tma_store.cu");
@@ -206,7 +206,7 @@ const Index line = batch * {m} + i;"
             offset: self.offset.clone(),
             extents,
             strides,
-            boxes,
+            boxes: Boxes::Tiled(boxes),
             rounds_to_tf32: false,
         });
         let dimensions = place.len();

@@ -133,7 +133,7 @@ impl Conv {
         let x = case.builder().cast(&x, self.dtype).unwrap();
         let conv = ops::Conv {
             stride: self.stride.iter().copied().collect(),
-            padding: self.padding.iter().copied().collect(),
+            padding: self.padding.to_vec(),
             dilation: self.dilation.iter().copied().collect(),
             groups: 1,
         };

@@ -273,7 +273,7 @@ fn issue_slots_of_a_convolution() {
     let is_convolution = |l: &Launch| l.kernel.name().contains("conv");
     sequence.launches.retain(is_convolution);
     let found = compiled_loop(&tool, &sequence, capability, "convolution");
-    let Loop { slots, products } = found;
+    let Loop { slots, products, .. } = found;
     assert!(4 * products >= slots, "{slots} for {products}");
 }
 
@@ -287,7 +287,7 @@ fn issue_slots_of_convolutions() {
         let program = lowered(&im2col::bottleneck("bf16", shape), true).unwrap();
         let sequence = im2col::of_convolutions(&program);
         let what = format!("sm_90 convolution {shape:?}");
-        let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &what);
+        let Loop { slots, products, .. } = compiled_loop(&tool, &sequence, 90, &what);
         assert!(25 * products >= slots, "{what}: {slots} for {products}");
     }
 }
@@ -314,7 +314,7 @@ fn issue_slots_of_prologues() {
             let schedule: schedule::Gpu = name.parse().unwrap();
             let columns = usize::from(schedule.tile[1]);
             let what = format!("{op} {name}");
-            let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &what);
+            let Loop { slots, products, .. } = compiled_loop(&tool, &sequence, 90, &what);
             assert!(most * products >= slots, "{what}: {slots} for {products}");
             // A product of 64 x 256 x 16 takes tensor cores 128 cycles.
             let is_hidden = 2 * slots <= products * columns;

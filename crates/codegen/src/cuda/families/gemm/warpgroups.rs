@@ -71,7 +71,7 @@ impl Gemm<'_> {
         let is_stored_by_tma =
             !shape.is_transposed && !self.sums_inside() && is_row_major(&self.contraction);
         let tma_result = TmaResult::new(store, sizes).filter(|_| is_stored_by_tma);
-                source.dynamic_shared("Shared", self.shared(schedule));
+        source.dynamic_shared("Shared", self.shared(schedule));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
         self.declare_sizes(&mut source, schedule);
