@@ -100,9 +100,10 @@ __device__ __forceinline__ void copy_lines(const T* to, unsigned full, const Cop
 // The descriptor of the matrix of such lines that begins at a line and a term. 8 rows of 128 bytes repeat every 1024
 // bytes, boxes of SPAN lines every DEPTH rows.
 template <int LINES, int DEPTH, bool ALONG_K> __device__ __forceinline__ unsigned long long matrix(unsigned operand, int line, int k) {
-    const int element = ALONG_K ? k / SPAN * LINES * SPAN + line * SPAN + k % SPAN : line * DEPTH + k * SPAN;
-    const unsigned at = operand + element * (int)sizeof(Elem), boxes = ALONG_K ? 1 : DEPTH * 128 >> 4;
-    return (unsigned long long)(1u << 30 | 1024 >> 4) << 32 | boxes << 16 | at >> 4 & 0x3fff;
+    // Sums of chunks of 16 bytes: shared memory has fewer than the 14 bits that they get.
+    constexpr int CHUNK = 16 / sizeof(Elem), ROW = 8;
+    const int chunk = ALONG_K ? k / SPAN * LINES * ROW + line * ROW + k % SPAN / CHUNK : line * (DEPTH / CHUNK) + k * ROW;
+    return (unsigned long long)(1u << 30 | 1024 >> 4) << 32 | ((ALONG_K ? 1 : DEPTH * ROW) << 16) + (operand >> 4) + chunk;
 }
 
 // The compiler does not know that products use registers until they are finished: these keep it from moving what reads
@@ -134,7 +135,7 @@ template <int N> __device__ __forceinline__ void release(Barriers<N>& barriers, 
     const unsigned empty = shared_address(&barriers.empty[stage]), lane = threadIdx.x % 32;
     if (lane >= CLUSTER) return;
     if constexpr (CLUSTER > 1)
-        asm volatile("{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}"
+        asm volatile("{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [at];}"
                      ::"r"(empty), "r"(lane) : "memory");
     else
         asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
