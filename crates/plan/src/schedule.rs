@@ -8,7 +8,7 @@ mod gpu;
 
 use crate::Algorithm;
 pub use gpu::{
-    AttentionSizes, ContractionSizes, Gpu, Multiply, WARP_RESULT, row_padding, transfer_cycles,
+    AttentionSizes, ContractionSizes, Gpu, Multiply, ROW_PADDING, WARP_RESULT, transfer_cycles,
 };
 use kiln_base::{DType, Features, Instruction};
 use serde::{Deserialize, Serialize};

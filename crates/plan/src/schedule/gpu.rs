@@ -39,10 +39,11 @@ impl Multiply {
         }
     }
 
-    /// Returns the number of terms of an instruction for operands of a dtype.
+    /// Returns the number of terms of an instruction for operands of a dtype, or of multiply-adds together.
     fn terms(self, dtype: DType) -> u16 {
         match self {
-            Multiply::Fma => 1,
+            // Those that a thread reads at a time.
+            Multiply::Fma => 16 / dtype.size() as u16,
             Multiply::Mma | Multiply::Wgmma => 32 / dtype.size() as u16,
             Multiply::WgmmaTf32 | Multiply::Tf32 | Multiply::Tf32x3 => 8,
         }
@@ -98,7 +99,7 @@ pub struct Gpu {
     /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's, with `wgmma` of a
     /// warpgroup's: half of the tile's rows, or of its columns if operands are exchanged ([`Gpu::is_transposed`]).
     pub warp: [u16; 2],
-    /// The stages in shared memory; 1 if a thread's registers hold the next one.
+    /// The stages in shared memory, two at least.
     pub stages: u8,
     /// The number of blocks, one below the other, whose tiles are computed together: each brings a part of the columns'
     /// operand to all of them. Not 1 only with `wgmma`.
@@ -109,13 +110,8 @@ pub struct Gpu {
     pub parts: u16,
 }
 
-/// Returns the padding of rows of a block's result in shared memory, in columns, so that rows begin in different banks.
-pub const fn row_padding(multiply: Multiply) -> u16 {
-    match multiply {
-        Multiply::Fma => 4,
-        _ => 8,
-    }
-}
+/// The padding of rows of a block's result in shared memory, in columns, so that rows begin in different banks.
+pub const ROW_PADDING: u16 = 8;
 
 /// The bytes of 16 rows and 64 columns of a result of f32.
 pub const WARP_RESULT: u32 = 16 * 64 * 4;
@@ -136,6 +132,8 @@ const SLOTS: f64 = 128.0;
 /// The instructions of threads per product of f16 by tensor cores: 32 for 2048, and as many others. Products of bytes
 /// take half of them.
 const INSTRUCTIONS: f64 = 1.0 / 32.0;
+/// The further instructions of a thread per stage, counted in machine code: loop, barrier and addresses.
+const STAGE_INSTRUCTIONS: f64 = 30.0;
 /// The cycles until a block's first stage has arrived.
 const FILL: f64 = 800.0;
 /// The instructions of a thread per score of attention, and those for each column of queries and values, counted in
@@ -189,12 +187,8 @@ impl Gpu {
             let (stage, barriers) = ((m + n) * k * size, 16);
             return (stages * (stage + barriers) + warps * WARP_RESULT).next_multiple_of(1024);
         }
-        let padding = u32::from(row_padding(self.multiply));
-        let stages = match self.multiply.is_by_tensor_cores() {
-            true => u32::from(self.stages) * (m + n) * k,
-            false => (m + n + 2 * padding) * k,
-        };
-        (stages * size).max(m * (n + padding) * size.max(4))
+        let stages = u32::from(self.stages) * (m + n) * k * size;
+        stages.max(m * (n + u32::from(ROW_PADDING)) * size.max(4))
     }
 
     /// Returns the approximate number of registers of a thread.
@@ -211,7 +205,8 @@ impl Gpu {
         };
         let (sums, operands) = match self.multiply.is_by_tensor_cores() {
             true => (rows * columns / 32, both * (rows / 4 + columns / 4)),
-            false => (rows * columns * words, (rows + columns) * words),
+            // 16 bytes of each row and of up to four columns, and addresses.
+            false => (rows * columns * words, 2 * (rows + columns.min(4)) + 12),
         };
         sums + 2 * operands + 40
     }
@@ -249,18 +244,14 @@ impl Gpu {
                 "{self}: parts of {rows}x{columns} of {m}x{n} by {k} terms"
             ));
         }
+        // Threads load pieces of 16 bytes, and keep to their lines or terms.
         let (threads, size) = (self.threads(), dtype.size() as u32);
-        // All threads load equal parts of a stage, with tensor cores in pieces of 16 bytes. Each keeps to its lines or
-        // terms.
-        let pieces =
-            u32::from(m.min(n)) * u32::from(k) * if by_tensor_cores { size } else { 16 } / 16;
-        let near = !by_tensor_cores || threads * 16 / size >= u32::from(m.max(n).max(k));
-        if threads > 1024 || threads % 32 != 0 || pieces < threads || !near {
+        let near = threads * 16 / size >= u32::from(m.max(n).max(k));
+        if threads > 1024 || threads % 32 != 0 || !near {
             return Err(format!("{self}: {threads} threads for stages of {k} terms"));
         }
-        if (self.stages > 1) != by_tensor_cores {
-            let stages = self.stages;
-            return Err(format!("{self}: {stages} stages in shared memory"));
+        if self.stages < 2 {
+            return Err(format!("{self}: a single stage in shared memory"));
         }
         self.check_shared(machine, dtype)?;
         let registers = self.registers(dtype);
@@ -342,7 +333,10 @@ impl Gpu {
             // Warps read their operands from shared memory, 128 bytes per cycle.
             _ => (
                 all * read * size / 128.0,
-                all * INSTRUCTIONS * size.min(2.0) / 2.0 / SLOTS + found,
+                (all * INSTRUCTIONS * size.min(2.0) / 2.0
+                    + STAGE_INSTRUCTIONS * f64::from(self.threads()))
+                    / SLOTS
+                    + found,
             ),
         };
         let l2 = if self.multiply.is_by_warpgroups() {

@@ -239,9 +239,13 @@ impl Gemm<'_> {
         };
         prologue::push(&mut call, &self.operands, self.dtypes);
         let mut source = call.source(&name, shape.index);
-        // Small blocks leave registers to spare, which prologues and epilogues need.
-        let blocks = match shape.schedule.threads() {
+        // Small blocks leave registers to spare, which prologues and epilogues need, and lines of operands that threads
+        // find one by one.
+        let threads = shape.schedule.threads();
+        let by_threads = !shape.schedule.multiply.is_by_tensor_cores();
+        let blocks = match threads {
             ..=64 => 4,
+            _ if by_threads && self.finding.iter().any(|f| *f > 1.0) => (256 / threads).max(1),
             _ => shape.schedule.resident(self.work.gpu, self.dtype),
         };
         source.bound_registers(blocks);

@@ -1,103 +1,82 @@
-// A block's BM x BN tile of sums of products, by multiply-adds; each thread owns TM x TN of it, in runs of RUN
-// columns that are spread over the tile, so that the threads of a warp read different banks. BK products at a time
-// pass through shared memory, while the next ones are on their way to registers.
+// Sums of a block's tile by multiply-adds; each thread owns TM x TN of them, in runs that are spread over the tile, so that
+// the threads of a warp read different banks.
 
-constexpr int THREADS = (BM / TM) * (BN / TN), ACROSS = BN / TN;
-constexpr int RUN = TN % 4 == 0 ? 4 : TN, SIDE_BY_SIDE = 16 / sizeof(Elem);
-static_assert(BM * BK % THREADS == 0 && BN * BK % THREADS == 0, "threads load equally much");
-static_assert(THREADS % BM == 0 || BM % THREADS == 0, "threads stay in their line, or in some");
-static_assert(THREADS % BN == 0 || BN % THREADS == 0, "threads stay in their line, or in some");
+// The threads above each other and side by side in a block, and side by side in a warp: as many as 16 bytes each are
+// read at a time.
+constexpr int DOWN = BM / TM, ACROSS = BN / TN;
+constexpr int LEAST_WIDE = DOWN < 32 ? 32 / DOWN : 1, MOST_WIDE = ACROSS < 8 ? ACROSS : 8;
+constexpr int WIDE = LEAST_WIDE > MOST_WIDE ? LEAST_WIDE : MOST_WIDE;
 
-union Shared {
-    struct { alignas(16) Elem a[BK][BM + BESIDE], b[BK][BN + BESIDE]; } in;
-    alignas(16) Acc out[BM][BN + BESIDE];
-};
-
-// The share of a thread of LINES x BK elements, in contiguous runs.
-template <int LINES, bool ALONG_K, bool VECTOR, class Operand> struct Loader {
-    static constexpr int EACH = LINES * BK / THREADS;
-    static constexpr int SIDE = VECTOR && EACH % SIDE_BY_SIDE == 0 && (ALONG_K ? BK : LINES) % SIDE_BY_SIDE == 0 ? SIDE_BY_SIDE : 1;
-    static constexpr int LOADS = EACH / SIDE;
-    static constexpr int KEPT = ALONG_K ? LOADS : LINES > THREADS * SIDE ? LINES / (THREADS * SIDE) : 1;
-    typename Operand::Line kept[KEPT];
-    Elem next[LOADS][SIDE];
-    __device__ __forceinline__ static int line_of(int x) {
-        const int e = (threadIdx.x + x * THREADS) * SIDE;
-        return ALONG_K ? e / BK : e % LINES;
-    }
-    __device__ __forceinline__ static int k_of(int x) {
-        const int e = (threadIdx.x + x * THREADS) * SIDE;
-        return ALONG_K ? e % BK : e / LINES;
-    }
-    __device__ __forceinline__ Loader(const Operand& from, Index line0) {
+// The COUNT lines of a thread, one of OWNERS; SIDE_BY_SIDE terms of them are read at a time.
+template <class Stage, int COUNT, int OWNERS> struct Lines {
+    static constexpr int RUN = Stage::along_k ? 1 : COUNT < SIDE_BY_SIDE ? COUNT : SIDE_BY_SIDE;
+    int owner;
+    // Where the terms of the first line begin in a stage; chunks are permuted alike in every 8 lines.
+    int at[Stage::along_k ? BK / SIDE_BY_SIDE : 1];
+    __device__ __forceinline__ explicit Lines(int owner) : owner(owner) {
 #pragma unroll
-        for (int x = 0; x < KEPT; x++) kept[x] = from.line(line0 + line_of(x));
+        for (int x = 0; x < (int)(sizeof(at) / sizeof(*at)); x++) {
+            at[x] = Stage::offset(line(0), x * SIDE_BY_SIDE);
+            asm("" : "+r"(at[x])); // kept, not computed again
+        }
     }
-    __device__ __forceinline__ void load(const Operand& from, Index line0, Index k0, Index end) {
+    __device__ __forceinline__ int line(int i) const { return (i / RUN * OWNERS + owner) * RUN + i % RUN; }
+    // Reads lines i0 to i0 + SOME.
+    template <int SOME> __device__ __forceinline__ void load(Elem (&x)[SOME][SIDE_BY_SIDE], const Stage& stage, int i0, int k0) const {
 #pragma unroll
-        for (int x = 0; x < LOADS; x++) {
-            const Index k = k0 + k_of(x);
-            const typename Operand::Line& line = kept[x % KEPT];
-            if constexpr (SIDE == 1) {
-                next[x][0] = k < end ? from.at(line, k) : Elem(0);
+        for (int i = 0; i < SOME; i += RUN) {
+            const Elem* p = stage.at + (i0 + i) * OWNERS * (Stage::along_k ? BK : 1);
+            if constexpr (Stage::along_k) {
+                p = OWNERS % 8 == 0 ? p + at[k0 / SIDE_BY_SIDE] : stage.at + Stage::offset(line(i0 + i), k0);
+                const auto run = kiln_load<SIDE_BY_SIDE>(p);
+#pragma unroll
+                for (int s = 0; s < SIDE_BY_SIDE; s++) x[i][s] = run.v[s];
             } else {
-                const Run run = from.run(line, k);
-                const Index count = k < end && run.exists ? ALONG_K ? end - k : from.lines - line0 - line_of(x) : 0;
-                kiln_vec<Elem, SIDE> all = {};
-                if (count >= SIDE) all = kiln_load<SIDE>(run.p);
 #pragma unroll
-                for (int s = 0; s < SIDE; s++) {
-                    if (count < SIDE && s < count) all.v[s] = run.p[s];
-                    next[x][s] = all.v[s];
+                for (int k = 0; k < SIDE_BY_SIDE; k++) {
+                    const auto run = kiln_load<RUN>(p + at[0] + (k0 + k) * Stage::ROW);
+#pragma unroll
+                    for (int s = 0; s < RUN; s++) x[i + s][k] = run.v[s];
                 }
             }
         }
-    }
-    template <int PITCH> __device__ __forceinline__ void store(Elem (&to)[BK][PITCH]) const {
-#pragma unroll
-        for (int x = 0; x < LOADS; x++)
-#pragma unroll
-            for (int s = 0; s < SIDE; s++) to[k_of(x) + (ALONG_K ? s : 0)][line_of(x) + (ALONG_K ? 0 : s)] = next[x][s];
     }
 };
 
 // Leaves the sums over first <= k < end in shared.out.
 template <class A, class B>
 __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end) {
-    const int ti = threadIdx.x / ACROSS * TM, tj = threadIdx.x % ACROSS * RUN;
-    auto column = [&](int j) { return tj + j / RUN * (ACROSS * RUN) + j % RUN; };
-    Loader<BM, A_ALONG_K, A_VECTOR, A> a_loader(a, i0);
-    Loader<BN, B_ALONG_K, B_VECTOR, B> b_loader(b, j0);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Lines<Stage<BM, A_ALONG_K>, TM, DOWN> rows(warp / (ACROSS / WIDE) * (32 / WIDE) + lane / WIDE);
+    const Lines<Stage<BN, B_ALONG_K>, TN, ACROSS> columns(warp % (ACROSS / WIDE) * WIDE + lane % WIDE);
+    constexpr int RUN = columns.RUN, SOME = RUN;
     Acc sum[TM][TN] = {};
-    // The first round only loads, so that loading is compiled once.
-#pragma unroll 1 // and not taken apart
-    for (Index k0 = first - BK; k0 < end; k0 += BK) {
-        const bool loaded = k0 >= first;
-        if (loaded) {
-            a_loader.store(shared.in.a);
-            b_loader.store(shared.in.b);
-            __syncthreads();
+    each_stage(shared, a, b, i0, j0, first, end, [&](Stages& in) {
+#pragma unroll
+        for (int k = 0; k < BK; k += SIDE_BY_SIDE) {
+            Elem x[TM][SIDE_BY_SIDE];
+            rows.load(x, in.a, 0, k);
+#pragma unroll
+            for (int j0 = 0; j0 < TN; j0 += SOME) {
+                Elem y[SOME][SIDE_BY_SIDE];
+                columns.load(y, in.b, j0, k);
+#pragma unroll
+                for (int s = 0; s < SIDE_BY_SIDE; s++)
+#pragma unroll
+                    for (int i = 0; i < TM; i++)
+#pragma unroll
+                        for (int j = 0; j < SOME; j++) sum[i][j0 + j] = multiply_add(x[i][s], y[j][s], sum[i][j0 + j]);
+            }
         }
-        a_loader.load(a, i0, k0 + BK, end);
-        b_loader.load(b, j0, k0 + BK, end);
-        if (!loaded) continue;
-#pragma unroll 2 // more costs compile time and registers
-        for (int k = 0; k < BK; k++) {
-            Elem x[TM], y[TN];
-#pragma unroll
-            for (int i = 0; i < TM; i++) x[i] = shared.in.a[k][ti + i];
-#pragma unroll
-            for (int j = 0; j < TN; j++) y[j] = shared.in.b[k][column(j)];
-#pragma unroll
-            for (int i = 0; i < TM; i++)
-#pragma unroll
-                for (int j = 0; j < TN; j++) sum[i][j] = multiply_add(x[i], y[j], sum[i][j]);
-        }
-        __syncthreads();
-    }
+    });
 #pragma unroll
     for (int i = 0; i < TM; i++)
 #pragma unroll
-        for (int j = 0; j < TN; j++) shared.out[ti + i][column(j)] = sum[i][j];
+        for (int j = 0; j < TN; j += RUN) {
+            kiln_vec<Acc, RUN> run;
+#pragma unroll
+            for (int s = 0; s < RUN; s++) run.v[s] = sum[i][j + s];
+            kiln_store(&shared.out[rows.line(i)][columns.line(j)], run);
+        }
     __syncthreads();
 }

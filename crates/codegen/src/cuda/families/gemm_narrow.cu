@@ -20,7 +20,9 @@ template <class Stage, int LINES, bool RIGHT> struct Matrices {
     }
     // The matrix of lines 16 i, terms EACH_K j.
     __device__ __forceinline__ void load(unsigned (&r)[4], unsigned stage, int i, int j) const {
-        const unsigned p = stage + at[along_k ? j : i] + (along_k ? i : j) * 16 * Stage::ROW * (int)sizeof(Elem);
+        unsigned p = stage + at[along_k ? j : i];
+        asm("" : "+r"(p)); // so that what follows is an offset in the instruction
+        p += (along_k ? i : j) * 16 * Stage::ROW * (int)sizeof(Elem);
         if constexpr (along_k)
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                          : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");

@@ -9,6 +9,7 @@ struct Run {
 
 // Element (line, k) at p + line * line_stride + k * k_stride.
 struct Strided {
+    static constexpr bool in_memory = true;
     const Elem* p;
     Index lines, line_stride, k_stride;
     typedef Run Line;
@@ -28,8 +29,12 @@ template <int BOUNDS> struct Parts {
     bool exists;
 };
 
+template <class Place> constexpr bool is_pointer = false;
+template <> constexpr bool is_pointer<const Elem*> = true;
+
 // An element at the sum of the contributions of its line and its term.
 template <class Place, class Lines, class Terms, int BOUNDS> struct Gathered {
+    static constexpr bool in_memory = is_pointer<Place>;
     Place p;
     const Lines& parts_of_line;
     const Terms& parts_of_term;

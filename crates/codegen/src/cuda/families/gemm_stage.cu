@@ -1,21 +1,20 @@
-// A block's BM x BN tile of sums of products, by tensor cores; each warp owns WM x WN of it. BK products
-// at a time pass through one of STAGES stages of shared memory, while the next ones are on their way to the
-// others. An operand whose neighbours are contiguous, 16 bytes at an aligned address, is copied
-// asynchronously; any other is read element by element.
+// A block's BM x BN tile of sums of products. BK products at a time pass through one of STAGES stages of shared memory,
+// while the next ones are on their way to the others. Operands in memory are copied asynchronously: by 16 bytes where
+// as many neighbours are contiguous at an aligned address, else by elements if these have 4 bytes or more. Any other is
+// read element by element.
 
-constexpr int THREADS = (BM / WM) * (BN / WN) * 32;
 constexpr int SIDE_BY_SIDE = 16 / sizeof(Elem);
 static_assert(THREADS % BM == 0 || BM % THREADS == 0, "threads stay in their line, or in some");
 static_assert(THREADS % BN == 0 || BN % THREADS == 0, "threads stay in their line, or in some");
 
 // LINES x BK elements as they lie in memory: k next to k, or line next to line. The chunks of 16 bytes of a row are
-// permuted, so that the parts of a matrix are read without bank conflicts: 8 rows of a chunk of halves, or, of f32,
+// permuted, so that the parts of a matrix are read without bank conflicts: 8 rows of a chunk, or, of f32 by tensor cores,
 // 4 elements in each of 8 lines. Bytes lie next to each other along k always: matrices of them are read so.
 template <int LINES, bool ALONG_K> struct Stage {
     static constexpr bool along_k = ALONG_K || sizeof(Elem) == 1;
     static constexpr int ROW = along_k ? BK : LINES, CHUNKS = ROW / SIDE_BY_SIDE;
     static constexpr int EACH = CHUNKS < 8 ? 8 / CHUNKS : 1, MASK = CHUNKS < 8 ? CHUNKS - 1 : 7;
-    static constexpr int STEP = sizeof(Elem) == 4 && !along_k ? 2 : 1;
+    static constexpr int STEP = along_k || sizeof(Elem) < 4 ? 1 : BY_WARPS ? 2 : 0;
     alignas(16) Elem at[LINES * BK];
     __device__ __forceinline__ static int offset(int line, int k) {
         const int row = along_k ? line : k, column = along_k ? k : line;
@@ -25,17 +24,29 @@ template <int LINES, bool ALONG_K> struct Stage {
     __device__ __forceinline__ Elem* place(int line, int k) { return at + offset(line, k); }
 };
 
+struct Stages {
+    Stage<BM, A_ALONG_K> a;
+    Stage<BN, B_ALONG_K> b;
+};
+
 union Shared {
-    struct { Stage<BM, A_ALONG_K> a; Stage<BN, B_ALONG_K> b; } in[STAGES];
+    Stages in[STAGES];
     alignas(16) Acc out[BM][BN + BESIDE];
 };
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-// Copies some bytes and fills up with zeros; without any, the address is not used.
-__device__ __forceinline__ void copy16(Elem* to, const Elem* from, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+// Copies some of SIZE bytes and fills up with zeros; without any, the address is not used.
+template <int SIZE> __device__ __forceinline__ void copy(unsigned to, const Elem* from, int bytes) {
+    if constexpr (SIZE == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(bytes), "n"(SIZE) : "memory");
 }
+
+// The same number, in which the compiler sees no induction variable: it would keep an address of each read in registers.
+__device__ __forceinline__ int opaque(int x) { asm("" : "+r"(x)); return x; }
+__device__ __forceinline__ long long opaque(long long x) { asm("" : "+l"(x)); return x; }
 
 // The bytes of as many elements as are left, of 16: all or none of them where there are whole ones.
 template <bool WHOLE> __device__ __forceinline__ int within16(Index left) {
@@ -44,34 +55,39 @@ template <bool WHOLE> __device__ __forceinline__ int within16(Index left) {
 
 // Reads lines from `line0` on. A thread keeps to its lines, and where these are contiguous k moves from read to read.
 template <int LINES, bool ALONG_K, bool VECTOR, bool WHOLE, class Operand> struct Reader {
-    static constexpr int LOADS = LINES * BK / THREADS;
-    // The lines of a thread, which come in turn.
-    static constexpr int KEPT = ALONG_K ? 1 : LINES > THREADS ? LINES / THREADS : 1;
-    static_assert(LINES * BK % THREADS == 0, "threads load equally much");
+    static constexpr int LOADS = LINES * BK < THREADS ? 1 : LINES * BK / THREADS;
+    // The lines of a thread, which come in turn; where k is contiguous, only a few are kept.
+    static constexpr int KEPT = !ALONG_K ? LINES > THREADS ? LINES / THREADS : 1 : LOADS <= 8 ? LOADS : 1;
     typename Operand::Line kept[KEPT];
+    __device__ __forceinline__ static int line_of(int x) {
+        const int e = threadIdx.x + x * THREADS;
+        return ALONG_K ? e / BK : e % LINES;
+    }
     __device__ __forceinline__ Reader(const Operand& from, Index line0) {
 #pragma unroll
-        for (int x = 0; x < KEPT; x++) kept[x] = from.line(line0 + (threadIdx.x + x * THREADS) % LINES);
+        for (int x = 0; x < KEPT; x++) kept[x] = from.line(line0 + line_of(x));
     }
     __device__ __forceinline__ void read(Stage<LINES, ALONG_K>& to, const Operand& from, Index line0, Index k0, Index end) const {
+        if (LINES * BK < THREADS && threadIdx.x >= LINES * BK) return;
 #pragma unroll 4 // as many reads are on their way
         for (int turn = 0; turn < LOADS; turn += KEPT)
 #pragma unroll
             for (int x = 0; x < KEPT; x++) {
                 const int e = threadIdx.x + (turn + x) * THREADS;
-                const int line = ALONG_K ? e / BK : e % LINES, k = ALONG_K ? e % BK : e / LINES;
-                Elem element = 0;
-                if (k0 + k < end) {
-                    if constexpr (ALONG_K) element = from.at(from.line(line0 + line), k0 + k);
-                    else element = from.at(kept[x], k0 + k);
+                const int line = line_of(turn + x), k = ALONG_K ? e % BK : e / LINES;
+                const auto l = ALONG_K && KEPT < LOADS ? from.line(line0 + line) : kept[x];
+                if constexpr (Operand::in_memory && sizeof(Elem) >= 4) {
+                    const Run run = from.run(l, k0 + k);
+                    copy<sizeof(Elem)>(shared_address(to.place(line, k)), run.p, k0 + k < end && run.exists ? sizeof(Elem) : 0);
+                } else {
+                    *to.place(line, k) = k0 + k < end ? from.at(l, k0 + k) : Elem(0);
                 }
-                *to.place(line, k) = element;
             }
     }
 };
 template <int LINES, bool ALONG_K, bool WHOLE, class Operand> struct Reader<LINES, ALONG_K, true, WHOLE, Operand> {
-    static constexpr int LOADS = LINES * BK / SIDE_BY_SIDE / THREADS, KEPT = ALONG_K ? LOADS : 1;
-    static_assert(LINES * BK / SIDE_BY_SIDE % THREADS == 0, "threads load equally much");
+    static constexpr int PIECES = LINES * BK / SIDE_BY_SIDE;
+    static constexpr int LOADS = PIECES < THREADS ? 1 : PIECES / THREADS, KEPT = ALONG_K ? LOADS : 1;
     static_assert(THREADS * SIDE_BY_SIDE % (ALONG_K ? BK : LINES) == 0, "threads keep to their k, or to their line");
     typename Operand::Line kept[KEPT];
     // The number of existing bytes of 16, where lines are contiguous.
@@ -80,19 +96,55 @@ template <int LINES, bool ALONG_K, bool WHOLE, class Operand> struct Reader<LINE
         const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;
         return ALONG_K ? e / BK : e % LINES;
     }
+    __device__ __forceinline__ static int k_of(int x) {
+        const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;
+        return ALONG_K ? e % BK : e / LINES;
+    }
     __device__ __forceinline__ Reader(const Operand& from, Index line0) : bytes(within16<WHOLE>(from.lines - line0 - line_of(0))) {
 #pragma unroll
         for (int x = 0; x < KEPT; x++) kept[x] = from.line(line0 + line_of(x));
     }
     __device__ __forceinline__ void read(Stage<LINES, ALONG_K>& to, const Operand& from, Index line0, Index k0, Index end) const {
+        if (PIECES < THREADS && threadIdx.x >= PIECES) return;
+        constexpr int ROWS = THREADS * SIDE_BY_SIDE / Stage<LINES, ALONG_K>::ROW;
+        unsigned first = shared_address(to.place(line_of(0), k_of(0)));
+        asm("" : "+r"(first)); // so that what follows is an offset in the instruction
+        Index at = opaque(k0 + k_of(0));
 #pragma unroll
         for (int x = 0; x < LOADS; x++) {
-            const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;
-            const int k = ALONG_K ? e % BK : e / LINES;
-            const Index at = k0 + k;
+            if (!ALONG_K && x > 0) at = opaque(k0 + k_of(x));
             const Run run = from.run(kept[ALONG_K ? x : 0], at);
             const int some = ALONG_K ? within16<WHOLE>(end - at) : at < end ? bytes : 0;
-            copy16(to.place(line_of(x), k), run.p, run.exists ? some : 0);
+            // Chunks are permuted alike in every 8 rows.
+            const unsigned place = ROWS % 8 == 0 ? first + x * THREADS * 16 : shared_address(to.place(line_of(x), k_of(x)));
+            copy<16>(place, run.p, run.exists ? some : 0);
         }
     }
 };
+
+// Copies the stages of the terms first <= k < end and calls `add` with each of them, once it has arrived.
+template <class A, class B, class Add>
+__device__ __forceinline__ void each_stage(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end, const Add& add) {
+    const Reader<BM, A_ALONG_K, A_VECTOR, A_WHOLE, A> a_reader(a, i0);
+    const Reader<BN, B_ALONG_K, B_VECTOR, B_WHOLE, B> b_reader(b, j0);
+    int stage = 0;
+    // The first rounds only read, so that reading is compiled once. The stage that is read into was multiplied in the
+    // round before, which all threads have left behind the barrier.
+#pragma unroll 1 // and not taken apart
+    for (Index k0 = first - (STAGES - 1) * BK; k0 < end; k0 += BK) {
+        if (k0 >= first) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            __syncthreads();
+        }
+        const Index next = k0 + (STAGES - 1) * BK;
+        if (next < end) {
+            a_reader.read(shared.in[stage].a, a, i0, next, end);
+            b_reader.read(shared.in[stage].b, b, j0, next, end);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+        if (k0 >= first) add(shared.in[stage]);
+    }
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+}

@@ -4,7 +4,7 @@ use super::operand::Operand;
 use super::warpgroup::{ALocation, COMMON_TEXT, Instruction, TmaOperand, narrow, span, wgmma};
 use crate::cuda::source::memory;
 use kiln_base::{DType, ceil};
-use kiln_plan::schedule::{Gpu, Multiply, row_padding};
+use kiln_plan::schedule::{Gpu, Multiply, ROW_PADDING};
 use std::fmt::Write;
 
 /// Rows and columns of a block's tile, and of a thread's.
@@ -74,8 +74,7 @@ const RASTER: u8 = 8;
 /// Returns the number of terms of operands of a dtype that pass through shared memory at a time.
 pub(super) fn depth(multiply: Multiply, dtype: DType) -> u16 {
     match multiply {
-        Multiply::Fma => 8,
-        Multiply::Mma => 64 / dtype.size() as u16,
+        Multiply::Fma | Multiply::Mma => 64 / dtype.size() as u16,
         Multiply::Wgmma | Multiply::WgmmaTf32 => span(dtype),
         Multiply::Tf32 | Multiply::Tf32x3 => 16,
     }
@@ -99,10 +98,7 @@ pub(super) fn schedules(
         multiply,
         tile: [*m, *n, depth],
         warp: [*rows, *columns],
-        stages: match multiply {
-            Multiply::Fma => 1,
-            _ => needed.clamp(2, stages.into()) as u8,
-        },
+        stages: needed.clamp(2, stages.into()) as u8,
         cluster: 1,
         raster: if large { RASTER } else { 1 },
         parts: 1,
@@ -124,15 +120,17 @@ pub(super) fn schedules(
 pub(super) fn tile_constants(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Operand; 2]) -> String {
     let ([m, n, k], [rows, columns]) = (schedule.tile, schedule.warp);
     let multiply = schedule.multiply;
-    let letter = if multiply == Multiply::Fma { 'T' } else { 'W' };
+    let by_warps = multiply.is_by_tensor_cores();
+    let letter = if by_warps { 'W' } else { 'T' };
     let mut text = format!(
         "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
-         constexpr int {letter}M = {rows}, {letter}N = {columns}, STAGES = {}, BESIDE = {};\n\
+         constexpr int {letter}M = {rows}, {letter}N = {columns}, STAGES = {}, THREADS = {}, BESIDE = {ROW_PADDING};\n\
+         constexpr bool BY_WARPS = {by_warps};\n\
          constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n\
          constexpr bool A_VECTOR = {}, B_VECTOR = {};\n\
          constexpr bool A_WHOLE = {}, B_WHOLE = {};\n",
         schedule.stages,
-        row_padding(multiply),
+        schedule.threads(),
         a.along_k,
         b.along_k,
         a.vector,
@@ -209,7 +207,11 @@ pub(super) fn out_column(multiply: Multiply, may_permute: bool) -> String {
 /// Returns the text of the product of a block's tile.
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {
-        Multiply::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),
+        Multiply::Fma => concat!(
+            include_str!("gemm_stage.cu"),
+            include_str!("multiply_add.cu"),
+            include_str!("gemm_fma.cu")
+        ),
         Multiply::Wgmma | Multiply::WgmmaTf32 => include_str!("gemm_warpgroup.cu"),
         Multiply::Mma => concat!(
             include_str!("gemm_stage.cu"),

@@ -10,6 +10,7 @@ template <class Make> struct Place {
 
 // Element (line, k) at position first + line * line_stride + k * k_stride.
 template <class Make> struct Prologue {
+    static constexpr bool in_memory = false;
     const Make& make;
     Index first, lines, line_stride, k_stride;
     struct Line { Index at; };

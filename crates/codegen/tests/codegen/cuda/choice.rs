@@ -153,6 +153,31 @@ fn no_tile_of_products_is_better_than_the_chosen_one() {
     }
 }
 
+/// Tiles of products that fill a machine are so large that tensor cores need fewer bytes of L2 than it delivers.
+#[test]
+fn large_products_read_few_bytes() {
+    let mut large = 0;
+    for drawn in Drawn::all() {
+        let [m, n, k] = drawn.sizes;
+        let fills = m * n >= 256 * 128 * i64::from(drawn.gpu.processors);
+        if m.min(n).min(k) < 512 || !fills {
+            continue;
+        }
+        large += 1;
+        let (schedule, _) = chosen(drawn.gpu, &drawn.graph);
+        let [rows, columns, _] = schedule.tile.map(f64::from);
+        let rows = rows * f64::from(schedule.cluster);
+        let bytes = (rows + columns) * drawn.dtype.size() as f64;
+        let least = if drawn.capability == 90 { 85.0 } else { 64.0 };
+        let operations = 2.0 * rows * columns / bytes;
+        assert!(
+            operations >= least,
+            "{m}x{n}x{k}: {schedule}: {operations} operations a byte"
+        );
+    }
+    assert!(large > 10, "{large}");
+}
+
 /// The gradient of weights has few tiles and long sums: large tiles in parts, not small whole ones.
 #[test]
 fn gradients_of_weights_split_large_tiles() {

@@ -57,11 +57,7 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
             multiply,
             tile: [power(rng, 8, 256), power(rng, 8, 256), power(rng, 4, 64)],
             warp: [power(rng, least, most), power(rng, least, most)],
-            stages: if by_tensor_cores {
-                2 + rng.below(4) as u8
-            } else {
-                1
-            },
+            stages: 2 + rng.below(4) as u8,
             cluster: 1,
             raster: 1 + rng.below(5) as u8,
             parts: 1 + rng.below(4) as u16,

@@ -3,7 +3,7 @@
 use crate::device;
 use crate::fuzz::{coarsest, config, difference, number, show};
 use crate::run::{decomposed, decomposed_for_cuda, run_compiled};
-use kiln_base::{Gpu, Machine};
+use kiln_base::{DType, Gpu, Machine};
 use kiln_codegen::{Options, Program, Sequence, lower};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
@@ -164,15 +164,15 @@ fn parsed(text: &str) -> Graph {
 }
 
 /// Returns a product of matrices of 4096 by 4096 with an epilogue. Each operand may be transposed.
-fn large_product(transposed: [bool; 2]) -> Graph {
+fn large_product(dtype: DType, transposed: [bool; 2]) -> Graph {
     let [a, b] = transposed.map(|is| if is { "[1, 0]" } else { "[0, 1]" });
     parsed(&format!(
-        "%0: bf16[4096, 4096] = input(index: 0, role: Data)
-         %1: bf16[4096, 4096] = input(index: 1, role: Data)
-         %2: bf16[4096, 4096] = permute(perm: {a}) %0
-         %3: bf16[4096, 4096] = permute(perm: {b}) %1
-         %4: bf16[4096, 4096] = matmul %2, %3
-         %5: bf16[4096, 4096] = relu %4
+        "%0: {dtype}[4096, 4096] = input(index: 0, role: Data)
+         %1: {dtype}[4096, 4096] = input(index: 1, role: Data)
+         %2: {dtype}[4096, 4096] = permute(perm: {a}) %0
+         %3: {dtype}[4096, 4096] = permute(perm: {b}) %1
+         %4: {dtype}[4096, 4096] = matmul %2, %3
+         %5: {dtype}[4096, 4096] = relu %4
          return %5"
     ))
 }

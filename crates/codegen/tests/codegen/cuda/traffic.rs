@@ -5,7 +5,7 @@ use super::families::{Case, finite};
 use super::{Expected, large_product, layouts, lowered_for};
 use crate::device;
 use crate::run::run_compiled;
-use kiln_base::DType;
+use kiln_base::{DType, Gpu};
 use kiln_codegen::{Layout, Schedule};
 use kiln_gpu_emulator::Traffic;
 use kiln_ir::fuzz::Rng;
@@ -49,13 +49,25 @@ fn traffic(
 /// hardly any in their epilogues, and at least as many operations for each byte of L2 as tensor cores take it at.
 #[test]
 fn large_products() {
-    if device::nvrtc().is_none() {
-        return;
-    }
     for (capability, gpu) in device::architectures() {
+        let least = if capability == 90 { 85.0 } else { 64.0 };
+        check_large_products(DType::BF16, (capability, gpu), least);
+    }
+}
+
+/// The same for f32, whose multiply-adds take far longer than what they multiply.
+#[test]
+fn large_products_of_f32() {
+    for architecture in device::architectures() {
+        check_large_products(DType::F32, architecture, 32.0);
+    }
+}
+
+fn check_large_products(dtype: DType, (capability, gpu): (u32, Gpu), least: f64) {
+    if device::nvrtc().is_some() {
         for order in 0..4 {
             let order = [order & 1 != 0, order & 2 != 0];
-            let graph = large_product(order);
+            let graph = large_product(dtype, order);
             let program = lowered_for(gpu, &graph, true).unwrap();
             let Schedule::Gpu(schedule) = program.tasks.last().unwrap().candidate().schedule else {
                 panic!("a product has a schedule")
@@ -65,21 +77,23 @@ fn large_products() {
             let m = rows * usize::from(schedule.cluster);
             let stages = [4, 10];
             let [few, many] =
-                stages.map(|n| traffic(DType::BF16, schedule, [m, columns, n * depth], order));
+                stages.map(|n| traffic(dtype, schedule, [m, columns, n * depth], order));
             let each = |of: fn(&Traffic) -> u64| of(&many) - of(&few);
             let what = format!("sm_{capability} {schedule}, order {order:?}: {few:?} {many:?}");
             let [wavefronts, ideal] = [each(|t| t.wavefronts), each(|t| t.ideal_wavefronts)];
             assert_eq!(wavefronts, ideal, "{what}");
             let loops = ideal * stages[0] as u64 / (stages[1] - stages[0]) as u64;
             let [all, ideal] = [few.wavefronts, few.ideal_wavefronts].map(|n| n - loops);
+            // Threads that multiply runs of rows by single columns store results in one bank.
+            let is_strided = dtype == DType::F32 && order == [true; 2];
+            let most = if is_strided { 2.5 } else { 1.1 };
             assert!(
-                all as f64 <= 1.1 * ideal as f64,
+                all as f64 <= most * ideal as f64,
                 "{all} for {ideal}: {what}"
             );
             let sectors = each(|t| t.load_sectors + t.copy_sectors);
             let bytes = (32 * sectors + each(|t| t.bulk_bytes)) as f64;
             let operations = (2 * m * columns * (stages[1] - stages[0]) * depth) as f64;
-            let least = if capability == 90 { 85.0 } else { 64.0 };
             assert!(
                 operations >= least * bytes,
                 "{operations} for {bytes}: {what}"

@@ -79,7 +79,7 @@ impl Gemm<'_> {
             all.retain(|s| self.cycles(s) <= most);
             // Of the best one: fewer stages, so that more blocks are resident; another order of tiles.
             let fewer = Gpu {
-                stages: best.stages.saturating_sub(1).max(1),
+                stages: best.stages - 1,
                 ..best
             };
             let other = Gpu {
@@ -139,7 +139,7 @@ impl Gemm<'_> {
             Multiply::Fma => {
                 let few = self.dtype.size() == 8 || self.costly;
                 let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
-                (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
+                (!few || rows * columns <= 16) && (!self.costly || loads <= 8)
             }
             multiply if multiply.is_by_warpgroups() => self.suits_warpgroups(schedule),
             _ => !self.costly || rows * columns / 32 <= MAX_COSTLY_SUMS,
