@@ -4,26 +4,26 @@
 use super::blocking::{Blocking, to_u32};
 use super::copy::{Copies, ImageArgs};
 use super::{ChannelBlock, Conv, Results};
-use kiln_jit::contraction::{Kernel, Left, Output, RightSide, Rows, Tile};
+use kiln_jit::contraction::{Columns, Left, Order, Output, RightSide, Rows, Tile, TileGrid};
 use kiln_kernel::error::Result;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::ConvRole;
 
 impl Blocking {
-    /// Returns a register tile that adds one tap of one position to its result; the terms of A have a
-    /// stride of `stride`.
-    fn one_tap(&self, c: &Conv, columns: i64, [stride, pitch]: [i64; 2]) -> Result<Kernel> {
+    /// Returns the tiles that add one tap of one position to its result; the terms of A have a stride of `stride`.
+    fn one_tap(&self, c: &Conv, [stride, pitch]: [i64; 2]) -> Result<TileGrid> {
         let size = c.dtype.size() as i64;
         let right = RightSide::of_panel(self.panel * size);
-        let by = (c.level, c.terms.instruction);
-        Kernel::of(Tile {
+        let (by, columns) = ((c.level, c.terms.instruction), self.panel.min(self.columns));
+        let tile = Tile {
             step: stride * size,
             steps: to_u32(self.words)?,
             out: pitch * size,
             adds: true,
             ..Tile::new(by, Rows::of_matrix(1, 0), columns, right)
-        })
+        };
+        TileGrid::new(&tile, [1, 1, self.columns], Order::default())
     }
 
     /// Returns the place that a position reads at a tap, if it reads one.
@@ -65,48 +65,54 @@ impl Conv {
         let line = b.to[2] - b.from[2];
         let zero = [u64::from_ne_bytes([self.terms.padding(); 8])];
         let zero = View::of(&zero).bytes();
-        for panel in (b.channel..b.channel + b.channels).step_by(blocking.panel as usize) {
-            let columns = blocking.panel.min(blocking.columns - panel);
-            let [kernel, padding] =
-                [stride, 0].map(|n| blocking.one_tap(self, columns, [n, pitch]));
-            let (kernel, padding) = (kernel?, padding?);
-            let initial_row = weights.shift(blocking.panel_at(b.group, panel));
-            let weights = initial_row.shift(i64::from(blocking.has_initial_row) * blocking.panel);
-            for (y, x) in
-                (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x)))
-            {
-                let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
-                let to = dst.shift(to);
-                match blocking.has_initial_row {
-                    true => to.copy(0, initial_row.slice(0, columns)),
-                    false => to.fill(0, columns, T::ZERO),
+        let [tiles, padding] = [stride, 0].map(|n| blocking.one_tap(self, [n, pitch]));
+        let (tiles, padding) = (tiles?, padding?);
+        let weights = weights.shift(blocking.panel_at(b.group, 0));
+        let front = i64::from(blocking.has_initial_row) * blocking.panel;
+        let channels = b.channel..b.channel + b.channels;
+        for (y, x) in (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x))) {
+            let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch - b.channel;
+            let to = dst.shift(to);
+            match blocking.has_initial_row {
+                true => channels
+                    .clone()
+                    .step_by(blocking.panel as usize)
+                    .for_each(|panel| {
+                        let columns = blocking.panel.min(channels.end - panel);
+                        let initial_row = weights.slice(panel * blocking.panel_rows(), columns);
+                        to.copy(panel, initial_row);
+                    }),
+                false => to.fill(b.channel, b.channels, T::ZERO),
+            }
+            for tap in 0..count {
+                let taps = [tap / wide / high, tap / wide % high, tap % wide];
+                let (place, read) = (
+                    blocking.taps[tap as usize],
+                    blocking.read(self, [b.from[0], y, x], taps),
+                );
+                let Some(read) = read.filter(|_| place >= 0) else {
+                    continue;
+                };
+                let is_there = (0..3).all(|i| (0..blocking.image[i]).contains(&read[i]));
+                if !is_there && blocking.checks_finite(self) {
+                    continue;
                 }
-                for tap in 0..count {
-                    let taps = [tap / wide / high, tap / wide % high, tap % wide];
-                    let (place, read) = (
-                        blocking.taps[tap as usize],
-                        blocking.read(self, [b.from[0], y, x], taps),
-                    );
-                    let Some(read) = read.filter(|_| place >= 0) else {
-                        continue;
-                    };
-                    let is_there = (0..3).all(|i| (0..blocking.image[i]).contains(&read[i]));
-                    if !is_there && blocking.checks_finite(self) {
-                        continue;
+                let (tiles, left) = match is_there {
+                    true if narrow => {
+                        let (from, words) = (source.at(read), ViewMut::of(&mut words).bytes());
+                        self.terms.make_row((from, channel), blocking.terms, words);
+                        (&tiles, *words)
                     }
-                    let (kernel, left) = match is_there {
-                        true if narrow => {
-                            let (from, words) = (source.at(read), ViewMut::of(&mut words).bytes());
-                            self.terms.make_row((from, channel), blocking.terms, words);
-                            (&kernel, *words)
-                        }
-                        true => (&kernel, source.at(read)),
-                        false => (&padding, zero),
-                    };
-                    let right = weights.shift(place * blocking.words * blocking.panel);
-                    let out = Output::Memory(to.bytes());
-                    kernel.compute(Left::Rows(left, &[]), right.bytes(), out, 1);
-                }
+                    true => (&tiles, source.at(read)),
+                    false => (&padding, zero),
+                };
+                let at = front + place * blocking.words * blocking.panel;
+                let mut panels = Columns {
+                    first: weights.shift(at).bytes(),
+                    column: blocking.panel_rows() * size_of::<T>() as i64,
+                };
+                let (left, out) = (Left::Rows(left, &[]), Output::Memory(to.bytes()));
+                tiles.compute([0..1, 0..1, channels.clone()], left, &mut panels, out)?;
             }
         }
         Ok(())
