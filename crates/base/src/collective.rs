@@ -36,7 +36,7 @@ pub enum Kind {
     Broadcast(u32),
     /// The operands of all ranks, concatenated along the first axis, on every rank.
     AllGather,
-    /// As [`Kind::AllGather`] on the root, and nothing elsewhere.
+    /// [`Kind::AllGather`] on the root, and nothing elsewhere.
     Gather {
         /// The root.
         root: u32,
@@ -246,8 +246,8 @@ pub trait Communicator: Send + Sync {
         ))
     }
 
-    /// Proposes a way in which all ranks issue the operations that follow. If all of them propose the same in front of
-    /// the same operation, returns the number of this operation, which is then the same on all ranks.
+    /// Proposes how all ranks issue the operations that follow. If all of them make the same proposal before the same
+    /// operation, returns the number of that operation.
     fn agree(&self, proposal: &str) -> Option<u64> {
         let _ = proposal;
         None
@@ -292,7 +292,7 @@ pub trait Communicator: Send + Sync {
 
 static GROUPS: RwLock<BTreeMap<String, Arc<dyn Communicator>>> = RwLock::new(BTreeMap::new());
 
-/// Registers a group, in place of one of the same name.
+/// Registers a group, or replaces the group of the same name.
 pub fn register(name: &str, group: Arc<dyn Communicator>) {
     let mut groups = GROUPS.write().unwrap_or_else(PoisonError::into_inner);
     groups.insert(name.into(), group);
@@ -346,14 +346,14 @@ pub fn group_of(
     Ok(group)
 }
 
-/// Checks that a call of so many bytes is one of this group.
+/// Checks that the operands and results of a call have sizes that are legal in this group.
 fn check(
     group: &dyn Communicator,
     name: &str,
     ranks: u32,
     kind: Kind,
-    given: usize,
-    made: usize,
+    operand: usize,
+    result: usize,
 ) -> Result<(), String> {
     if group.ranks() != ranks as usize {
         return Err(format!(
@@ -363,13 +363,13 @@ fn check(
     }
     let n = group.ranks();
     let fits = match kind {
-        Kind::AllGather | Kind::Gather { here: true, .. } => given.checked_mul(n) == Some(made),
+        Kind::AllGather | Kind::Gather { here: true, .. } => operand.checked_mul(n) == Some(result),
         Kind::ReduceScatter(_) | Kind::Scatter { here: true, .. } => {
-            made.checked_mul(n) == Some(given)
+            result.checked_mul(n) == Some(operand)
         }
-        Kind::AllToAll => made == given && given.is_multiple_of(n),
-        Kind::Gather { here: false, .. } | Kind::Send(_) => made == 0,
-        _ => made == given,
+        Kind::AllToAll => result == operand && operand.is_multiple_of(n),
+        Kind::Gather { here: false, .. } | Kind::Send(_) => result == 0,
+        _ => result == operand,
     };
     let is_placed = match kind {
         Kind::Gather { root, here } | Kind::Scatter { root, here } => {

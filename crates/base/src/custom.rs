@@ -55,7 +55,7 @@ pub struct CudaGrid {
 }
 
 impl CudaGrid {
-    /// Makes a grid of at least one thread for each of `n` points along x, in blocks of 256. The function gets `n`,
+    /// Returns a grid of at least one thread for each of `n` points along x, in blocks of 256. The function gets `n`,
     /// because the last block may have threads without a point.
     pub fn points(n: usize) -> CudaGrid {
         CudaGrid {
@@ -67,7 +67,7 @@ impl CudaGrid {
     }
 }
 
-/// The kernels of one operator: one for each kind of device, and alternatives that compute the same.
+/// The kernels of one operator: one for each kind of device, and alternatives.
 pub struct CustomKernels {
     name: String,
     cpu: Arc<CpuKernel>,
@@ -175,9 +175,9 @@ impl CustomKernels {
     /// Returns the names of its alternative kernels for GPUs, or for the CPU.
     pub fn alternatives(&self, gpu: bool) -> Vec<String> {
         let list = self.list();
-        let fits = |kernel: &Alternative| matches!(kernel, Alternative::Cuda(_)) == gpu;
-        let fitting = list.iter().filter(|(_, k)| fits(k));
-        fitting.map(|(n, _)| n.clone()).collect()
+        let is_on_device = |kernel: &Alternative| matches!(kernel, Alternative::Cuda(_)) == gpu;
+        let alternatives = list.iter().filter(|(_, k)| is_on_device(k));
+        alternatives.map(|(n, _)| n.clone()).collect()
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<(String, Alternative)>> {
@@ -187,8 +187,8 @@ impl CustomKernels {
 
     fn alternative(&self, name: &str) -> Result<Alternative, String> {
         let list = self.list();
-        let found = list.iter().find(|(n, _)| n == name).map(|(_, k)| k.clone());
-        found.ok_or_else(|| {
+        let alternative = list.iter().find(|(n, _)| n == name).map(|(_, k)| k.clone());
+        alternative.ok_or_else(|| {
             let op = &self.name;
             format!(
                 "the custom op `{op}` has no kernel {name:?} in this program; register it first"
@@ -201,14 +201,14 @@ impl CustomKernels {
     /// # Errors
     /// If there is none.
     pub fn cuda(&self, kernel: Option<&str>) -> Result<Arc<CudaFunction>, String> {
-        let found = match kernel {
+        let function = match kernel {
             None => self.cuda.get().cloned(),
             Some(name) => match self.alternative(name)? {
                 Alternative::Cuda(function) => Some(function),
                 Alternative::Cpu(_) => None,
             },
         };
-        found.ok_or_else(|| {
+        function.ok_or_else(|| {
             let name = &self.name;
             format!("the custom op `{name}` has no CUDA kernel; give it one, or call it on the CPU")
         })
@@ -363,12 +363,12 @@ impl<'a> ArrayViewMut<'a> {
     /// If `T` is another dtype's type, or there are more or fewer elements than the result has.
     pub fn write<T: Element>(&mut self, elements: &[T]) -> Result<(), KernelError> {
         let (dtype, shape) = (self.dtype, self.shape);
-        let to = self.as_mut_slice::<T>()?;
-        if to.len() != elements.len() {
-            let (takes, given) = (to.len(), elements.len());
-            return Err(format!("{dtype}{shape:?} takes {takes} elements, not {given}").into());
+        let slice = self.as_mut_slice::<T>()?;
+        if slice.len() != elements.len() {
+            let (expected, actual) = (slice.len(), elements.len());
+            return Err(format!("{dtype}{shape:?} takes {expected} elements, not {actual}").into());
         }
-        to.copy_from_slice(elements);
+        slice.copy_from_slice(elements);
         Ok(())
     }
 }

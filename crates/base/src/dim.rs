@@ -20,7 +20,7 @@ pub use text::NotADim;
 /// product of sums multiplies out to any number of them.
 pub const MAX_PARTS: usize = 2048;
 
-/// Beyond all sizes: what stands for numbers and expressions that are too large.
+/// The dim to which numbers and expressions that are too large saturate.
 const TOO_LARGE: Dim = Dim::Const(i64::MAX);
 
 /// A symbol: an index into the values that a plan is bound with.
@@ -52,11 +52,11 @@ struct Monomial {
 
 impl Monomial {
     fn parts(&self) -> usize {
-        let of = |f: &Factor| match f {
+        let parts_of = |f: &Factor| match f {
             Factor::Symbol(_) => 1,
             Factor::Quotient(q) => 1 + q.of.parts(),
         };
-        1 + self.factors.iter().map(of).sum::<usize>()
+        1 + self.factors.iter().map(parts_of).sum::<usize>()
     }
 }
 
@@ -145,15 +145,15 @@ impl Dim {
         Dim::Const(self.eval(values))
     }
 
-    /// Returns the dim with every symbol replaced by another dim; symbols beyond those given stay.
-    pub fn substitute(&self, by: &[Dim]) -> Dim {
-        let replaced = |f: &Factor| match f {
-            Factor::Symbol(s) => by.get(s.0 as usize).cloned().unwrap_or(Dim::symbol(*s)),
-            Factor::Quotient(q) => q.of.substitute(by).div_floor(q.by),
+    /// Returns the dim with every symbol replaced by another dim; symbols beyond `values` stay.
+    pub fn substitute(&self, values: &[Dim]) -> Dim {
+        let substituted = |f: &Factor| match f {
+            Factor::Symbol(s) => values.get(s.0 as usize).cloned().unwrap_or(Dim::symbol(*s)),
+            Factor::Quotient(q) => q.of.substitute(values).div_floor(q.by),
         };
         let term = |m: &Monomial| {
             let start = Dim::Const(m.coefficient);
-            m.factors.iter().fold(start, |a, f| &a * &replaced(f))
+            m.factors.iter().fold(start, |a, f| &a * &substituted(f))
         };
         match self {
             Dim::Const(_) => self.clone(),
@@ -163,9 +163,9 @@ impl Dim {
 
     /// Returns the symbols used, some more than once.
     pub fn symbols(&self) -> impl Iterator<Item = Sym> + use<> {
-        let mut found = SmallVec::<[Sym; 4]>::new();
-        self.each_symbol(&mut |s| found.push(s));
-        found.into_iter()
+        let mut symbols = SmallVec::<[Sym; 4]>::new();
+        self.each_symbol(&mut |s| symbols.push(s));
+        symbols.into_iter()
     }
 
     fn each_symbol(&self, f: &mut dyn FnMut(Sym)) {
@@ -178,7 +178,7 @@ impl Dim {
         }
     }
 
-    /// Returns the terms whose sum the dim is: each is a coefficient and the factors beside it.
+    /// Returns the terms of the polynomial, each as a coefficient and its factors.
     pub fn sum_of(&self) -> Vec<(i64, Vec<DimFactor>)> {
         let factor = |f: Factor| match f {
             Factor::Symbol(s) => DimFactor::Symbol(s),
@@ -196,9 +196,9 @@ impl Dim {
     }
 
     /// Divides exactly, or returns an error.
-    pub fn div_exact(&self, by: &Dim) -> Result<Dim, NotDivisible> {
-        let fail = || NotDivisible(self.clone(), by.clone());
-        match (self, by) {
+    pub fn div_exact(&self, other: &Dim) -> Result<Dim, NotDivisible> {
+        let fail = || NotDivisible(self.clone(), other.clone());
+        match (self, other) {
             (_, Dim::Const(1)) => Ok(self.clone()),
             (_, Dim::Const(0)) => Err(fail()),
             (d, _) if *d == TOO_LARGE => Err(fail()),
@@ -206,13 +206,13 @@ impl Dim {
             (Dim::Const(0), _) => Ok(Dim::ZERO),
             (Dim::Const(_), _) => Err(fail()),
             (Dim::Expr(_), _) => {
-                // Long division by the leading monomial; exact or nothing.
-                let divisor = by.monomials();
+                // Long division by the leading monomial.
+                let divisor = other.monomials();
                 let lead = &divisor[0];
-                let mut rest = self.clone();
+                let mut remainder = self.clone();
                 let mut quotient = Dim::ZERO;
-                while !rest.is(0) {
-                    let m = &rest.monomials()[0];
+                while !remainder.is(0) {
+                    let m = &remainder.monomials()[0];
                     let factors = without(&m.factors, &lead.factors).ok_or_else(fail)?;
                     if m.coefficient.checked_rem(lead.coefficient) != Some(0) {
                         return Err(fail());
@@ -221,7 +221,7 @@ impl Dim {
                         factors,
                         coefficient: m.coefficient / lead.coefficient,
                     }]);
-                    rest = &rest - &(&term * by);
+                    remainder = &remainder - &(&term * other);
                     quotient = &quotient + &term;
                 }
                 Ok(quotient)
@@ -277,13 +277,13 @@ impl Dim {
     }
 }
 
-fn without(from: &[Factor], what: &[Factor]) -> Option<Vec<Factor>> {
-    let mut left = from.to_vec();
-    for f in what {
-        let at = left.iter().position(|x| x == f)?;
-        left.remove(at);
+fn without(factors: &[Factor], removed: &[Factor]) -> Option<Vec<Factor>> {
+    let mut remaining = factors.to_vec();
+    for f in removed {
+        let position = remaining.iter().position(|x| x == f)?;
+        remaining.remove(position);
     }
-    Some(left)
+    Some(remaining)
 }
 
 impl From<Factor> for Dim {
@@ -306,11 +306,11 @@ pub fn numel(shape: &[Dim]) -> Dim {
     shape.iter().fold(Dim::ONE, |a, d| &a * d)
 }
 
-/// True if the bytes and the strides of a tensor of this shape, with elements of `element` bytes, do not saturate;
-/// symbols count as 1.
-pub fn addressable(shape: &[Dim], element: usize) -> bool {
+/// True if the bytes and the strides of a tensor of this shape, with elements of `element_bytes` bytes, do not
+/// saturate; symbols count as 1.
+pub fn addressable(shape: &[Dim], element_bytes: usize) -> bool {
     let mut known = shape.iter().filter_map(Dim::as_const);
-    let bytes = known.try_fold(element as i64, |n, d| n.checked_mul(d.max(1)));
+    let bytes = known.try_fold(element_bytes as i64, |n, d| n.checked_mul(d.max(1)));
     bytes.is_some_and(|bytes| bytes < i64::MAX)
 }
 

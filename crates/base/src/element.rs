@@ -63,17 +63,17 @@ pub fn elements<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T], String> 
 impl DType {
     /// Returns the elements of a float dtype; none for other dtypes.
     pub fn floats(self, bytes: &[u8]) -> Vec<f64> {
-        fn of<const N: usize>(bytes: &[u8], float: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        fn read<const N: usize>(bytes: &[u8], float: impl Fn([u8; N]) -> f64) -> Vec<f64> {
             let (elements, _) = bytes.as_chunks::<N>();
             elements.iter().map(|b| float(*b)).collect()
         }
         match self {
-            DType::F16 => of(bytes, |b| f16::from_le_bytes(b).to_f64()),
-            DType::BF16 => of(bytes, |b| bf16::from_le_bytes(b).to_f64()),
-            DType::F32 => of(bytes, |b| f32::from_le_bytes(b) as f64),
-            DType::F64 => of(bytes, f64::from_le_bytes),
+            DType::F16 => read(bytes, |b| f16::from_le_bytes(b).to_f64()),
+            DType::BF16 => read(bytes, |b| bf16::from_le_bytes(b).to_f64()),
+            DType::F32 => read(bytes, |b| f32::from_le_bytes(b) as f64),
+            DType::F64 => read(bytes, f64::from_le_bytes),
             _ => match self.float8() {
-                Some(float) => of(bytes, |[b]| float.to_f32(b).into()),
+                Some(float) => read(bytes, |[b]| float.to_f32(b).into()),
                 None => Vec::new(),
             },
         }
@@ -95,16 +95,16 @@ impl DType {
 
     /// Returns floats as elements of a float dtype, rounded if the dtype is narrower.
     pub fn float_bytes(self, floats: &[f64]) -> Vec<u8> {
-        fn of<const N: usize>(floats: &[f64], bytes: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+        fn write<const N: usize>(floats: &[f64], bytes: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
             floats.iter().flat_map(|x| bytes(*x)).collect()
         }
         match self {
-            DType::F16 => of(floats, |x| f16::from_f32(to_odd(x)).to_le_bytes()),
-            DType::BF16 => of(floats, |x| bf16::from_f32(to_odd(x)).to_le_bytes()),
-            DType::F32 => of(floats, |x| (x as f32).to_le_bytes()),
+            DType::F16 => write(floats, |x| f16::from_f32(to_odd(x)).to_le_bytes()),
+            DType::BF16 => write(floats, |x| bf16::from_f32(to_odd(x)).to_le_bytes()),
+            DType::F32 => write(floats, |x| (x as f32).to_le_bytes()),
             _ => match self.float8() {
-                Some(float) => of(floats, |x| [float.from_f32(to_odd(x))]),
-                None => of(floats, f64::to_le_bytes),
+                Some(float) => write(floats, |x| [float.from_f32(to_odd(x))]),
+                None => write(floats, f64::to_le_bytes),
             },
         }
     }
@@ -134,12 +134,12 @@ pub fn round_float(x: f64, dtype: DType) -> f64 {
 
 /// Returns an f32 that rounds to narrower floats as `x` does: `x` truncated towards 0, and made odd if it is not exact.
 fn to_odd(x: f64) -> f32 {
-    let near = x as f32;
-    let wide = f64::from(near);
-    if wide == x || x.is_nan() {
-        return near;
+    let nearest = x as f32;
+    let widened = f64::from(nearest);
+    if widened == x || x.is_nan() {
+        return nearest;
     }
-    f32::from_bits((near.to_bits() - u32::from(wide.abs() > x.abs())) | 1)
+    f32::from_bits((nearest.to_bits() - u32::from(widened.abs() > x.abs())) | 1)
 }
 
 impl Scalar {

@@ -152,15 +152,15 @@ impl Features {
 
     /// True if this machine has all of its features.
     pub fn is_supported(self) -> bool {
-        Features::found().contains(self)
+        Features::detect().contains(self)
     }
 
     /// Returns the features that this machine has.
-    fn found() -> Features {
+    fn detect() -> Features {
         static FOUND: OnceLock<Features> = OnceLock::new();
         *FOUND.get_or_init(|| {
-            let found = Feature::ALL.into_iter().filter(|f| f.is_found());
-            found.fold(Features::BASELINE, Features::with)
+            let detected = Feature::ALL.into_iter().filter(|f| f.is_found());
+            detected.fold(Features::BASELINE, Features::with)
         })
     }
 
@@ -182,7 +182,7 @@ impl Features {
     /// If this machine lacks it.
     pub fn force(level: Option<Features>) -> Result<(), LevelError> {
         if let Some(level) = level {
-            level.supported()?;
+            level.require_supported()?;
         }
         OVERRIDE.store(
             level.map_or(NOT_OVERRIDDEN, |l| l.0.into()),
@@ -191,7 +191,7 @@ impl Features {
         Ok(())
     }
 
-    fn supported(self) -> Result<Features, LevelError> {
+    fn require_supported(self) -> Result<Features, LevelError> {
         if self.is_supported() {
             return Ok(self);
         }
@@ -202,18 +202,18 @@ impl Features {
     }
 
     fn from_environment() -> Result<Features, LevelError> {
-        let asked = std::env::var("KILN_CPU_LEVEL").unwrap_or_default();
-        if asked.is_empty() {
+        let name = std::env::var("KILN_CPU_LEVEL").unwrap_or_default();
+        if name.is_empty() {
             let best = Features::LEVELS
                 .into_iter()
                 .rev()
                 .find(|l| l.is_supported());
             return Ok(best.unwrap_or_default());
         }
-        match Features::LEVELS.into_iter().find(|l| l.name() == asked) {
-            Some(level) => level.supported(),
+        match Features::LEVELS.into_iter().find(|l| l.name() == name) {
+            Some(level) => level.require_supported(),
             None => Err(LevelError {
-                asked,
+                asked: name,
                 why: format!("KILN_CPU_LEVEL takes {}", Features::NAMES.join(", ")),
             }),
         }
@@ -234,8 +234,8 @@ impl fmt::Debug for Features {
         match Features::LEVELS.contains(self) {
             true => write!(f, "{name}"),
             false => {
-                let all = Feature::ALL.into_iter().filter(|x| self.has(*x));
-                f.debug_set().entries(all).finish()
+                let features = Feature::ALL.into_iter().filter(|x| self.has(*x));
+                f.debug_set().entries(features).finish()
             }
         }
     }
@@ -256,7 +256,7 @@ impl Feature {
             Feature::Avx512Bf16 => has!("avx512bf16"),
             // Bits of leaf 7 of CPUID: AVX512-FP16; AMX-BF16, AMX-TILE and AMX-INT8; AMX-FP16.
             Feature::Avx512Fp16 => extended_features(0).edx & 1 << 23 != 0,
-            Feature::Amx => extended_features(0).edx & AMX == AMX && keeps_tiles(),
+            Feature::Amx => extended_features(0).edx & AMX == AMX && saves_tiles(),
             Feature::AmxFp16 => Feature::Amx.is_found() && extended_features(1).eax & 1 << 21 != 0,
         }
     }
@@ -270,11 +270,11 @@ impl Feature {
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
-/// Returns a part (subleaf) of leaf 7 of CPUID: zeros if it does not exist.
+/// Returns a subleaf of leaf 7 of CPUID: zeros if it does not exist.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
-fn extended_features(part: u32) -> CpuidResult {
-    match __cpuid(0).eax >= 7 && __cpuid_count(7, 0).eax >= part {
-        true => __cpuid_count(7, part),
+fn extended_features(subleaf: u32) -> CpuidResult {
+    match __cpuid(0).eax >= 7 && __cpuid_count(7, 0).eax >= subleaf {
+        true => __cpuid_count(7, subleaf),
         false => CpuidResult {
             eax: 0,
             ebx: 0,
@@ -286,9 +286,9 @@ fn extended_features(part: u32) -> CpuidResult {
 
 /// True if the operating system saves AMX tiles when it switches threads, and lets this process use them.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
-fn keeps_tiles() -> bool {
+fn saves_tiles() -> bool {
     #[target_feature(enable = "xsave")]
-    unsafe fn kept() -> u64 {
+    unsafe fn xcr0() -> u64 {
         // SAFETY: XCR0 exists wherever XGETBV does.
         unsafe { std::arch::x86_64::_xgetbv(0) }
     }
@@ -296,13 +296,13 @@ fn keeps_tiles() -> bool {
         return false;
     }
     // SAFETY: AVX is only found where the operating system has enabled XGETBV.
-    let kept = unsafe { kept() };
-    kept & (1 << 17 | 1 << 18) == 1 << 17 | 1 << 18 && may_use_tiles()
+    let enabled = unsafe { xcr0() };
+    enabled & (1 << 17 | 1 << 18) == 1 << 17 | 1 << 18 && request_tiles()
 }
 
-/// Requests tiles from Linux: a process gets no room for them without a request.
+/// Requests AMX tiles from Linux, which grants them only on request.
 #[cfg(all(target_arch = "x86_64", not(portable), target_os = "linux"))]
-fn may_use_tiles() -> bool {
+fn request_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const TILE_DATA: i64 = 18;
@@ -323,7 +323,7 @@ fn may_use_tiles() -> bool {
 }
 
 #[cfg(all(target_arch = "x86_64", not(portable), not(target_os = "linux")))]
-fn may_use_tiles() -> bool {
+fn request_tiles() -> bool {
     false
 }
 

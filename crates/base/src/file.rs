@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Returns the user's folder for files that can be made again: `KILN_CACHE_DIR`, or `kiln` in the system's cache
+/// Returns the user's folder for files that can be recreated: `KILN_CACHE_DIR`, or `kiln` in the system's cache
 /// folder. Returns `None` if the variable is empty, or the cache folder is unknown.
 pub fn cache_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty());
@@ -21,10 +21,10 @@ pub fn cache_folder() -> Option<PathBuf> {
     }
 }
 
-/// Writes the file at `path` by `write`. Readers, also after a crash, see the old file or the complete new one, never a
-/// part. The new file is written next to its destination, under a name that begins with a dot. It is moved there once it
+/// Writes the file at `path` by `write`, atomically: readers, also after a crash, see the old file or the complete new
+/// one. The new file is written next to its destination, under a name that begins with a dot. It is moved there once it
 /// is on the disk. Leftovers of writers that died are removed. The new file has the old one's permissions. A symbolic
-/// link stays: the file that it leads to is replaced. Where the file system has no locks, leftovers stay.
+/// link stays, and its target is replaced. Where the file system has no locks, leftovers stay.
 ///
 /// # Errors
 /// The error of `write`; or if the file can't be written, or if `path` is a folder, a pipe or a device. The old
@@ -36,7 +36,7 @@ pub fn replace<E: From<io::Error>>(
     replace_locked(path, File::lock, write)
 }
 
-/// [`replace`] with what locks the new file.
+/// [`replace`], with the function that locks the new file.
 fn replace_locked<E: From<io::Error>>(
     path: &Path,
     lock: fn(&File) -> io::Result<()>,
@@ -44,7 +44,7 @@ fn replace_locked<E: From<io::Error>>(
 ) -> Result<(), E> {
     let (new, mut file) = New::temporary(path, lock)?;
     write(&mut file)?;
-    Ok(new.take_its_place(file)?)
+    Ok(new.install(file)?)
 }
 
 /// Returns the result of locking a file, where a file system without locks is not an error: one on a network, or of a
@@ -62,7 +62,7 @@ pub fn locked(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A file that is to replace another, removed unless it has taken its place.
+/// A temporary file, removed unless it has replaced its destination.
 struct New {
     temporary: PathBuf,
     path: PathBuf,
@@ -122,7 +122,7 @@ impl New {
     }
 
     /// Flushes the written data to the disk and gives the file its name.
-    fn take_its_place(mut self, file: BufWriter<File>) -> io::Result<()> {
+    fn install(mut self, file: BufWriter<File>) -> io::Result<()> {
         // The file stays locked, and open, until it has its name.
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
@@ -130,7 +130,7 @@ impl New {
         self.temporary.clear();
         #[cfg(unix)]
         sync_folder(&self.folder)?;
-        remove_left_over(&self.folder, &self.prefix);
+        remove_leftovers(&self.folder, &self.prefix);
         Ok(())
     }
 }
@@ -164,8 +164,8 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
     ))
 }
 
-/// Returns the prefix of the names of files that are written next to a file of this name. Names may be 255 bytes long on
-/// most systems, and a suffix follows.
+/// Returns the prefix of the names of files that are written next to a file of this name. Names may be 255 bytes long
+/// on most systems, and a suffix follows.
 fn prefix(name: &OsStr) -> OsString {
     const MAX_BYTES: usize = 200;
     let mut prefix = OsString::from(".");
@@ -208,17 +208,17 @@ fn create_temporary(
 }
 
 /// Removes files of [`create_temporary`] that nobody holds any more.
-fn remove_left_over(folder: &Path, prefix: &OsString) {
+fn remove_leftovers(folder: &Path, prefix: &OsString) {
     let Ok(entries) = fs::read_dir(folder) else {
-        return; // to be tidied another time
+        return; // a later call removes them
     };
     let prefix = prefix.as_encoded_bytes();
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let rest = name.as_encoded_bytes().strip_prefix(prefix);
-        let numbers = rest.and_then(|r| r.strip_suffix(b".tmp"));
-        let ours = |n: &[u8]| n.iter().all(|b| *b == b'.' || b.is_ascii_digit());
-        if numbers.is_some_and(ours)
+        let suffix = name.as_encoded_bytes().strip_prefix(prefix);
+        let numbers = suffix.and_then(|r| r.strip_suffix(b".tmp"));
+        let is_ours = |n: &[u8]| n.iter().all(|b| *b == b'.' || b.is_ascii_digit());
+        if numbers.is_some_and(is_ours)
             && let Ok(file) = File::open(entry.path())
             && file.try_lock().is_ok()
         {

@@ -1,6 +1,6 @@
 //! Floats of 8 bits.
 
-/// A float format of 8 bits: a sign, an exponent and a fraction. Those that are FNUZ have neither infinities nor −0,
+/// A float format of 8 bits: a sign, an exponent and a fraction. FNUZ formats have neither infinities nor −0,
 /// whose bits are their NaN.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Float8 {
@@ -43,7 +43,7 @@ impl Float8 {
         (128 - self.bias) << 23
     }
 
-    /// Returns the f32 in whose last place the smallest number is.
+    /// Returns the f32 whose unit in the last place is the smallest number.
     pub const fn aligner(self) -> f32 {
         f32::from_bits((151 - self.bias - self.fraction) << 23)
     }
@@ -52,31 +52,31 @@ impl Float8 {
     #[inline(always)]
     pub const fn to_f32(self, bits: u8) -> f32 {
         let bits = bits as u32;
-        let rest = bits & 0x7f;
-        let aligned = rest << (23 - self.fraction);
-        let magnitude = if rest > self.largest {
+        let magnitude_bits = bits & 0x7f;
+        let aligned = magnitude_bits << (23 - self.fraction);
+        let magnitude = if magnitude_bits > self.largest {
             aligned | 0x7f80_0000
         } else if self.fnuz && bits == 0x80 {
             0x7fc0_0000
-        } else if rest < 1 << self.fraction {
-            (rest as f32 * self.smallest()).to_bits()
+        } else if magnitude_bits < 1 << self.fraction {
+            (magnitude_bits as f32 * self.smallest()).to_bits()
         } else {
             aligned + ((127 - self.bias) << 23)
         };
         f32::from_bits(magnitude | (bits & 0x80) << 24)
     }
 
-    /// Returns the bits of the nearest number, of two the even one. Beyond the largest number that is infinity, or NaN
-    /// where there is none.
+    /// Returns the bits of the nearest number; ties round to even. Larger numbers become infinity, or NaN in formats
+    /// without infinities.
     #[inline(always)]
     pub const fn from_f32(self, x: f32) -> u8 {
-        let (sign, rest) = (x.to_bits() >> 24 & 0x80, x.to_bits() & 0x7fff_ffff);
-        let rounded = if rest < self.least_normal() {
-            (f32::from_bits(rest) + self.aligner()).to_bits() - self.aligner().to_bits()
+        let (sign, magnitude) = (x.to_bits() >> 24 & 0x80, x.to_bits() & 0x7fff_ffff);
+        let rounded = if magnitude < self.least_normal() {
+            (f32::from_bits(magnitude) + self.aligner()).to_bits() - self.aligner().to_bits()
         } else {
-            let cut = 23 - self.fraction;
-            let odd = rest >> cut & 1;
-            (rest - ((127 - self.bias) << 23) + (1 << (cut - 1)) - 1 + odd) >> cut
+            let shift = 23 - self.fraction;
+            let odd = magnitude >> shift & 1;
+            (magnitude - ((127 - self.bias) << 23) + (1 << (shift - 1)) - 1 + odd) >> shift
         };
         let bits = if self.fnuz {
             if rounded > self.largest {
@@ -86,7 +86,7 @@ impl Float8 {
             } else {
                 sign | rounded
             }
-        } else if rest > 0x7f80_0000 {
+        } else if magnitude > 0x7f80_0000 {
             sign | 0x7f
         } else if rounded > self.largest {
             sign | (self.largest + 1)

@@ -103,7 +103,7 @@ fn has_vnni(level: Features) -> bool {
 
 impl Instruction {
     /// Returns the instruction that multiplies operands of these dtypes. With `reduce_range`, no byte of the
-    /// first is above 127. `grouped` says that several terms may share a word.
+    /// first operand is above 127. `grouped` says that several terms may share a word.
     ///
     /// # Panics
     /// If no instruction multiplies these dtypes.

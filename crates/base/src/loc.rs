@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 
-/// The place in the user's source where an operation was recorded. It is never part of the equality of programs.
+/// The location in the user's source where an operation was recorded. It is never part of the equality of programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loc(At);
 
@@ -13,7 +13,7 @@ pub struct Loc(At);
 enum At {
     Unknown,
     Source(Source),
-    /// Boxed, because few places have the function.
+    /// Boxed, because few locations have the function.
     Call(Box<(Source, Cow<'static, str>)>),
     Recorded(u32),
 }
@@ -29,7 +29,7 @@ impl Loc {
     /// The unknown location.
     pub const UNKNOWN: Loc = Loc(At::Unknown);
 
-    /// Makes a place in a source file; line and column count from 1.
+    /// Returns a location in a source file; line and column count from 1.
     pub fn new(file: impl Into<Cow<'static, str>>, line: u32, column: u32) -> Loc {
         Loc(At::Source(Source {
             file: file.into(),
@@ -38,7 +38,7 @@ impl Loc {
         }))
     }
 
-    /// Returns the same place, with the function that the user called there.
+    /// Returns the same location, with the function that the user called there.
     pub fn calling(self, function: &'static str) -> Loc {
         match self.0 {
             At::Source(source) => Loc(At::Call(Box::new((source, function.into())))),
@@ -58,7 +58,7 @@ impl Loc {
         Location::caller().into()
     }
 
-    /// True if this names a place at all.
+    /// True if the location is known.
     pub fn is_known(&self) -> bool {
         self.0 != At::Unknown
     }

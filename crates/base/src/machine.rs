@@ -18,23 +18,23 @@ pub enum Machine {
 /// A CPU.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cpu {
-    /// The model of the processor, if the system tells it, or else its architecture.
+    /// The model of the processor, or its architecture if the model is unknown.
     pub name: &'static str,
-    /// Other facts of the system about the model. In virtual machines, many models have the same name.
+    /// Further identification of the model, since virtual machines give many models the same name.
     pub model: &'static str,
     /// The instruction sets that kernels use.
     pub level: Features,
-    /// The threads that run concurrently. They are not part of the machine's text: a choice made for one number of
-    /// threads serves all, so that results do not depend on it.
+    /// The threads that run concurrently. Not part of the machine's text: choices, and so results, do not depend on
+    /// the number of threads.
     pub threads: usize,
-    /// The bytes of a core's data caches, from the first level to the third; 0 if the system does not tell.
+    /// The bytes of a core's data caches, from the first level to the third; 0 if unknown.
     pub caches: [u64; 3],
 }
 
 /// An NVIDIA GPU.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Gpu {
-    /// Its maker's name, such as `NVIDIA H200`.
+    /// The model, such as `NVIDIA H200`.
     pub name: &'static str,
     /// Its compute capability, such as (9, 0).
     pub arch: (u32, u32),
@@ -52,7 +52,7 @@ pub struct Gpu {
     pub processor_shared: u32,
     /// True if blocks can be launched in clusters, which read each other's shared memory.
     pub clusters: bool,
-    /// The version of CUDA that the driver supports, if it tells.
+    /// The version of CUDA that the driver supports, if known.
     pub driver: Option<(u32, u32)>,
     /// The version of the NVRTC that compiles for it, if there is one.
     pub nvrtc: Option<(u32, u32)>,
@@ -112,35 +112,35 @@ impl Cpu {
             "CPU part",
         ];
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let of = |name: &str| {
+        let field = |name: &str| {
             let mut pairs = info.lines().filter_map(|line| line.split_once(':'));
             Some(pairs.find(|(key, _)| key.trim() == name)?.1.trim())
         };
-        let name = of("model name").map(String::from);
+        let name = field("model name").map(String::from);
         let name = name.or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok());
-        let model: Vec<&str> = MODEL.into_iter().filter_map(of).collect();
+        let model: Vec<&str> = MODEL.into_iter().filter_map(field).collect();
         Cpu {
             name: name.map_or(std::env::consts::ARCH, |name| name.leak()),
             model: model.join(" ").leak(),
             threads: DefaultThreads::find().count,
-            caches: [1, 2, 3].map(cache),
+            caches: [1, 2, 3].map(cache_bytes),
             ..Cpu::default()
         }
     }
 }
 
-/// Returns the bytes of the first core's data cache of a level, if the system tells them.
-fn cache(level: u32) -> u64 {
-    let of = |index: u32| {
+/// Returns the bytes of the first core's data cache of a level; 0 if unknown.
+fn cache_bytes(level: u32) -> u64 {
+    let cache_size = |index: u32| {
         let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
         let read = |name| std::fs::read_to_string(format!("{folder}/{name}")).ok();
-        let [at, kind, size] = ["level", "type", "size"].map(read);
-        let fits = at?.trim().parse() == Ok(level) && kind?.trim() != "Instruction";
-        let size = size.filter(|_| fits)?;
+        let [depth, kind, size] = ["level", "type", "size"].map(read);
+        let holds_data = depth?.trim().parse() == Ok(level) && kind?.trim() != "Instruction";
+        let size = size.filter(|_| holds_data)?;
         let kib = size.trim().strip_suffix('K')?.parse::<u64>().ok()?;
         kib.checked_mul(1 << 10)
     };
-    (0..8).find_map(of).unwrap_or(0)
+    (0..8).find_map(cache_size).unwrap_or(0)
 }
 
 impl Gpu {
@@ -172,7 +172,7 @@ impl Gpu {
         }
     }
 
-    /// Returns the number of threads that fill it: half of those that as many multiprocessors hold.
+    /// Returns the number of threads that fill the GPU: half of those that its multiprocessors hold.
     pub fn filled(&self) -> i64 {
         self.busy() * i64::from(self.threads) / 2
     }

@@ -50,8 +50,8 @@ named_enum! {
 }
 
 named_enum! {
-    /// The combination of an element and a scattered one. `Set` overwrites: of several to one place, the last in
-    /// row-major order stays. `Max` and `Min` propagate NaN.
+    /// The combination of an element and a scattered value. `Set` overwrites: of several values for an element,
+    /// the last in row-major order stays. `Max` and `Min` propagate NaN.
     ScatterKind { Set = "set", Sum = "sum", Prod = "prod", Max = "max", Min = "min" }
 }
 
@@ -313,11 +313,11 @@ impl Reduction {
         }
     }
 
-    /// Returns the same as a number of a dtype.
+    /// Returns the identity element of a dtype.
     pub fn identity(self, dtype: DType) -> Scalar {
         let start = self.identity_f64();
         match dtype.int_range() {
-            Some((least, most)) => Scalar::Int(i128::from(start as i64).clamp(least, most) as i64),
+            Some((min, max)) => Scalar::Int(i128::from(start as i64).clamp(min, max) as i64),
             None => Scalar::Float(start),
         }
     }
@@ -363,7 +363,7 @@ pub fn gcd(a: i64, b: i64) -> i64 {
     a as i64
 }
 
-/// Returns the least common multiple, wrapping; 0 if one of them is 0.
+/// Returns the least common multiple, wrapping; 0 if an operand is 0.
 pub fn lcm(a: i64, b: i64) -> i64 {
     match gcd(a, b) as u64 {
         0 => 0,
@@ -423,7 +423,7 @@ impl RandomKind {
 /// `wide` says that the number has 64 bits.
 ///
 /// Number `i` of a block uses its words from `i * 4 / n` on, where a block has `n` numbers. The counter's third word is
-/// `n - 1`, so that no two kinds of numbers share a block.
+/// `n - 1`: no two kinds of numbers share a block.
 #[inline]
 pub fn random_words(kind: RandomKind, wide: bool, position: u64, seed: u64) -> [u32; 4] {
     let numbers = kind.numbers_a_block(wide);
@@ -453,8 +453,8 @@ pub fn random_uniform_f64(w: [u32; 4]) -> f64 {
 #[inline]
 pub fn random_polar(w: [u32; 4]) -> (f32, f32) {
     let u = ((w[0] >> 1) as f32 + 1.0) * (1.0 / (1u32 << 31) as f32);
-    let turns = random_uniform_f32([w[1], 0, 0, 0]);
-    (u, turns * std::f32::consts::TAU)
+    let revolutions = random_uniform_f32([w[1], 0, 0, 0]);
+    (u, revolutions * std::f32::consts::TAU)
 }
 
 /// Returns a standard normal f32, `sqrt(-2 ln u) cos(angle)` of [`random_polar`], not yet rounded. It is within 6.6 of

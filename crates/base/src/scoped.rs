@@ -10,14 +10,14 @@ pub trait Slot: 'static {
     type Value;
 
     /// Replaces the value, and returns the previous one.
-    fn put(&self, value: Self::Value) -> Self::Value;
+    fn replace(&self, value: Self::Value) -> Self::Value;
 }
 
 impl<T: 'static> Slot for Cell<T> {
     type Value = T;
 
     #[inline]
-    fn put(&self, value: T) -> T {
+    fn replace(&self, value: T) -> T {
         self.replace(value)
     }
 }
@@ -26,7 +26,7 @@ impl<T: 'static> Slot for RefCell<T> {
     type Value = T;
 
     #[inline]
-    fn put(&self, value: T) -> T {
+    fn replace(&self, value: T) -> T {
         self.replace(value)
     }
 }
@@ -49,18 +49,18 @@ impl<T: 'static> Slot for RefCell<T> {
 #[must_use = "the value before is restored when this is dropped"]
 pub struct Scoped<S: Slot> {
     slot: &'static LocalKey<S>,
-    before: Option<S::Value>,
+    previous: Option<S::Value>,
     /// Ties it to its thread.
     here: PhantomData<*const ()>,
 }
 
 impl<S: Slot> Scoped<S> {
-    /// Gives this thread a value until the returned guard is dropped.
+    /// Sets the value of this thread until the returned guard is dropped.
     #[inline]
     pub fn new(slot: &'static LocalKey<S>, value: S::Value) -> Scoped<S> {
         Scoped {
             slot,
-            before: Some(slot.with(|s| s.put(value))),
+            previous: Some(slot.with(|s| s.replace(value))),
             here: PhantomData,
         }
     }
@@ -69,8 +69,8 @@ impl<S: Slot> Scoped<S> {
 impl<S: Slot> Drop for Scoped<S> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(before) = self.before.take() {
-            drop(self.slot.with(|s| s.put(before)));
+        if let Some(before) = self.previous.take() {
+            drop(self.slot.with(|s| s.replace(before)));
         }
     }
 }

@@ -33,7 +33,7 @@ impl DefaultThreads {
         let listed = |file: &str, key: &str| {
             let text = read_to_string(file).ok()?;
             let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-            count_of_list(line)
+            count_list(line)
         };
         let allowed = listed("/proc/self/status", "Cpus_allowed_list:");
         let online = listed("/sys/devices/system/cpu/online", "");
@@ -60,8 +60,8 @@ fn from_variables(value: impl Fn(&str) -> Option<String>) -> Option<DefaultThrea
     })
 }
 
-/// Returns how many numbers are in a list of the kernel's, such as `0-3,8`.
-fn count_of_list(list: &str) -> Option<usize> {
+/// Returns the number of CPUs in a list of the Linux kernel, such as `0-3,8`.
+fn count_list(list: &str) -> Option<usize> {
     let ranges = list.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn lists_of_processors_are_counted() {
-        let counts = ["0", "\t0-3,8\n", "1,3,5-6", "", "3-1", "x"].map(count_of_list);
+        let counts = ["0", "\t0-3,8\n", "1,3,5-6", "", "3-1", "x"].map(count_list);
         assert_eq!(counts, [Some(1), Some(5), Some(4), None, None, None]);
     }
 }

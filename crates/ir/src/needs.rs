@@ -38,7 +38,7 @@ fn collect<'g>(graph: &'g Graph, seen: &mut HashSet<Dim>, found: &mut Vec<Need<'
         let sizes = node.facts.iter().flat_map(|f| f.shape.iter().cloned());
         for size in node.op.needs(&operands).into_iter().chain(sizes) {
             let open = size.as_const().is_none() && seen.insert(size.clone());
-            if open && size.at_least().is_none_or(|least| least < 0) {
+            if open && size.lower_bound().is_none_or(|least| least < 0) {
                 found.push(Need { size, node, id });
             }
         }

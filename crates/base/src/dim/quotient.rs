@@ -19,8 +19,8 @@ pub(super) const MAX_DEPTH: usize = 16;
 
 impl Dim {
     /// Returns `self // by`, rounded down, in a normal form: integer parts are extracted, common divisors cancelled,
-    /// and nested quotients merged. Quotients that would still nest more than 16 deep, which takes a program made for
-    /// it, give the number that stands for sizes that are too large.
+    /// and nested quotients merged. Quotients nested more than 16 deep, which only contrived programs have, saturate
+    /// as sizes that are too large.
     ///
     /// # Panics
     /// If `by` is not positive.
@@ -39,20 +39,20 @@ impl Dim {
         if *self == TOO_LARGE {
             return TOO_LARGE;
         }
-        let each = |f: fn(i64, i64) -> i64| {
+        let map_coefficients = |f: fn(i64, i64) -> i64| {
             let terms = self.monomials().into_iter().map(|m| Monomial {
                 coefficient: f(m.coefficient, by),
                 ..m
             });
             Dim::from_monomials(terms.collect())
         };
-        let whole = each(i64::div_euclid);
-        let rest = each(i64::rem_euclid);
-        &whole + &rest.proper(by)
+        let integer = map_coefficients(i64::div_euclid);
+        let remainder = map_coefficients(i64::rem_euclid);
+        &integer + &remainder.proper_quotient(by)
     }
 
     /// Returns the quotient by `by` of a dim whose coefficients are below `by`.
-    fn proper(self, by: i64) -> Dim {
+    fn proper_quotient(self, by: i64) -> Dim {
         if self.as_const().is_some() {
             return Dim::ZERO;
         }
@@ -64,18 +64,18 @@ impl Dim {
             coefficient: m.coefficient / divisor,
             ..m
         });
-        let of = Dim::from_monomials(terms.collect());
+        let dividend = Dim::from_monomials(terms.collect());
         // (p // m + q) // n is (p + m·q) // (m·n), for integers.
-        for m in of.monomials() {
-            if let (1, [Factor::Quotient(inner)]) = (m.coefficient, &m.factors[..])
-                && let Some(both) = by.checked_mul(inner.by)
+        for m in dividend.monomials() {
+            if let (1, [Factor::Quotient(nested)]) = (m.coefficient, &m.factors[..])
+                && let Some(merged) = by.checked_mul(nested.by)
             {
-                let q = &of - &Dim::from(m.factors[0].clone());
-                return (&inner.of + &(&q * &Dim::Const(inner.by))).div_floor(both);
+                let q = &dividend - &Dim::from(m.factors[0].clone());
+                return (&nested.of + &(&q * &Dim::Const(nested.by))).div_floor(merged);
             }
         }
-        match of.depth() < MAX_DEPTH {
-            true => Factor::Quotient(Arc::new(Quotient { of, by })).into(),
+        match dividend.depth() < MAX_DEPTH {
+            true => Factor::Quotient(Arc::new(Quotient { of: dividend, by })).into(),
             false => TOO_LARGE,
         }
     }
@@ -91,39 +91,39 @@ impl Dim {
         depth.max().unwrap_or(0)
     }
 
-    /// Returns a lower bound for all values of its symbols (at least 2 each), if one is found.
+    /// Returns a lower bound over all values of the symbols (at least 2 each), if one is found.
     ///
     /// ```
     /// use kiln_base::{Dim, Sym};
     /// let h = Dim::symbol(Sym(0));
     /// let even = &h.div_floor(2) * &Dim::Const(2);
-    /// assert_eq!((&h - &even).at_least(), Some(0));
-    /// assert_eq!(even.at_least(), Some(2));
-    /// assert_eq!((&h - &Dim::Const(3)).at_least(), Some(-1));
-    /// assert_eq!((&Dim::Const(9) - &h).at_least(), None);
+    /// assert_eq!((&h - &even).lower_bound(), Some(0));
+    /// assert_eq!(even.lower_bound(), Some(2));
+    /// assert_eq!((&h - &Dim::Const(3)).lower_bound(), Some(-1));
+    /// assert_eq!((&Dim::Const(9) - &h).lower_bound(), None);
     /// ```
-    pub fn at_least(&self) -> Option<i64> {
-        self.term_by_term().max(self.without_rounding())
+    pub fn lower_bound(&self) -> Option<i64> {
+        self.bound_by_terms().max(self.bound_unrounded())
     }
 
     /// Returns the sum of the lower bounds of its monomials.
-    fn term_by_term(&self) -> Option<i64> {
+    fn bound_by_terms(&self) -> Option<i64> {
         self.monomials().iter().try_fold(0i64, |sum, m| {
             let start = Some(m.coefficient).filter(|c| *c >= 0 || m.factors.is_empty());
             let term = m.factors.iter().try_fold(start?, |product, f| {
-                let least = match f {
+                let lower = match f {
                     Factor::Symbol(_) => 2,
-                    Factor::Quotient(q) => q.of.at_least()?.div_euclid(q.by),
+                    Factor::Quotient(q) => q.of.lower_bound()?.div_euclid(q.by),
                 };
-                product.checked_mul(Some(least).filter(|n| *n >= 0)?)
+                product.checked_mul(Some(lower).filter(|n| *n >= 0)?)
             });
             sum.checked_add(term?)
         })
     }
 
-    /// Returns a lower bound with `p // n` by itself bounded by `(p − n + 1) / n` and `p / n`, so that it may cancel
-    /// with parts of `p`.
-    fn without_rounding(&self) -> Option<i64> {
+    /// Returns a lower bound in which `p // n`, where it is a term by itself, is bounded by `(p − n + 1) / n` and
+    /// `p / n`. These may cancel with terms of `p`.
+    fn bound_unrounded(&self) -> Option<i64> {
         /// Products of two numbers up to this can't overflow.
         const MAX_FACTOR: i64 = 1 << 30;
         // scale · self is at least sum.
@@ -137,21 +137,21 @@ impl Dim {
             {
                 return None;
             }
-            let alone = terms.iter().find_map(|m| match &m.factors[..] {
+            let quotient = terms.iter().find_map(|m| match &m.factors[..] {
                 [Factor::Quotient(q)] => Some((q, m)),
                 _ => None,
             });
-            let Some((q, m)) = alone else {
-                let least = sum.term_by_term()?;
+            let Some((q, m)) = quotient else {
+                let lower = sum.bound_by_terms()?;
                 // It is rounded up, because it is an integer.
-                return Some(-(-least).div_euclid(scale));
+                return Some(-(-lower).div_euclid(scale));
             };
-            let rest = &sum - &Dim::from_monomials(vec![m.clone()]);
-            let low = match m.coefficient > 0 {
+            let other_terms = &sum - &Dim::from_monomials(vec![m.clone()]);
+            let bound = match m.coefficient > 0 {
                 true => &q.of - &Dim::Const(q.by - 1),
                 false => q.of.clone(),
             };
-            sum = &(&rest * &Dim::Const(q.by)) + &(&low * &Dim::Const(m.coefficient));
+            sum = &(&other_terms * &Dim::Const(q.by)) + &(&bound * &Dim::Const(m.coefficient));
             scale *= q.by;
         }
     }
@@ -172,13 +172,13 @@ impl<'de> Deserialize<'de> for Quotient {
             return Err(D::Error::custom("too many quotients in each other"));
         }
         DEPTH.set(DEPTH.get() + 1);
-        let given = Fields::deserialize(from);
+        let fields = Fields::deserialize(from);
         DEPTH.set(DEPTH.get() - 1);
-        let Fields { of, by } = given?;
-        let made = (by > 0).then(|| of.div_floor(by));
+        let Fields { of, by } = fields?;
+        let normal_form = (by > 0).then(|| of.div_floor(by));
         let quotient = Quotient { of, by };
         // This crate did not write a dim with another normal form.
-        match made == Some(Factor::Quotient(Arc::new(quotient.clone())).into()) {
+        match normal_form == Some(Factor::Quotient(Arc::new(quotient.clone())).into()) {
             true => Ok(quotient),
             false => Err(D::Error::custom("a quotient that is not in normal form")),
         }
@@ -225,7 +225,7 @@ mod tests {
             let d = made(choices);
             for by in [1, 2, 3, 7] {
                 let q = d.div_floor(by);
-                let bound = q.at_least();
+                let bound = q.lower_bound();
                 for (a, b) in [(2, 2), (3, 2), (2, 5), (7, 4), (12, 13), (31, 2), (97, 101)] {
                     let value = d.eval(&[a, b]).div_euclid(by);
                     assert_eq!(q.eval(&[a, b]), value, "{d} by {by} at {a}, {b}");
@@ -247,7 +247,7 @@ mod tests {
             h = &(&h - &Dim::ONE).div_floor(2) + &Dim::ONE;
         }
         assert_eq!(h.to_string(), "(s0+31)//32");
-        assert_eq!(h.at_least(), Some(1));
+        assert_eq!(h.lower_bound(), Some(1));
         let doubled = (&h * &c(2)).div_floor(2);
         assert_eq!(doubled, h);
         assert_eq!(
@@ -261,11 +261,11 @@ mod tests {
         for (kernel, stride) in [(3, 2), (2, 2), (5, 3), (1, 4)] {
             let windows = &(&s(0) - &c(kernel)).div_floor(stride) + &Dim::ONE;
             let used = &(&(&windows - &Dim::ONE) * &c(stride)) + &c(kernel);
-            assert_eq!((&s(0) - &used).at_least(), Some(0), "{used}");
-            assert_eq!((&used - &s(0)).at_least(), Some(1 - stride), "{used}");
+            assert_eq!((&s(0) - &used).lower_bound(), Some(0), "{used}");
+            assert_eq!((&used - &s(0)).lower_bound(), Some(1 - stride), "{used}");
         }
         let area = &s(0).div_floor(2) * &s(1).div_floor(2);
-        assert_eq!(area.at_least(), Some(1));
+        assert_eq!(area.lower_bound(), Some(1));
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
                     continue;
                 };
                 // Every dim that is read must be usable.
-                let _ = (d.eval_checked(&[5, 7]), d.at_least(), d.to_string());
+                let _ = (d.eval_checked(&[5, 7]), d.lower_bound(), d.to_string());
             }
         }
         assert!(refused > 0);

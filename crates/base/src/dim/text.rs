@@ -4,7 +4,7 @@ use super::{Dim, Factor, MAX_PARTS, Monomial, Poly, Sym, TOO_LARGE};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 
-/// A dim with names of symbols.
+/// A dim, and the names of its symbols.
 struct Named<'a, N>(&'a Dim, N);
 
 impl Dim {
@@ -41,7 +41,7 @@ impl<'n, N: Fn(Sym) -> Option<&'n str>> fmt::Display for Named<'_, &N> {
                     f.write_str("*")?;
                 }
             }
-            let alone = c == 1 && m.factors.len() == 1;
+            let is_only_factor = c == 1 && m.factors.len() == 1;
             for (j, factor) in m.factors.iter().enumerate() {
                 f.write_str(if j > 0 { "*" } else { "" })?;
                 match factor {
@@ -50,16 +50,16 @@ impl<'n, N: Fn(Sym) -> Option<&'n str>> fmt::Display for Named<'_, &N> {
                         None => write!(f, "s{}", s.0)?,
                     },
                     Factor::Quotient(q) => {
-                        let of = Named(&q.of, *name);
-                        let symbol = q.of.symbols().any(|s| q.of == Dim::symbol(s));
-                        let of = if symbol {
-                            format!("{of}")
+                        let dividend = Named(&q.of, *name);
+                        let is_symbol = q.of.symbols().any(|s| q.of == Dim::symbol(s));
+                        let dividend = if is_symbol {
+                            format!("{dividend}")
                         } else {
-                            format!("({of})")
+                            format!("({dividend})")
                         };
-                        match alone {
-                            true => write!(f, "{of}//{}", q.by)?,
-                            false => write!(f, "({of}//{})", q.by)?,
+                        match is_only_factor {
+                            true => write!(f, "{dividend}//{}", q.by)?,
+                            false => write!(f, "({dividend}//{})", q.by)?,
                         }
                     }
                 }
@@ -92,11 +92,8 @@ impl Dim {
     /// # Errors
     /// If the text has another syntax, or the expression is too large.
     pub fn parse(text: &str) -> Result<Dim, NotADim> {
-        let mut p = Parser {
-            rest: text,
-            depth: 0,
-        };
-        let sum = p.sum().filter(|_| p.rest.trim().is_empty());
+        let mut p = Parser { text, depth: 0 };
+        let sum = p.sum().filter(|_| p.text.trim().is_empty());
         match sum.ok_or_else(|| NotADim::Syntax(text.to_owned()))? {
             // `Display` writes this number for a size that is too large itself.
             d if d == TOO_LARGE && text.trim() != d.to_string() => Err(NotADim::TooLarge),
@@ -106,7 +103,7 @@ impl Dim {
 }
 
 struct Parser<'t> {
-    rest: &'t str,
+    text: &'t str,
     /// The depth of parentheses.
     depth: usize,
 }
@@ -155,17 +152,17 @@ impl Parser<'_> {
     }
 
     fn number(&mut self) -> Option<i64> {
-        let rest = self.rest.trim_start();
+        let rest = self.text.trim_start();
         let end = rest.find(|c: char| !c.is_ascii_digit());
         let (digits, rest) = rest.split_at(end.unwrap_or(rest.len()));
-        self.rest = rest;
+        self.text = rest;
         digits.parse().ok()
     }
 
     fn accept(&mut self, token: &str) -> bool {
-        let after = self.rest.trim_start().strip_prefix(token);
-        self.rest = after.unwrap_or(self.rest);
-        after.is_some()
+        let stripped = self.text.trim_start().strip_prefix(token);
+        self.text = stripped.unwrap_or(self.text);
+        stripped.is_some()
     }
 }
 

@@ -122,7 +122,7 @@ pub fn digamma(x: f64) -> f64 {
 /// The Hurwitz zeta function `Σ (q + k)^(−s)` over k >= 0: ∞ at s = 1 and at q = 0, −1, −2, …; NaN for s < 1, and for q
 /// < 0 with an s that is not an integer.
 ///
-/// It is computed from the first terms, then the rest by the Euler–Maclaurin formula.
+/// It sums the first terms, and the others by the Euler–Maclaurin formula.
 pub fn zeta(s: f64, q: f64) -> f64 {
     if s.is_nan() || q.is_nan() || s < 1.0 {
         return f64::NAN;
@@ -135,25 +135,25 @@ pub fn zeta(s: f64, q: f64) -> f64 {
             return f64::NAN;
         }
         // The terms below zero are those of 1 − f and on, up to −q, with the sign (−1)^s.
-        let f = q - q.floor();
-        let below = zeta(s, 1.0 - f) - zeta(s, 1.0 - q);
+        let fraction = q - q.floor();
+        let below = zeta(s, 1.0 - fraction) - zeta(s, 1.0 - q);
         let sign = if s % 2.0 == 0.0 { 1.0 } else { -1.0 };
-        return zeta(s, f) + sign * below;
+        return zeta(s, fraction) + sign * below;
     }
     let mut sum = 0.0;
-    let mut w = q;
+    let mut shifted = q;
     for _ in 0..10 {
-        let term = w.powf(-s);
+        let term = shifted.powf(-s);
         sum += term;
         if term <= 1e-17 * sum {
             return sum;
         }
-        w += 1.0;
+        shifted += 1.0;
     }
-    let power = w.powf(-s);
-    sum += w.powf(1.0 - s) / (s - 1.0) + 0.5 * power;
+    let power = shifted.powf(-s);
+    sum += shifted.powf(1.0 - s) / (s - 1.0) + 0.5 * power;
     // B2k / (2k)! · s (s + 1) … (s + 2k − 2) · w^(−s − 2k + 1)
-    let mut factor = power * s / (2.0 * w);
+    let mut factor = power * s / (2.0 * shifted);
     for (k, b) in BERNOULLI.iter().enumerate() {
         let n = 2.0 * k as f64 + 2.0;
         let term = b * factor;
@@ -161,7 +161,7 @@ pub fn zeta(s: f64, q: f64) -> f64 {
         if term.abs() <= 1e-17 * sum {
             break;
         }
-        factor *= (s + n - 1.0) * (s + n) / (w * w * (n + 1.0) * (n + 2.0));
+        factor *= (s + n - 1.0) * (s + n) / (shifted * shifted * (n + 1.0) * (n + 2.0));
     }
     sum
 }

@@ -37,7 +37,7 @@ impl Guard {
         };
         let value = size.eval_checked(values);
         // For symbols without values, only a lower bound is known.
-        let bound = || match size.at_least()? {
+        let bound = || match size.lower_bound()? {
             at if at > *most => Some(false),
             at if at >= *least && *most == i64::MAX => Some(true),
             _ => None,
