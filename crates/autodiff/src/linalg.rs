@@ -11,7 +11,9 @@ use crate::{Call, Gradients};
 use formula::Formula;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
-use kiln_ir::linalg::{apply, least, matrices, parts, permutation, places, unit_lower};
+use kiln_ir::linalg::{
+    apply, matrices, min_dim, permutation, position_mask, split_packed, unit_lower,
+};
 use kiln_ir::ops::{Barrier, Concat, Iota};
 use kiln_ir::{Builder, DType, Dim, Fact, OpError, Pw, Shape};
 use smallvec::smallvec;
@@ -77,10 +79,10 @@ impl Formula<'_, '_> {
     fn lu(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
-        let k = least(m, n)?;
+        let k = min_dim(m, n)?;
         let shapes: [&[Dim]; 2] = [&[m.clone(), n.clone()], std::slice::from_ref(&k)];
-        let [lu, pivots] = parts(self.0, y, shapes)?;
-        let [g, _] = parts(self.0, g, shapes)?;
+        let [lu, pivots] = split_packed(self.0, y, shapes)?;
+        let [g, _] = split_packed(self.0, g, shapes)?;
         let axis = fact.rank() - 2;
         let (square, g_square) = (self.corner(&lu, &k)?, self.corner(&g, &k)?);
         let (l, u) = (unit_lower(self.0, &square)?, self.triu(&square, false)?);
@@ -118,10 +120,10 @@ impl Formula<'_, '_> {
     fn qr(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
-        let k = least(m, n)?;
+        let k = min_dim(m, n)?;
         let shapes: [&[Dim]; 2] = [&[m.clone(), k.clone()], &[k.clone(), n.clone()]];
-        let [q, r] = parts(self.0, y, shapes)?;
-        let [gq, gr] = parts(self.0, g, shapes)?;
+        let [q, r] = split_packed(self.0, y, shapes)?;
+        let [gq, gr] = split_packed(self.0, g, shapes)?;
         if *n == k {
             return self.qr_of_tall(&q, &r, &gq, &gr);
         }
@@ -155,7 +157,7 @@ impl Formula<'_, '_> {
     fn qr_complete(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
-        if least(m, n)? != *m {
+        if min_dim(m, n)? != *m {
             return Err(OpError::new(
                 "The QR decomposition is not differentiable when mode='complete' and nrows > ncols",
             ));
@@ -168,12 +170,13 @@ impl Formula<'_, '_> {
     fn svd(&mut self, a: &Id, y: &Id, g: &Id, full: bool) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
-        let k = least(m, n)?;
+        let k = min_dim(m, n)?;
         let (rows, columns) = if full { (m, n) } else { (&k, &k) };
         let (left, right) = ([m.clone(), rows.clone()], [columns.clone(), n.clone()]);
         let axis = fact.rank() - 2;
         let mut of = |packed: &Id| -> Result<[Id; 3], OpError> {
-            let [u, s, vt] = parts(self.0, packed, [&left, std::slice::from_ref(&k), &right])?;
+            let [u, s, vt] =
+                split_packed(self.0, packed, [&left, std::slice::from_ref(&k), &right])?;
             let vt = self.0.narrow(&vt, axis, 0i64, k.clone())?;
             Ok([self.first(&u, &k)?, s, self.t(&vt)?])
         };
@@ -225,10 +228,10 @@ impl Formula<'_, '_> {
     fn singular_values(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
-        let k = least(m, n)?;
+        let k = min_dim(m, n)?;
         let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
         let (left, right) = ([m.clone(), k.clone()], [k.clone(), n.clone()]);
-        let [u, _, vt] = parts(self.0, &packed, [&left, &[k], &right])?;
+        let [u, _, vt] = split_packed(self.0, &packed, [&left, &[k], &right])?;
         let row = self.row(g)?;
         let scaled = self.pw(Pw::Mul, &u, &row)?;
         self.mm(&scaled, &vt)
@@ -239,8 +242,8 @@ impl Formula<'_, '_> {
         let fact = self.0.fact(a);
         let (_, _, n) = matrices(&fact)?;
         let shapes: [&[Dim]; 2] = [std::slice::from_ref(n), &[n.clone(), n.clone()]];
-        let [l, v] = parts(self.0, y, shapes)?;
-        let [gl, gv] = parts(self.0, g, shapes)?;
+        let [l, v] = split_packed(self.0, y, shapes)?;
+        let [gl, gv] = split_packed(self.0, g, shapes)?;
         let (row, column) = (self.row(&l)?, self.unsqueezed(&l)?);
         let e = self.sub(&row, &column)?;
         let x = self.tm(&v, &gv)?;
@@ -257,7 +260,7 @@ impl Formula<'_, '_> {
         let fact = self.0.fact(a);
         let (_, _, n) = matrices(&fact)?;
         let packed = apply(self.0, Routine::Eigh, std::slice::from_ref(a))?;
-        let [_, v] = parts(
+        let [_, v] = split_packed(
             self.0,
             &packed,
             [std::slice::from_ref(n), &[n.clone(), n.clone()]],
@@ -299,7 +302,7 @@ impl Formula<'_, '_> {
         let across = self.t(&hm)?;
         let across = self.neg(&across)?;
         // The diagonal of h, as a column that broadcasts to every column.
-        let equal = places(self.0, Pw::Eq, &h)?;
+        let equal = position_mask(self.0, Pw::Eq, &h)?;
         let own = self.only(&equal, &h)?;
         let last = self.0.fact(&h).rank() - 1;
         let own = self.0.reduce_keepdim(Reduction::Sum, &own, &[last])?;
@@ -315,7 +318,7 @@ impl Formula<'_, '_> {
         let n = self.0.fact(a).shape.last().cloned().unwrap_or(Dim::ONE);
         let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
         let square = [n.clone(), n.clone()];
-        parts(self.0, &packed, [&square, &[n], &square])
+        split_packed(self.0, &packed, [&square, &[n], &square])
     }
 
     /// Returns, for each i and j, the product of the elements of `s` except these two; 0 where i = j.
@@ -325,7 +328,7 @@ impl Formula<'_, '_> {
         let behind = products_before(self.0, s, last, true)?;
         let (before, behind) = (self.unsqueezed(&before)?, self.row(&behind)?);
         // The elements between i and j, where i is the smaller.
-        let above = places(self.0, Pw::Lt, like)?;
+        let above = position_mask(self.0, Pw::Lt, like)?;
         let one = self.0.scalar_like(1.0, s)?;
         let row = self.row(s)?;
         let shape = self.0.fact(like).shape;
@@ -424,7 +427,7 @@ impl Formula<'_, '_> {
     fn pseudo_inverse(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
         let fact = self.0.fact(a);
         let (_, m, n) = matrices(&fact)?;
-        if least(m, n)? != *m {
+        if min_dim(m, n)? != *m {
             let (a, y, g) = (self.t(a)?, self.t(y)?, self.t(g)?);
             let x = self.pseudo_inverse(&a, &y, &g)?;
             return self.t(&x);

@@ -4,7 +4,7 @@ use crate::erased::{Erased, Id};
 use crate::reduce::positions;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Scalar, numel};
-use kiln_ir::ops::{Axes, Pad, Slice, SliceAxis, WindowReduce, cropped};
+use kiln_ir::ops::{Axes, Pad, Slice, SliceAxis, WindowReduce, crop};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 pub(crate) fn pullback(
@@ -37,7 +37,7 @@ fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpEr
         let most = reach - op.padding[a].1 as i64 + op.stride[a] as i64 - 1;
         let high = high.as_const().unwrap_or(most);
         let border;
-        (g, border) = cropped(b, &g, axis, low, high)?;
+        (g, border) = crop(b, &g, axis, low, high)?;
         padding.push(border);
     }
     let op = WindowReduce {

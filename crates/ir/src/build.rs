@@ -38,18 +38,19 @@ pub trait Builder {
         Ok(self.emit(op.into(), inputs)?.swap_remove(0))
     }
 
-    /// A pointwise op; operands of other shapes are broadcast first.
+    /// Records a pointwise op; operands of different shapes are broadcast.
     ///
     /// # Errors
     /// If shapes do not broadcast or dtypes differ.
     fn pointwise(&mut self, op: Pw, inputs: &[Self::Value]) -> Result<Self::Value, OpError> {
-        let same = |v| self.with_fact(&inputs[0], |a| self.with_fact(v, |b| a.shape == b.shape));
-        if inputs.iter().skip(1).all(same) {
+        let has_first_shape =
+            |v| self.with_fact(&inputs[0], |a| self.with_fact(v, |b| a.shape == b.shape));
+        if inputs.iter().skip(1).all(has_first_shape) {
             return self.op(ops::Pointwise(op), inputs);
         }
         let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|v| self.fact(v)).collect();
-        let on_one_device = self.on_one_device(inputs)?;
-        let inputs = on_one_device.as_deref().unwrap_or(inputs);
+        let moved = self.on_one_device(inputs)?;
+        let inputs = moved.as_deref().unwrap_or(inputs);
         let shape =
             crate::broadcast_shapes(facts.iter().map(|f| &f.shape[..])).ok_or_else(|| {
                 let shapes: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
@@ -58,11 +59,11 @@ pub trait Builder {
                     shapes.join(" and ")
                 ))
             })?;
-        let stretched: SmallVec<[Self::Value; 3]> = inputs
+        let operands: SmallVec<[Self::Value; 3]> = inputs
             .iter()
             .map(|v| self.broadcast_to(v, &shape))
             .collect::<Result<_, _>>()?;
-        self.op(ops::Pointwise(op), &stretched)
+        self.op(ops::Pointwise(op), &operands)
     }
 
     /// The operands on one device; `None` if none of them has to move. Called before they are stretched.
@@ -76,7 +77,7 @@ pub trait Builder {
         Ok(None)
     }
 
-    /// The value stretched to `shape`; itself where it already has that shape.
+    /// Returns the value broadcast to `shape`; the value itself if it has that shape.
     ///
     /// # Errors
     /// If it does not broadcast to `shape`.
@@ -88,7 +89,7 @@ pub trait Builder {
         self.op(ops::Broadcast { shape }, std::slice::from_ref(v))
     }
 
-    /// The value with another shape of the same number of elements; itself where it already has that shape.
+    /// Returns the value with another shape of the same number of elements; the value itself if it has that shape.
     ///
     /// # Errors
     /// If the numbers of elements differ.
@@ -100,7 +101,7 @@ pub trait Builder {
         self.op(ops::Reshape { shape }, std::slice::from_ref(v))
     }
 
-    /// The value as another dtype; itself where it already has that dtype.
+    /// Returns the value as another dtype; the value itself if it has that dtype.
     ///
     /// # Errors
     /// Never for an existing value.
@@ -221,7 +222,7 @@ pub trait Builder {
         self.pointwise(op, &[v.clone(), size])
     }
 
-    /// The axes in another order; itself where they are in order.
+    /// Permutes the axes; returns the value itself for the identity permutation.
     ///
     /// # Errors
     /// If `perm` is not a permutation of the axes.
@@ -234,7 +235,7 @@ pub trait Builder {
         self.op(ops::Permute { perm }, std::slice::from_ref(v))
     }
 
-    /// A regular part of one axis.
+    /// Slices one axis.
     ///
     /// # Errors
     /// If the axis has no such part.
@@ -242,13 +243,13 @@ pub trait Builder {
         &mut self,
         v: &Self::Value,
         axis: usize,
-        part: SliceAxis,
+        slice: SliceAxis,
     ) -> Result<Self::Value, OpError> {
         let mut axes: Vec<SliceAxis> = self.fact(v).shape.iter().map(SliceAxis::all).collect();
-        if axes[axis] == part {
+        if axes[axis] == slice {
             return Ok(v.clone());
         }
-        axes[axis] = part;
+        axes[axis] = slice;
         self.op(ops::Slice { axes }, std::slice::from_ref(v))
     }
 
@@ -280,7 +281,7 @@ pub trait Builder {
         self.slice_axis(v, axis, SliceAxis { start, len, step })
     }
 
-    /// Pads one axis with zeros (false) before and after; itself where there are none.
+    /// Pads one axis with zeros (false) before and after; returns the value itself if there are none.
     ///
     /// # Errors
     /// If a pad is negative.
@@ -288,13 +289,13 @@ pub trait Builder {
         &mut self,
         v: &Self::Value,
         axis: usize,
-        front: impl Into<Dim>,
+        before: impl Into<Dim>,
         after: impl Into<Dim>,
     ) -> Result<Self::Value, OpError> {
         let fact = self.fact(v);
         let mut low = Shape::from_elem(Dim::ZERO, fact.rank());
         let mut high = low.clone();
-        (low[axis], high[axis]) = (front.into(), after.into());
+        (low[axis], high[axis]) = (before.into(), after.into());
         if low[axis].is(0) && high[axis].is(0) {
             return Ok(v.clone());
         }
@@ -341,7 +342,7 @@ impl<'g> GraphBuilder<'g> {
         GraphBuilder { graph, loc }
     }
 
-    /// Lets new nodes carry another location.
+    /// Sets the location of new nodes.
     pub fn at(&mut self, loc: Loc) {
         self.loc = loc;
     }

@@ -19,7 +19,7 @@ pub struct Fact {
 }
 
 impl Fact {
-    /// A fact from anything that makes dims.
+    /// Returns a fact; sizes are converted to dims.
     pub fn new<D: Into<Dim>>(dtype: DType, shape: impl IntoIterator<Item = D>) -> Fact {
         Fact {
             dtype,

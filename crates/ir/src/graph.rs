@@ -225,17 +225,17 @@ impl Graph {
             .map(|(i, n)| (NodeId(i as u32), n))
     }
 
-    /// The input nodes, by input index.
+    /// Returns the input nodes, by input index.
     pub fn inputs(&self) -> Vec<NodeId> {
-        let mut found: Vec<(u32, NodeId)> = self
+        let mut inputs: Vec<(u32, NodeId)> = self
             .iter()
             .filter_map(|(id, n)| match &n.op {
                 Op::Input(i) => Some((i.index, id)),
                 _ => None,
             })
             .collect();
-        found.sort();
-        found.into_iter().map(|(_, id)| id).collect()
+        inputs.sort();
+        inputs.into_iter().map(|(_, id)| id).collect()
     }
 
     /// For each node, the nodes that read it, ascending, once for each operand slot.

@@ -33,7 +33,7 @@ fn rows<B: Builder>(b: &mut B, pivots: &B::Value, m: &Dim) -> Result<B::Value, O
     b.op(ops::Custom { name, output }, std::slice::from_ref(pivots))
 }
 
-/// P of `A = P L U` with these i32 pivots of a matrix of `m` rows.
+/// Returns P of `A = P L U` for the i32 pivots of a matrix of `m` rows.
 ///
 /// # Errors
 /// If the pivots are not i32.
@@ -53,25 +53,25 @@ pub fn permutation<B: Builder>(
     b.cast(&p, dtype)
 }
 
-/// The matrices with zeros above the diagonal and ones on it.
+/// Returns the matrices with zeros above the diagonal and ones on it.
 ///
 /// # Errors
 /// If the value has fewer than two dims.
 pub fn unit_lower<B: Builder>(b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
-    let below = places(b, Pw::Gt, x)?;
+    let is_below = position_mask(b, Pw::Gt, x)?;
     let zero = b.scalar_like(0.0, x)?;
-    let strict = b.pointwise(Pw::Select, &[below, x.clone(), zero])?;
-    let diagonal = places(b, Pw::Eq, x)?;
+    let strict = b.pointwise(Pw::Select, &[is_below, x.clone(), zero])?;
+    let diagonal = position_mask(b, Pw::Eq, x)?;
     let dtype = b.fact(x).dtype;
-    let one = b.cast(&diagonal, dtype)?;
-    b.pointwise(Pw::Add, &[strict, one])
+    let ones = b.cast(&diagonal, dtype)?;
+    b.pointwise(Pw::Add, &[strict, ones])
 }
 
-/// A mask, true at the positions where `row op column` holds, in matrices of the size of `x`.
+/// Returns a mask of the size of `x`, true where `row op column` holds.
 ///
 /// # Errors
 /// If the value has fewer than two dims.
-pub fn places<B: Builder>(b: &mut B, op: Pw, x: &B::Value) -> Result<B::Value, OpError> {
+pub fn position_mask<B: Builder>(b: &mut B, op: Pw, x: &B::Value) -> Result<B::Value, OpError> {
     let fact = b.fact(x);
     let (_, m, n) = matrices(&fact)?;
     let row = b.op(ops::Iota { len: m.clone() }, &[])?;
@@ -80,7 +80,7 @@ pub fn places<B: Builder>(b: &mut B, op: Pw, x: &B::Value) -> Result<B::Value, O
     b.pointwise(op, &[row, column])
 }
 
-/// Batch dims, rows and columns of matrices.
+/// Returns the batch dims, rows and columns of matrices.
 ///
 /// # Errors
 /// If the value has fewer than two dims.
@@ -91,11 +91,11 @@ pub fn matrices(fact: &Fact) -> Result<(&[Dim], &Dim, &Dim), OpError> {
     }
 }
 
-/// The smaller one of two sizes.
+/// Returns the smaller of two sizes.
 ///
 /// # Errors
 /// If that depends on a symbol.
-pub fn least(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
+pub fn min_dim(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
     match (m.as_const(), n.as_const()) {
         _ if m == n => Ok(m.clone()),
         (Some(a), Some(b)) => Ok(Dim::Const(a.min(b))),
@@ -109,7 +109,7 @@ pub fn least(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
 ///
 /// # Errors
 /// If the number of elements differs, or a shape has symbols, since the offset of a slice must be known.
-pub fn parts<B: Builder, const N: usize>(
+pub fn split_packed<B: Builder, const N: usize>(
     b: &mut B,
     packed: &B::Value,
     shapes: [&[Dim]; N],
@@ -125,11 +125,11 @@ pub fn parts<B: Builder, const N: usize>(
             len.as_const().is_some(),
             "factors of {shape:?} need known sizes; only the batch dims may be symbols"
         );
-        let part = b.narrow(packed, last, start.clone(), len.clone())?;
+        let factor = b.narrow(packed, last, start.clone(), len.clone())?;
         start = &start + &len;
-        let mut whole = batch.clone();
-        whole.extend(shape.iter().cloned());
-        out.push(b.reshape(&part, &whole)?);
+        let mut matrix_shape = batch.clone();
+        matrix_shape.extend(shape.iter().cloned());
+        out.push(b.reshape(&factor, &matrix_shape)?);
     }
     let out = out.try_into();
     Ok(out.unwrap_or_else(|_| unreachable!("each shape gives one part")))
@@ -161,20 +161,20 @@ fn infer(routine: Routine, facts: &[Fact]) -> Result<Fact, OpError> {
             return Ok(a.clone());
         }
         Routine::Solve | Routine::SolveTriangular { .. } => {
-            let (other, rows, _) = matrices(&facts[1])?;
+            let (rhs_batch, rows, _) = matrices(&facts[1])?;
             ensure!(
-                facts[1].dtype == a.dtype && other == batch && rows == n,
+                facts[1].dtype == a.dtype && rhs_batch == batch && rows == n,
                 "the sides {a} and {} do not fit",
                 facts[1]
             );
             return Ok(facts[1].clone());
         }
-        Routine::Lu => Shape::from_iter([&(m * n) + &least(m, n)?]),
-        Routine::Qr => Shape::from_iter([&least(m, n)? * &(m + n)]),
+        Routine::Lu => Shape::from_iter([&(m * n) + &min_dim(m, n)?]),
+        Routine::Qr => Shape::from_iter([&min_dim(m, n)? * &(m + n)]),
         Routine::QrComplete => Shape::from_iter([m * &(m + n)]),
-        Routine::Svd => Shape::from_iter([&least(m, n)? * &(&(m + n) + &Dim::ONE)]),
-        Routine::SvdFull => Shape::from_iter([&(&(m * m) + &(n * n)) + &least(m, n)?]),
-        Routine::SingularValues => Shape::from_iter([least(m, n)?]),
+        Routine::Svd => Shape::from_iter([&min_dim(m, n)? * &(&(m + n) + &Dim::ONE)]),
+        Routine::SvdFull => Shape::from_iter([&(&(m * m) + &(n * n)) + &min_dim(m, n)?]),
+        Routine::SingularValues => Shape::from_iter([min_dim(m, n)?]),
         Routine::Eigh => Shape::from_iter([n * &(n + &Dim::ONE)]),
         Routine::Eigenvalues => Shape::from_iter([n.clone()]),
         Routine::Determinant => Shape::new(),

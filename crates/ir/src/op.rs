@@ -49,9 +49,9 @@ struct Frame {
 /// The cost of computing an op again, compared with storing its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Nothing: the result is an index map of the operand, which could be read in its place.
+    /// Nothing: the result is an index map of the operand, which can be read instead.
     View,
-    /// Next to nothing: the result depends on numbers and sizes alone.
+    /// Almost nothing: the result depends on numbers and sizes alone.
     Generated,
     /// Little compared with reading the operands.
     Little,
@@ -86,8 +86,8 @@ pub trait OpDef: Clone + PartialEq {
     /// The facts of its outputs, or the reason that it does not apply. The number of operands is already checked.
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
 
-    /// Numbers that must not be negative, besides the sizes of its outputs. Symbols decide them, so
-    /// [`infer`](OpDef::infer) can't check them. Known numbers may be among them.
+    /// Returns symbolic numbers that must not be negative, besides the sizes of the outputs. [`infer`](OpDef::infer)
+    /// can't check them. Known numbers may be among them.
     fn needs(&self, _inputs: &[&Fact]) -> Vec<Dim> {
         Vec::new()
     }
@@ -132,7 +132,7 @@ macro_rules! ops {
                 Ok(facts)
             }
 
-            /// Numbers that must not be negative, besides the sizes of its outputs, and that symbols decide.
+            /// Returns symbolic numbers that must not be negative, besides the sizes of the outputs.
             pub fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
                 match self { $(Op::$name(op) => op.needs(inputs)),* }
             }
@@ -230,7 +230,7 @@ impl Op {
         })
     }
 
-    /// The one number among the attributes that plans may turn into an input.
+    /// Returns the number among the attributes that plans may promote to an input.
     pub fn scalar(&self) -> Option<Scalar> {
         match self {
             Op::Full(f) => Some(f.value),

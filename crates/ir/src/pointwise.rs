@@ -82,7 +82,7 @@ impl Pw {
     /// True if the row takes operands of this dtype (for `select`, of its two values).
     pub fn takes(self, dtype: DType) -> bool {
         let kind = dtype.kind();
-        let fits = match self.row().takes {
+        let is_accepted = match self.row().takes {
             Takes::Float => kind == Kind::Float,
             Takes::Number => kind != Kind::Bool,
             Takes::IntOrBool => kind != Kind::Float,
@@ -91,7 +91,7 @@ impl Pw {
             Takes::Any => true,
             Takes::Stored | Takes::MaskThenAny => return true,
         };
-        fits && dtype.computes()
+        is_accepted && dtype.computes()
     }
 
     /// True if a small error in a float may change the result discretely: where it is rounded to an integer,
@@ -117,8 +117,8 @@ impl Pw {
         )
     }
 
-    /// True if the result is one of the operands, its negative, or a bound, so that nothing is rounded.
-    pub(crate) fn chooses(self) -> bool {
+    /// True if the result is an operand, its negative, or a bound, so nothing is rounded.
+    pub(crate) fn selects(self) -> bool {
         use Pw::*;
         matches!(
             self,

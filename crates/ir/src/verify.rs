@@ -49,7 +49,7 @@ pub enum Rule {
     Numbers,
 }
 
-/// The place at which a graph breaks a rule.
+/// The location at which a graph breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The rule.
@@ -77,14 +77,14 @@ pub fn verify(graph: &Graph) -> Result<(), Vec<Violation>> {
     let mut v = Verifier {
         symbols: &graph.symbols,
         path: vec![],
-        found: vec![],
+        violations: vec![],
     };
     v.graph(graph);
     v.origins(graph);
-    if v.found.is_empty() {
+    if v.violations.is_empty() {
         Ok(())
     } else {
-        Err(v.found)
+        Err(v.violations)
     }
 }
 
@@ -92,7 +92,7 @@ struct Verifier<'g> {
     /// The symbols of the program.
     symbols: &'g [SymbolInfo],
     path: Vec<NodeId>,
-    found: Vec<Violation>,
+    violations: Vec<Violation>,
 }
 
 impl<'g> Verifier<'g> {
@@ -124,10 +124,10 @@ impl<'g> Verifier<'g> {
     fn origins(&mut self, graph: &Graph) {
         for (i, s) in graph.symbols.iter().enumerate() {
             let symbol = Dim::symbol(kiln_base::Sym(i as u32));
-            let given = graph.iter().any(|(_, n)| {
+            let is_input_size = graph.iter().any(|(_, n)| {
                 matches!(n.op, Op::Input(_)) && n.facts.iter().any(|f| f.shape.contains(&symbol))
             });
-            if !given {
+            if !is_input_size {
                 let text = format!("s{i} ({}) is not a size of an input", s.name);
                 self.report(Rule::Origins, text);
             }
@@ -151,7 +151,7 @@ impl<'g> Verifier<'g> {
     }
 
     fn node(&mut self, graph: &'g Graph, id: NodeId, node: &'g Node) {
-        let before = self.found.len();
+        let violations_before = self.violations.len();
         for v in &node.inputs {
             if v.node >= id {
                 let text = format!("operand {v} does not come before {id}");
@@ -167,10 +167,10 @@ impl<'g> Verifier<'g> {
         for body in node.op.bodies() {
             self.graph(body);
         }
-        let sound = self.found.len() == before;
+        let is_sound = self.violations.len() == violations_before;
         self.sizes(node);
         self.attributes(&node.op);
-        if sound {
+        if is_sound {
             self.inference(graph, node);
         }
     }
@@ -279,7 +279,7 @@ impl<'g> Verifier<'g> {
 
     fn report(&mut self, rule: Rule, text: String) {
         let path = self.path.clone();
-        self.found.push(Violation { rule, path, text });
+        self.violations.push(Violation { rule, path, text });
     }
 }
 

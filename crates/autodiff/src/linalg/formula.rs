@@ -4,7 +4,7 @@ use crate::erased::{Erased, Id};
 use kiln_base::Float;
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
-use kiln_ir::linalg::{apply, places};
+use kiln_ir::linalg::{apply, position_mask};
 use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, Dim, OpError, Pw};
 
@@ -98,19 +98,19 @@ impl Formula<'_, '_> {
 
     /// The lower triangle; without the diagonal if `strict`.
     pub(super) fn tril(&mut self, x: &Id, strict: bool) -> Result<Id, OpError> {
-        let mask = places(self.0, if strict { Pw::Gt } else { Pw::Ge }, x)?;
+        let mask = position_mask(self.0, if strict { Pw::Gt } else { Pw::Ge }, x)?;
         self.only(&mask, x)
     }
 
     /// The upper triangle; without the diagonal if `strict`.
     pub(super) fn triu(&mut self, x: &Id, strict: bool) -> Result<Id, OpError> {
-        let mask = places(self.0, if strict { Pw::Lt } else { Pw::Le }, x)?;
+        let mask = position_mask(self.0, if strict { Pw::Lt } else { Pw::Le }, x)?;
         self.only(&mask, x)
     }
 
     /// Matrices of the size of `like` with these vectors on their diagonals.
     pub(super) fn diagonal(&mut self, v: &Id, like: &Id) -> Result<Id, OpError> {
-        let mask = places(self.0, Pw::Eq, like)?;
+        let mask = position_mask(self.0, Pw::Eq, like)?;
         let shape = self.0.fact(like).shape;
         let row = self.row(v)?;
         let wide = self.0.broadcast_to(&row, &shape)?;

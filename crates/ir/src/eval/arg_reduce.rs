@@ -21,11 +21,11 @@ pub(super) fn eval(op: &ArgReduce, x: &Array) -> Data {
     })
 }
 
-/// The index of the first element of each lane that no later one beats.
+/// Returns the index of the first element of each lane that no other beats.
 fn first_best<T: Copy>(lanes: &Lanes, v: &[T], beats: impl Fn(T, T) -> bool) -> Vec<i64> {
     let best_of = |start: &usize| {
-        let at = |i: usize| v[start + i * lanes.stride];
-        (1..lanes.len).fold(0, |best, i| if beats(at(i), at(best)) { i } else { best }) as i64
+        let get = |i: usize| v[start + i * lanes.stride];
+        (1..lanes.len).fold(0, |best, i| if beats(get(i), get(best)) { i } else { best }) as i64
     };
     lanes.starts.iter().map(best_of).collect()
 }

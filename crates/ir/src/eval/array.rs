@@ -30,13 +30,13 @@ pub enum ArrayError {
     /// The number of elements or bytes differs from that of the shape.
     #[error("{given} {unit} do not make a tensor {dtype}{shape:?}")]
     Length {
-        /// The number given.
+        /// The actual number.
         given: usize,
         /// `elements` or `bytes`.
         unit: &'static str,
-        /// The dtype asked for.
+        /// The requested dtype.
         dtype: DType,
-        /// The shape asked for.
+        /// The requested shape.
         shape: Vec<usize>,
     },
     /// More elements than [`MAX_ELEMENTS`].
@@ -63,11 +63,11 @@ impl Data {
         self.len() == 0
     }
 
-    /// The elements at these positions.
-    pub(super) fn pick(&self, at: &[usize]) -> Data {
+    /// Returns the elements at these positions.
+    pub(super) fn pick(&self, positions: &[usize]) -> Data {
         match self {
-            Data::Float(v) => Data::Float(at.iter().map(|&i| v[i]).collect()),
-            Data::Int(v) => Data::Int(at.iter().map(|&i| v[i]).collect()),
+            Data::Float(v) => Data::Float(positions.iter().map(|&i| v[i]).collect()),
+            Data::Int(v) => Data::Int(positions.iter().map(|&i| v[i]).collect()),
         }
     }
 }
@@ -75,20 +75,20 @@ impl Data {
 /// The number of elements of a shape, unless some of its dims alone have more than [`MAX_ELEMENTS`]
 /// (which holds for dims next to a 0, too).
 pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
-    let all = shape
+    let nonzero_count = shape
         .iter()
         .try_fold(1usize, |n, d| n.checked_mul((*d).max(1)))?;
-    if all > MAX_ELEMENTS {
+    if nonzero_count > MAX_ELEMENTS {
         None
     } else if shape.contains(&0) {
         Some(0)
     } else {
-        Some(all)
+        Some(nonzero_count)
     }
 }
 
 impl Array {
-    /// A tensor of these elements as they are: floats are not rounded to `dtype`, integers wrap.
+    /// Returns a tensor of these elements. Floats are not rounded to `dtype`; integers wrap.
     ///
     /// # Errors
     /// If the number or the kind of the elements does not fit.
@@ -96,10 +96,10 @@ impl Array {
         if matches!(data, Data::Float(_)) != dtype.is_float() {
             return Err(ArrayError::Kind(dtype));
         }
-        let Some(wanted) = element_count(shape) else {
+        let Some(expected) = element_count(shape) else {
             return Err(ArrayError::TooLarge(dtype, shape.to_vec()));
         };
-        if wanted != data.len() {
+        if expected != data.len() {
             return Err(ArrayError::Length {
                 given: data.len(),
                 unit: "elements",
@@ -107,7 +107,7 @@ impl Array {
                 shape: shape.to_vec(),
             });
         }
-        Ok(Array::settled(dtype, shape.to_vec(), data, Mode::Exact))
+        Ok(Array::with_mode(dtype, shape.to_vec(), data, Mode::Exact))
     }
 
     /// A tensor of these numbers, converted to `dtype` by the rules of casts.
@@ -142,10 +142,10 @@ impl Array {
     /// # Errors
     /// If the number of bytes does not fit.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Array, ArrayError> {
-        let Some(wanted) = element_count(shape) else {
+        let Some(expected) = element_count(shape) else {
             return Err(ArrayError::TooLarge(dtype, shape.to_vec()));
         };
-        if wanted * dtype.size() != bytes.len() {
+        if expected * dtype.size() != bytes.len() {
             return Err(ArrayError::Length {
                 given: bytes.len(),
                 unit: "bytes",
@@ -220,16 +220,16 @@ impl Array {
         }
     }
 
-    /// A tensor whose data has the right kind and length. Integers wrap into the dtype, and floats round to it
-    /// according to the mode.
-    pub(super) fn settled(dtype: DType, shape: Vec<usize>, mut data: Data, mode: Mode) -> Array {
+    /// Returns a tensor of data that has the right kind and length. Integers wrap into the dtype, and floats round to
+    /// it according to the mode.
+    pub(super) fn with_mode(dtype: DType, shape: Vec<usize>, mut data: Data, mode: Mode) -> Array {
         match (&mut data, mode) {
             (Data::Float(v), Mode::Rounded) if dtype != DType::F64 => {
                 v.iter_mut().for_each(|x| *x = round_float(*x, dtype));
             }
             (Data::Float(v), Mode::Stochastic { seed }) if dtype != DType::F64 => {
-                let places = v.iter_mut().enumerate();
-                places.for_each(|(i, x)| *x = stochastic::round(*x, dtype, i, seed));
+                let elements = v.iter_mut().enumerate();
+                elements.for_each(|(i, x)| *x = stochastic::round(*x, dtype, i, seed));
             }
             (Data::Int(v), _) if dtype.size() < 8 => {
                 v.iter_mut().for_each(|x| *x = wrap_int(*x, dtype));
@@ -240,8 +240,8 @@ impl Array {
     }
 }
 
-/// An integer of dtype `from` as a float on its way to dtype `to`. f16 and bf16 are rounded from f64, as in every
-/// kernel.
+/// Converts an integer of dtype `from` to a float that is then cast to dtype `to`. f16 and bf16 are rounded from f64,
+/// as in every kernel.
 pub(super) fn int_to_float(x: i64, from: DType, to: DType) -> f64 {
     match (from == DType::U64, to == DType::F32) {
         (true, false) => x as u64 as f64,

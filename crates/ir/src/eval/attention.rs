@@ -42,7 +42,7 @@ impl<'a> Rows<'a> {
         op: &'a Attention,
         query: &Array,
         key: &Array,
-        others: &[&'a Array],
+        other_inputs: &[&'a Array],
     ) -> Rows<'a> {
         let rank = query.shape().len();
         let [length, width] = [rank - 2, rank - 1].map(|i| query.shape()[i]);
@@ -51,8 +51,8 @@ impl<'a> Rows<'a> {
             op,
             query: query.to_f64(),
             key: key.to_f64(),
-            mask: op.mask(others).map(|x| x.data()),
-            random_key: op.random_key(others).map(|x| x.data()),
+            mask: op.mask(other_inputs).map(|x| x.data()),
+            random_key: op.random_key(other_inputs).map(|x| x.data()),
             rank,
             count: batch * length,
             length,
@@ -75,8 +75,8 @@ impl<'a> Rows<'a> {
         for (j, weight) in weights.iter_mut().enumerate() {
             let position = (key[1] as u64).wrapping_add((row * self.keys + j) as u64);
             let words = random_words(RandomKind::Uniform, false, position, key[0] as u64);
-            let kept = random_uniform_f32(words) >= p as f32;
-            *weight *= if kept {
+            let is_kept = random_uniform_f32(words) >= p as f32;
+            *weight *= if is_kept {
                 Attention::dropout_scale(p)
             } else {
                 0.0

@@ -14,22 +14,22 @@ pub(super) fn eval(op: &AttentionGrad, x: &[&Array], cx: &Context) -> Data {
     for row in 0..rows.count {
         let (weights, b) = (rows.weights(row), rows.matrix(row));
         // The gradients of the weights, and of the scores.
-        let of_weight = |j: usize| {
+        let weight_grad = |j: usize| {
             let mut sum = Sum::default();
             (0..w).for_each(|c| sum.add(g[row * w + c] * v[(b * keys + j) * w + c]));
             sum.get()
         };
-        let mut of_weights: Vec<f64> = (0..keys).map(of_weight).collect();
-        rows.drop(row, &mut of_weights);
+        let mut weight_grads: Vec<f64> = (0..keys).map(weight_grad).collect();
+        rows.drop(row, &mut weight_grads);
         let mut dropped = weights.clone();
         rows.drop(row, &mut dropped);
-        let mut share = Sum::default();
-        let pairs = weights.iter().zip(&of_weights);
-        pairs.clone().for_each(|(w, d)| share.add(w * d));
+        let mut total = Sum::default();
+        let pairs = weights.iter().zip(&weight_grads);
+        pairs.clone().for_each(|(w, d)| total.add(w * d));
         // Engines compute this sum from the weights, or from the result.
-        let share = cx.between(share.get(), row);
+        let total = cx.perturb(total.get(), row);
         for (j, (weight, d)) in pairs.enumerate() {
-            let d = weight * (d - share) * op.of.scale.as_f64();
+            let d = weight * (d - total) * op.of.scale.as_f64();
             let key = b * keys + j;
             for i in 0..e {
                 dq[row * e + i].add(d * rows.key[key * e + i]);
@@ -38,6 +38,6 @@ pub(super) fn eval(op: &AttentionGrad, x: &[&Array], cx: &Context) -> Data {
             (0..w).for_each(|c| dv[key * w + c].add(dropped[j] * g[row * w + c]));
         }
     }
-    let all = dq.iter().chain(&dk).chain(&dv);
-    Data::Float(all.map(Sum::get).collect())
+    let gradients = dq.iter().chain(&dk).chain(&dv);
+    Data::Float(gradients.map(Sum::get).collect())
 }

@@ -3,19 +3,19 @@ use super::{Array, Context, Data, Mode};
 use kiln_base::{DType, float_to_int};
 
 pub(super) fn eval(x: &Array, cx: &Context) -> Data {
-    let to = cx.dtype;
+    let dtype = cx.dtype;
     let width = match cx.mode {
-        Mode::Rounded => to,
+        Mode::Rounded => dtype,
         Mode::Exact | Mode::Stochastic { .. } => DType::F64,
     };
-    match (x.data(), to.is_float()) {
+    match (x.data(), dtype.is_float()) {
         (Data::Float(v), true) => Data::Float(v.clone()),
-        (Data::Float(v), false) => Data::Int(v.iter().map(|x| float_to_int(*x, to)).collect()),
+        (Data::Float(v), false) => Data::Int(v.iter().map(|x| float_to_int(*x, dtype)).collect()),
         (Data::Int(v), true) => {
-            let from = x.dtype();
-            Data::Float(v.iter().map(|x| int_to_float(*x, from, width)).collect())
+            let source = x.dtype();
+            Data::Float(v.iter().map(|x| int_to_float(*x, source, width)).collect())
         }
-        (Data::Int(v), false) if to == DType::Bool => {
+        (Data::Int(v), false) if dtype == DType::Bool => {
             Data::Int(v.iter().map(|x| (*x != 0) as i64).collect())
         }
         (Data::Int(v), false) => Data::Int(v.clone()),

@@ -14,9 +14,9 @@ fn joined<'a, T: Copy + 'a>(
     x: &[&'a Array],
     data: impl Fn(&'a Array) -> &'a [T],
 ) -> Vec<T> {
-    let outer = x.first().map_or(0, |a| a.shape()[..axis].iter().product());
+    let blocks = x.first().map_or(0, |a| a.shape()[..axis].iter().product());
     let mut out = Vec::with_capacity(x.iter().map(|a| a.len()).sum());
-    for i in 0..outer {
+    for i in 0..blocks {
         for a in x {
             let run: usize = a.shape()[axis..].iter().product();
             out.extend_from_slice(&data(a)[i * run..(i + 1) * run]);

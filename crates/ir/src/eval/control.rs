@@ -17,7 +17,7 @@ pub(super) fn branch(op: &If, x: &[&Array], run: Body<'_>) -> Result<Vec<Array>,
     run(body, &inputs)
 }
 
-/// The carried values after the last step, then the stacked ones.
+/// Returns the carried values after the last step, then the stacked ones.
 pub(super) fn repeat(
     op: &Loop,
     x: &[&Array],
@@ -30,13 +30,13 @@ pub(super) fn repeat(
     if x.len() < op.carried + op.scanned || op.body.outputs.len() < op.carried {
         return Err(wrong("loop", "operands are missing"));
     }
-    let (first, rest) = x.split_at(op.carried);
-    let (scanned, alike) = rest.split_at(op.scanned);
-    let other_length = |a: &&Array| a.shape().first() != Some(&(trips as usize));
-    if scanned.iter().any(other_length) {
+    let (initial, other_operands) = x.split_at(op.carried);
+    let (scanned, shared) = other_operands.split_at(op.scanned);
+    let has_other_length = |a: &&Array| a.shape().first() != Some(&(trips as usize));
+    if scanned.iter().any(has_other_length) {
         return Err(wrong("loop", "what is scanned has another length"));
     }
-    let mut carried: Vec<Array> = first.iter().map(|a| (*a).clone()).collect();
+    let mut carried: Vec<Array> = initial.iter().map(|a| (*a).clone()).collect();
     let mut stacked: Vec<Vec<Array>> = vec![vec![]; op.body.outputs.len() - op.carried];
     for step in 0..trips {
         if op.conditional && carried.first().and_then(Array::ints) == Some(&[0]) {
@@ -47,18 +47,19 @@ pub(super) fn repeat(
         let mut inputs = vec![number.map_err(|e| wrong("loop", &e.to_string()))?];
         inputs.append(&mut carried);
         inputs.extend(scanned.iter().map(|a| row(a, step)));
-        inputs.extend(alike.iter().map(|a| (*a).clone()));
+        inputs.extend(shared.iter().map(|a| (*a).clone()));
         carried = run(&op.body, &inputs)?;
         let slices = carried.split_off(op.carried);
-        let keeps = |(a, b): (&Array, &&Array)| a.dtype() == b.dtype() && a.shape() == b.shape();
-        if !carried.iter().zip(first).all(keeps) {
+        let has_same_fact =
+            |(a, b): (&Array, &&Array)| a.dtype() == b.dtype() && a.shape() == b.shape();
+        if !carried.iter().zip(initial).all(has_same_fact) {
             return Err(wrong(
                 "loop",
                 "the body changes the facts of carried values",
             ));
         }
-        for (all, one) in stacked.iter_mut().zip(slices) {
-            all.push(one);
+        for (slices_so_far, slice_of_step) in stacked.iter_mut().zip(slices) {
+            slices_so_far.push(slice_of_step);
         }
     }
     for (i, mut slices) in stacked.into_iter().enumerate() {
@@ -69,18 +70,18 @@ pub(super) fn repeat(
         let slice = shape_of(fact, symbols).map_err(|e| wrong("loop", &e.to_string()))?;
         let data = concat::eval(fact.dtype, 0, &slices.iter().collect::<Vec<_>>());
         let shape = [&[slices.len()], &slice[..]].concat();
-        carried.push(Array::settled(fact.dtype, shape, data, Mode::Exact));
+        carried.push(Array::with_mode(fact.dtype, shape, data, Mode::Exact));
     }
     Ok(carried)
 }
 
 /// One slice along the first dim.
-fn row(x: &Array, at: i64) -> Array {
+fn row(x: &Array, index: i64) -> Array {
     let shape = x.shape()[1..].to_vec();
     let len: usize = shape.iter().product();
-    let first = at as usize * len;
+    let first = index as usize * len;
     let positions: Vec<usize> = (first..first + len).collect();
-    Array::settled(x.dtype(), shape, x.data().pick(&positions), Mode::Exact)
+    Array::with_mode(x.dtype(), shape, x.data().pick(&positions), Mode::Exact)
 }
 
 fn wrong(op: &'static str, text: &str) -> EvalError {

@@ -4,7 +4,7 @@ use super::pad::bordered;
 use super::{Array, Context, Data, Problem};
 use crate::ops::Conv;
 
-/// Zeros in the padding are numbers like any other: an infinite weight makes NaN of them.
+/// Zeros in the padding are ordinary numbers: an infinite weight gives NaN.
 pub(super) fn eval(op: &Conv, x: &Array, w: &Array, cx: &Context) -> Result<Data, Problem> {
     let kernel = &w.shape()[2..];
     let windows = Windows::new(
@@ -92,41 +92,41 @@ impl Windows {
         padding: &[(usize, usize)],
         dilation: &[usize],
     ) -> Result<Windows, Problem> {
-        let first = shape.len() - kernel.len();
+        let lead = shape.len() - kernel.len();
         let mut padded = shape.to_vec();
         let mut low = vec![0; shape.len()];
         for (a, p) in padding.iter().enumerate() {
-            padded[first + a] = shape[first + a].saturating_add(p.0).saturating_add(p.1);
-            low[first + a] = p.0;
+            padded[lead + a] = shape[lead + a].saturating_add(p.0).saturating_add(p.1);
+            low[lead + a] = p.0;
         }
         if element_count(&padded).is_none() || element_count(kernel).is_none() {
             return Err(Problem::TooLarge(format!("the padded operand {padded:?}")));
         }
         // Where an axis has one window or one tap, its step is never taken and may have any value.
-        let steps = strides(&padded[first..]);
-        let scaled = |by: &[usize]| -> Vec<isize> {
-            let pairs = steps.iter().zip(by);
+        let steps = strides(&padded[lead..]);
+        let scale = |factors: &[usize]| -> Vec<isize> {
+            let pairs = steps.iter().zip(factors);
             pairs.map(|(s, n)| s.saturating_mul(*n as isize)).collect()
         };
         Ok(Windows {
-            plane: padded[first..].iter().product(),
-            bases: offsets(&result[result.len() - kernel.len()..], &scaled(stride), 0),
-            taps: offsets(kernel, &scaled(dilation), 0),
+            plane: padded[lead..].iter().product(),
+            bases: offsets(&result[result.len() - kernel.len()..], &scale(stride), 0),
+            taps: offsets(kernel, &scale(dilation), 0),
             padded,
             low,
         })
     }
 
-    /// For each position of a padded plane, that of the same element in a plane of `extents`.
+    /// Maps positions of a padded plane to those in a plane of `extents`; `None` in the padding.
     pub fn unpadded(&self, extents: &[usize]) -> Vec<Option<usize>> {
         let n: usize = extents.iter().product();
         let numbers: Vec<Option<usize>> = (0..n).map(Some).collect();
-        let first = self.low.len() - extents.len();
+        let first_axis = self.low.len() - extents.len();
         bordered(
             &numbers,
             extents,
-            &self.low[first..],
-            &self.padded[first..],
+            &self.low[first_axis..],
+            &self.padded[first_axis..],
             None,
         )
     }

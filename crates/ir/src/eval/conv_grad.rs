@@ -14,7 +14,7 @@ pub(super) fn input(
     Ok(products.sum(y, w, cx, |x, w, y| Some((x?, Some(y), w))))
 }
 
-/// Zeros in the padding are numbers like any other: an infinity in `y` makes NaN of them.
+/// Zeros in the padding are ordinary numbers: an infinity in `y` gives NaN.
 pub(super) fn weight(op: &ConvWeight, x: &Array, y: &Array, cx: &Context) -> Result<Data, Problem> {
     let products = Products::new(&op.conv, x.shape(), &cx.shape, y.shape())?;
     Ok(products.sum(x, y, cx, |x, w, y| Some((w, x, y))))
@@ -47,32 +47,32 @@ impl Products<'_> {
         })
     }
 
-    /// The sums of products of elements of `a` and `b`. From the positions of [`Products::each`], `place` gives those
-    /// of the sum and of its factors; of `a`, `None` stands for 0.
+    /// The sums of products of elements of `a` and `b`. From the positions of [`Products::for_each_product`],
+    /// `positions` gives those of the sum and of its factors; of `a`, `None` stands for 0.
     fn sum(
         &self,
         a: &Array,
         b: &Array,
         cx: &Context,
-        place: impl Fn(Option<usize>, usize, usize) -> Option<(usize, Option<usize>, usize)>,
+        positions: impl Fn(Option<usize>, usize, usize) -> Option<(usize, Option<usize>, usize)>,
     ) -> Data {
         let n = cx.shape.iter().product();
         match (a.data(), b.data()) {
             (Data::Float(a), Data::Float(b)) => {
                 let mut sums = vec![Sum::default(); n];
-                self.each(|x, w, y| {
-                    if let Some((at, i, j)) = place(x, w, y) {
-                        sums[at].add(i.map_or(0.0, |i| a[i]) * b[j]);
+                self.for_each_product(|x, w, y| {
+                    if let Some((target, i, j)) = positions(x, w, y) {
+                        sums[target].add(i.map_or(0.0, |i| a[i]) * b[j]);
                     }
                 });
                 Data::Float(sums.iter().map(Sum::get).collect())
             }
             (Data::Int(a), Data::Int(b)) => {
                 let mut sums = vec![0i64; n];
-                self.each(|x, w, y| {
-                    if let Some((at, i, j)) = place(x, w, y) {
+                self.for_each_product(|x, w, y| {
+                    if let Some((target, i, j)) = positions(x, w, y) {
                         let product = i.map_or(0, |i| a[i]).wrapping_mul(b[j]);
-                        sums[at] = sums[at].wrapping_add(product);
+                        sums[target] = sums[target].wrapping_add(product);
                     }
                 });
                 Data::Int(sums)
@@ -81,11 +81,11 @@ impl Products<'_> {
         }
     }
 
-    /// Calls `with` on the positions of the three elements of each: of the input, the weight and the result. In the
+    /// Calls `visit` on the positions of the three elements of each: of the input, the weight and the result. In the
     /// padding the input has no position.
-    fn each(&self, mut with: impl FnMut(Option<usize>, usize, usize)) {
+    fn for_each_product(&self, mut visit: impl FnMut(Option<usize>, usize, usize)) {
         let (x, w) = (self.x, self.w);
-        let (taps, places) = (self.windows.taps.len(), self.windows.bases.len());
+        let (taps, outputs) = (self.windows.taps.len(), self.windows.bases.len());
         let plane: usize = x[2..].iter().product();
         let (group_in, group_out) = (w[1], w[0] / self.groups);
         for image in 0..x[0] * w[0] * group_in {
@@ -95,12 +95,12 @@ impl Products<'_> {
                 image % group_in,
             );
             let channel = n * x[1] + o / group_out * group_in + c;
-            for (at, base) in self.windows.bases.iter().enumerate() {
+            for (output, base) in self.windows.bases.iter().enumerate() {
                 for (t, tap) in self.windows.taps.iter().enumerate() {
-                    with(
+                    visit(
                         self.inside[base + tap].map(|i| channel * plane + i),
                         (o * group_in + c) * taps + t,
-                        (n * w[0] + o) * places + at,
+                        (n * w[0] + o) * outputs + output,
                     );
                 }
             }

@@ -9,13 +9,13 @@ pub(super) fn eval(op: &Custom, x: &[&Array], cx: &Context) -> Result<Data, Prob
         text,
     };
     let kernels = find(&op.name).map_err(failed)?;
-    let mut memory: Vec<Memory> = x.iter().map(|a| Memory::of(&a.to_bytes())).collect();
+    let mut memory: Vec<Memory> = x.iter().map(|a| Memory::new(&a.to_bytes())).collect();
     let inputs = x.iter().zip(&mut memory);
     let inputs: Vec<ArrayView<'_>> = inputs
         .map(|(a, m)| ArrayView::new(a.dtype(), a.shape(), m.bytes()))
         .collect();
     let len = cx.shape.iter().product::<usize>() * cx.dtype.size();
-    let mut out = Memory::of(&vec![0; len]);
+    let mut out = Memory::new(&vec![0; len]);
     let mut view = ArrayViewMut::new(cx.dtype, &cx.shape, out.bytes());
     kernels.run(&inputs, &mut view).map_err(failed)?;
     let array = Array::from_bytes(cx.dtype, &cx.shape, out.bytes());
@@ -29,7 +29,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(bytes: &[u8]) -> Memory {
+    fn new(bytes: &[u8]) -> Memory {
         let len = bytes.len();
         let mut memory = Memory {
             padded: vec![0; len + 8],

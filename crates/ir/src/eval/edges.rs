@@ -1,4 +1,4 @@
-//! Edges: places where a small error in a float changes a result discretely. They are where floats are rounded to
+//! Edges: values at which a small error in a float changes a result discretely. They are where floats are rounded to
 //! integers, compared or sorted.
 
 use super::index::lanes;
@@ -7,13 +7,12 @@ use crate::{Graph, Node, Op, Pw};
 use kiln_base::DType;
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 
-/// For each node, true if engines compute exactly the numbers of the reference: no float was rounded on the way to
-/// them.
+/// For each node, true if engines compute exactly the numbers of the reference: no operand was rounded.
 pub(super) fn exact(graph: &Graph) -> Vec<bool> {
     let mut exact = vec![false; graph.len()];
     for (id, node) in graph.iter() {
-        let from = node.inputs.iter().all(|v| exact[v.node.index()]);
-        exact[id.index()] = from && rounds_nothing(graph, node);
+        let operands_exact = node.inputs.iter().all(|v| exact[v.node.index()]);
+        exact[id.index()] = operands_exact && rounds_nothing(graph, node);
     }
     exact
 }
@@ -28,7 +27,7 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
             !floats || cast.dtype.size() >= if from.is_float() { from.size() } else { 4 }
         }
         _ if !floats => true,
-        Op::Pointwise(op) => op.0.chooses() || matches!(op.0, Sign | Floor | Ceil | Round | Trunc),
+        Op::Pointwise(op) => op.0.selects() || matches!(op.0, Sign | Floor | Ceil | Round | Trunc),
         Op::Random(op) => op.kind != RandomKind::Normal,
         Op::Reduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),
         Op::WindowReduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),
@@ -54,18 +53,18 @@ pub(super) fn has_edges(op: &Op) -> bool {
     }
 }
 
-/// The operands of an op with edges, each element moved by its entry in `by` towards an edge. The two directions
-/// together cross every edge within that distance. An operand without `by` stays.
-pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool) -> Vec<Array> {
+/// Returns the operands of an op with edges, each element moved by its entry in `off` towards an edge. The two
+/// directions together cross every edge within that distance. An operand without `off` stays.
+pub(super) fn crossing(op: &Op, x: &[&Array], off: &[Option<Vec<f64>>], up: bool) -> Vec<Array> {
     let direction = if up { 1.0 } else { -1.0 };
-    let mut moved: Vec<Array> = x.iter().map(|a| (*a).clone()).collect();
+    let mut crossed: Vec<Array> = x.iter().map(|a| (*a).clone()).collect();
     let equal = match op {
         Op::Pointwise(op) => matches!(op.0, Pw::Eq | Pw::Ne),
         Op::Cast(cast) => cast.dtype == DType::Bool,
         _ => false,
     };
-    for (i, (array, by)) in x.iter().zip(by).enumerate() {
-        let (Some(values), Some(by)) = (array.floats(), by) else {
+    for (i, (array, off)) in x.iter().zip(off).enumerate() {
+        let (Some(values), Some(off)) = (array.floats(), off) else {
             continue;
         };
         let signs = match op {
@@ -74,20 +73,20 @@ pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool)
             // Compared operands move away from each other or towards each other.
             _ => vec![if i == 0 { 1.0 } else { -1.0 }; values.len()],
         };
-        let elements = values.iter().zip(by).zip(signs);
-        let data = elements.enumerate().map(|(e, ((x, by), sign))| {
+        let elements = values.iter().zip(off).zip(signs);
+        let data = elements.enumerate().map(|(e, ((x, off), sign))| {
             if !equal {
-                return x + direction * sign * by;
+                return x + direction * sign * off;
             }
-            let other = moved.get(1 - i).and_then(Array::floats);
-            let other = other.map_or(0.0, |y| y[e]);
-            let near = up && (x - other).abs() <= 2.0 * by;
-            if near { other } else { *x }
+            let partner = crossed.get(1 - i).and_then(Array::floats);
+            let partner = partner.map_or(0.0, |y| y[e]);
+            let is_close = up && (x - partner).abs() <= 2.0 * off;
+            if is_close { partner } else { *x }
         });
         let data = Data::Float(data.collect());
-        moved[i] = Array::settled(array.dtype(), array.shape().to_vec(), data, Mode::Exact);
+        crossed[i] = Array::with_mode(array.dtype(), array.shape().to_vec(), data, Mode::Exact);
     }
-    moved
+    crossed
 }
 
 /// True if an op moves as its operands do, except at its edges.
@@ -95,20 +94,20 @@ pub(super) fn is_remainder(op: &Op) -> bool {
     matches!(op, Op::Pointwise(op) if matches!(op.0, Pw::Fmod | Pw::Remainder))
 }
 
-/// The remainder of a division by `by`: the crossed value where it jumped across an edge, its own elsewhere.
-pub(super) fn jumped(own: &Array, crossed: &Array, by: &Array) -> Array {
-    let elements = own.to_f64().into_iter().zip(crossed.to_f64());
-    let data = elements.zip(by.to_f64()).map(|((own, crossed), by)| {
-        match (own - crossed).abs() < by.abs() / 2.0 {
-            true => own,
+/// The remainder of a division by `d`: the crossed value where it jumped across an edge, its own elsewhere.
+pub(super) fn jumped(value: &Array, crossed: &Array, d: &Array) -> Array {
+    let elements = value.to_f64().into_iter().zip(crossed.to_f64());
+    let data = elements.zip(d.to_f64()).map(|((value, crossed), d)| {
+        match (value - crossed).abs() < d.abs() / 2.0 {
+            true => value,
             false => crossed,
         }
     });
-    let (shape, data) = (own.shape().to_vec(), Data::Float(data.collect()));
-    Array::settled(own.dtype(), shape, data, Mode::Exact)
+    let (shape, data) = (value.shape().to_vec(), Data::Float(data.collect()));
+    Array::with_mode(value.dtype(), shape, data, Mode::Exact)
 }
 
-/// Signs that alternate in the sorted order of each lane, so that neighbours can change places.
+/// Returns signs that alternate in the sorted order of each lane, so neighbours can swap.
 fn alternating(array: &Array, values: &[f64], axis: usize) -> Vec<f64> {
     let lanes = lanes(array.shape(), axis);
     let mut signs = vec![1.0; values.len()];

@@ -16,9 +16,9 @@ pub(super) fn offsets(shape: &[usize], strides: &[isize], start: isize) -> Vec<u
     }
     let mut out = Vec::with_capacity(shape.iter().product());
     let mut index = vec![0usize; shape.len()];
-    let mut at = start;
+    let mut offset = start;
     loop {
-        out.push(at as usize);
+        out.push(offset as usize);
         let mut axis = shape.len();
         loop {
             if axis == 0 {
@@ -26,11 +26,11 @@ pub(super) fn offsets(shape: &[usize], strides: &[isize], start: isize) -> Vec<u
             }
             axis -= 1;
             index[axis] += 1;
-            at += strides[axis];
+            offset += strides[axis];
             if index[axis] < shape[axis] {
                 break;
             }
-            at -= strides[axis] * shape[axis] as isize;
+            offset -= strides[axis] * shape[axis] as isize;
             index[axis] = 0;
         }
     }
@@ -46,13 +46,13 @@ pub(super) struct Lanes {
     pub len: usize,
 }
 
-/// The lanes of a tensor along `axis`.
+/// Returns the lanes of a tensor along `axis`.
 pub(super) fn lanes(shape: &[usize], axis: usize) -> Lanes {
     let strides = strides(shape);
-    let mut others = shape.to_vec();
-    others[axis] = 1;
+    let mut start_shape = shape.to_vec();
+    start_shape[axis] = 1;
     Lanes {
-        starts: offsets(&others, &strides, 0),
+        starts: offsets(&start_shape, &strides, 0),
         stride: strides[axis] as usize,
         len: shape[axis],
     }
@@ -63,14 +63,14 @@ pub(super) fn lanes(shape: &[usize], axis: usize) -> Lanes {
 #[derive(Clone, Default)]
 pub(super) struct Sum {
     sum: f64,
-    lost: f64,
+    compensation: f64,
 }
 
 impl Sum {
     /// Adds a number.
     pub fn add(&mut self, x: f64) {
         let t = self.sum + x;
-        self.lost += if self.sum.abs() >= x.abs() {
+        self.compensation += if self.sum.abs() >= x.abs() {
             (self.sum - t) + x
         } else {
             (x - t) + self.sum
@@ -81,7 +81,7 @@ impl Sum {
     /// The sum.
     pub fn get(&self) -> f64 {
         if self.sum.is_finite() {
-            self.sum + self.lost
+            self.sum + self.compensation
         } else {
             self.sum // infinities make the compensation NaN
         }

@@ -42,8 +42,8 @@ fn product<T: Copy>(
         let batch = row / s.m;
         for k in 0..s.k {
             let x = a[row * s.k + k];
-            let from = (batch * s.k + k) * s.n;
-            for (sum, y) in sums.iter_mut().zip(&b[from..from + s.n]) {
+            let start = (batch * s.k + k) * s.n;
+            for (sum, y) in sums.iter_mut().zip(&b[start..start + s.n]) {
                 *sum = multiply_add(*sum, x, *y);
             }
         }

@@ -178,25 +178,25 @@ pub fn evaluate(
     symbols: &[i64],
     mode: Mode,
 ) -> Result<Vec<Array>, EvalError> {
-    let mut uses = uses(graph)?;
+    let mut uses = count_uses(graph)?;
     let mut values: Vec<Vec<Array>> = vec![vec![]; graph.len()];
     run(graph, inputs, symbols, mode, &mut values, Some(&mut uses))?;
     let outputs = graph.outputs.iter();
     outputs.map(|o| find(&values, o.value).cloned()).collect()
 }
 
-/// The number of times that each node is read or is an output, counting only readers that an output depends on.
-fn uses(graph: &Graph) -> Result<Vec<usize>, EvalError> {
+/// Counts how often each node is read or is an output; only readers that an output depends on count.
+fn count_uses(graph: &Graph) -> Result<Vec<usize>, EvalError> {
     let mut uses = vec![0usize; graph.len()];
-    let mut wanted: Vec<Value> = graph.outputs.iter().map(|o| o.value).collect();
-    while let Some(v) = wanted.pop() {
+    let mut stack: Vec<Value> = graph.outputs.iter().map(|o| o.value).collect();
+    while let Some(v) = stack.pop() {
         let node = v.node;
         if node.index() >= graph.len() {
             return Err(Problem::Inputs(format!("there is no node {node}")).into());
         }
         uses[node.index()] += 1;
         if uses[node.index()] == 1 {
-            wanted.extend(&graph.node(node).inputs);
+            stack.extend(&graph.node(node).inputs);
         }
     }
     Ok(uses)
@@ -217,28 +217,28 @@ pub fn evaluate_all(
     Ok(values)
 }
 
-/// The symbols' values that the shapes of the inputs give: each symbol is a dim of some input.
+/// Returns the values of the symbols from the shapes of the inputs: each symbol is a dim of some input.
 ///
 /// # Errors
 /// If inputs are missing or of another rank, or a symbol is not a dim of an input.
 pub fn symbol_values(graph: &Graph, inputs: &[Array]) -> Result<Vec<i64>, EvalError> {
     let mut values = vec![None; graph.symbols.len()];
     for (i, id) in graph.inputs().into_iter().enumerate() {
-        let given = inputs
+        let input = inputs
             .get(i)
             .ok_or_else(|| Problem::Inputs(format!("input {i} is missing")))?;
         let dims = graph.node(id).facts.iter().flat_map(|f| &f.shape);
-        for (d, n) in dims.zip(given.shape()) {
+        for (d, n) in dims.zip(input.shape()) {
             let symbol = d.max_symbol().filter(|s| *d == Dim::symbol(*s));
             if let Some(value) = symbol.and_then(|s| values.get_mut(s.0 as usize)) {
                 *value = Some(*n as i64);
             }
         }
     }
-    let known = values.into_iter().enumerate().map(|(i, v)| {
+    let resolved = values.into_iter().enumerate().map(|(i, v)| {
         v.ok_or_else(|| Problem::Inputs(format!("symbol s{i} is not a dim of an input")).into())
     });
-    known.collect()
+    resolved.collect()
 }
 
 /// The outputs of one op. Sizes among its attributes take the values of `symbols`.
@@ -276,7 +276,7 @@ pub fn eval_op(
         shape: shape_of(&results[0], symbols).map_err(named)?,
     };
     let varied = match mode {
-        Mode::Stochastic { seed } => stochastic::varied(&bound, inputs, seed),
+        Mode::Stochastic { seed } => stochastic::vary_operands(&bound, inputs, seed),
         Mode::Rounded | Mode::Exact => None,
     };
     let data = match varied {
@@ -284,10 +284,10 @@ pub fn eval_op(
         None => dispatch(&bound, inputs, &cx),
     };
     let data = data.map_err(named)?;
-    Ok(vec![Array::settled(cx.dtype, cx.shape, data, mode)])
+    Ok(vec![Array::with_mode(cx.dtype, cx.shape, data, mode)])
 }
 
-/// The outputs of a loop or branch; `None` for other ops. `run` evaluates a body, once a step.
+/// Returns the outputs of a loop or branch; `None` for other ops. `run` evaluates a body, once for each step.
 ///
 /// # Errors
 /// As [`eval_op`], and the errors of `run`.
@@ -304,7 +304,7 @@ pub fn eval_bodies(
     }
 }
 
-/// The arguments of an op file besides the op and its operands, which inference has accepted.
+/// The properties of the result of an op, which inference has accepted.
 struct Context {
     mode: Mode,
     /// The dtype of the result.
@@ -314,12 +314,12 @@ struct Context {
 }
 
 impl Context {
-    /// A value between two sums, which engines compute in more than one way. Under stochastic rounding it is off by a
+    /// Returns an intermediate value that engines compute by different formulas. Stochastic rounding perturbs it by a
     /// few roundings.
-    fn between(&self, x: f64, index: usize) -> f64 {
+    fn perturb(&self, x: f64, index: usize) -> f64 {
         match self.mode {
             Mode::Stochastic { seed } if self.dtype != DType::F64 => {
-                stochastic::off_by(x, 4.0 * stochastic::unit(self.dtype), seed ^ index as u64)
+                stochastic::perturb_by(x, 4.0 * stochastic::unit(self.dtype), seed ^ index as u64)
             }
             _ => x,
         }
@@ -388,10 +388,10 @@ fn eval_node(
     };
     let x = &inputs[op.index as usize];
     let (shape, data) = (x.shape().to_vec(), x.data().clone());
-    Ok(vec![Array::settled(x.dtype(), shape, data, mode)])
+    Ok(vec![Array::with_mode(x.dtype(), shape, data, mode)])
 }
 
-/// Evaluates nodes in order. With `uses`, unused nodes are left out and values are dropped after their last use.
+/// Evaluates nodes in order. With `count_uses`, unused nodes are left out and values are dropped after their last use.
 fn run(
     graph: &Graph,
     inputs: &[Array],
@@ -412,9 +412,9 @@ fn run(
         values[id.index()] = result;
         if let Some(uses) = uses.as_deref_mut() {
             for v in &node.inputs {
-                let left = &mut uses[v.node.index()];
-                *left -= 1;
-                if *left == 0 {
+                let remaining = &mut uses[v.node.index()];
+                *remaining -= 1;
+                if *remaining == 0 {
                     values[v.node.index()] = vec![];
                 }
             }
@@ -424,29 +424,29 @@ fn run(
 }
 
 fn check_inputs(graph: &Graph, inputs: &[Array], symbols: &[i64]) -> Result<(), Problem> {
-    let wrong = |text: String| Err(Problem::Inputs(text));
+    let fail = |text: String| Err(Problem::Inputs(text));
     for (i, s) in graph.symbols.iter().enumerate() {
         match symbols.get(i) {
             Some(n) if *n >= s.min => {}
-            Some(n) => return wrong(format!("s{i} ({}) is {n}, less than {}", s.name, s.min)),
-            None => return wrong(format!("s{i} ({}) has no value", s.name)),
+            Some(n) => return fail(format!("s{i} ({}) is {n}, less than {}", s.name, s.min)),
+            None => return fail(format!("s{i} ({}) has no value", s.name)),
         }
     }
-    let wanted = graph.inputs();
-    if wanted.len() != inputs.len() {
-        let (w, g) = (wanted.len(), inputs.len());
-        return wrong(format!("the program takes {w} inputs, not {g}"));
+    let expected = graph.inputs();
+    if expected.len() != inputs.len() {
+        let (w, g) = (expected.len(), inputs.len());
+        return fail(format!("the program takes {w} inputs, not {g}"));
     }
-    for (i, (id, given)) in wanted.into_iter().zip(inputs).enumerate() {
+    for (i, (id, input)) in expected.into_iter().zip(inputs).enumerate() {
         let Op::Input(op) = &graph.node(id).op else {
             continue;
         };
         if op.index as usize != i {
-            return wrong(format!("the program has no input {i}"));
+            return fail(format!("the program has no input {i}"));
         }
-        if op.fact.dtype != given.dtype() || shape_of(&op.fact, symbols)? != given.shape() {
-            let (wants, gets) = (&op.fact, fact_of(given));
-            return wrong(format!("input {i} is {gets}, not {wants}"));
+        if op.fact.dtype != input.dtype() || shape_of(&op.fact, symbols)? != input.shape() {
+            let (wants, gets) = (&op.fact, fact_of(input));
+            return fail(format!("input {i} is {gets}, not {wants}"));
         }
     }
     Ok(())
@@ -454,8 +454,8 @@ fn check_inputs(graph: &Graph, inputs: &[Array], symbols: &[i64]) -> Result<(), 
 
 fn find(values: &[Vec<Array>], v: Value) -> Result<&Array, EvalError> {
     let outputs = values.get(v.node.index());
-    let found = outputs.and_then(|o| o.get(v.output as usize));
-    found.ok_or_else(|| Problem::Inputs(format!("{v} is not computed before it is read")).into())
+    let value = outputs.and_then(|o| o.get(v.output as usize));
+    value.ok_or_else(|| Problem::Inputs(format!("{v} is not computed before it is read")).into())
 }
 
 /// The op with symbols in its sizes replaced by their values.

@@ -28,7 +28,7 @@ struct Expected {
     rounded: Array,
     exact: Array,
     /// Runs in which each op rounds up or down at random.
-    strewn: Vec<Array>,
+    noisy: Vec<Array>,
     /// Runs with nudged inputs.
     nudged: Vec<Array>,
     /// Runs in which floats near edges fall on the other side.
@@ -50,7 +50,7 @@ struct Run<'a> {
     /// The values of every node.
     values: Vec<Vec<Array>>,
     /// True if the run met a data error, because data at an edge crossed it. The run is then ignored.
-    lost: bool,
+    failed: bool,
 }
 
 #[derive(Copy, Clone, PartialEq)]
@@ -68,14 +68,14 @@ enum Kind {
 pub struct Deviation {
     /// The largest absolute difference.
     pub max_abs: f64,
-    /// The largest difference as a part of the reference's value, where that isn't 0.
+    /// The largest relative difference, where the reference isn't 0.
     pub max_rel: f64,
     /// The largest difference in units of the last place of the result's dtype.
     pub max_ulp: f64,
-    /// The largest difference as a part of its tolerance: the result is right up to 1.
+    /// The largest ratio of a difference to its tolerance; results are right up to 1.
     pub ratio: f64,
-    /// The row-major position of the element that is furthest out of its tolerance, the value found there, and the
-    /// reference's value; `None` for an empty tensor.
+    /// The row-major position, the value and the reference's value of the element with the largest ratio; `None` for
+    /// an empty tensor.
     pub worst: Option<(usize, f64, f64)>,
 }
 
@@ -85,7 +85,7 @@ impl Deviation {
         self.ratio <= 1.0
     }
 
-    /// The larger deviation of the two, for each measure.
+    /// Returns the maximum of both deviations, for each measure.
     pub fn max(self, other: Deviation) -> Deviation {
         let worst = match other.ratio > self.ratio {
             true => other.worst,
@@ -102,14 +102,14 @@ impl Deviation {
 }
 
 impl Oracle {
-    /// Evaluates a graph. Values smaller than `least` in magnitude count as made of values of magnitude `least` that
-    /// cancelled.
+    /// Evaluates a graph. Values smaller than `min_scale` in magnitude count as sums of values of magnitude `min_scale`
+    /// that cancelled.
     ///
     /// # Errors
     /// If the graph doesn't take these inputs, is too large for the reference, or on a data error.
-    pub fn new(graph: &Graph, inputs: &[Array], least: f64) -> Result<Oracle, EvalError> {
+    pub fn new(graph: &Graph, inputs: &[Array], min_scale: f64) -> Result<Oracle, EvalError> {
         let symbols = symbol_values(graph, inputs)?;
-        Oracle::with_symbols(graph, inputs, &symbols, least)
+        Oracle::with_symbols(graph, inputs, &symbols, min_scale)
     }
 
     /// [`Oracle::new`] for symbols that the inputs alone don't give.
@@ -120,10 +120,10 @@ impl Oracle {
         graph: &Graph,
         inputs: &[Array],
         symbols: &[i64],
-        least: f64,
+        min_scale: f64,
     ) -> Result<Oracle, EvalError> {
         super::check_inputs(graph, inputs, symbols)?;
-        let mut uses = super::uses(graph)?;
+        let mut uses = super::count_uses(graph)?;
         let exact = edges::exact(graph);
         let (compute, ordered) = (coarsest(graph), ordered(graph));
         let units = units(graph);
@@ -132,31 +132,31 @@ impl Oracle {
         };
         let mut runs = runs(graph, inputs, graph.iter().any(|(_, n)| crosses(n)));
         // The magnitudes of the values that each node's were selected from, which may be larger than its own.
-        let mut scales = vec![least; graph.len()];
+        let mut scales = vec![min_scale; graph.len()];
         let expected = |runs: &[Run], scales: &[f64], v: Value| {
-            let at = v.node.index();
-            Expected::new(runs, v, compute[at], scales[at], units[at], ordered[at])
+            let i = v.node.index();
+            Expected::new(runs, v, compute[i], scales[i], units[i], ordered[i])
         };
         for (id, node) in graph.iter() {
             if uses[id.index()] == 0 {
                 continue;
             }
-            let mut by = Vec::new();
+            let mut off = Vec::new();
             if crosses(node) {
                 for v in &node.inputs {
                     let inexact = !exact[v.node.index()] && graph.fact(*v).dtype.is_float();
-                    by.push(match inexact {
+                    off.push(match inexact {
                         true => Some(expected(&runs, &scales, *v)?.uncertain()),
                         false => None,
                     });
                 }
-                settle_equals(&runs, node, &mut by)?;
+                settle_equals(&runs, node, &mut off)?;
             }
-            for run in runs.iter_mut().filter(|r| !r.lost) {
-                match (run.step(node, symbols, &by), run.kind) {
+            for run in runs.iter_mut().filter(|r| !r.failed) {
+                match (run.step(node, symbols, &off), run.kind) {
                     (Ok(values), _) => run.values[id.index()] = values,
                     (Err(e), Kind::Exact | Kind::Rounded) => return Err(e.at(id)),
-                    (Err(_), _) => run.lost = true,
+                    (Err(_), _) => run.failed = true,
                 }
             }
             if selects(&node.op) {
@@ -166,9 +166,9 @@ impl Oracle {
                 }
             }
             for v in &node.inputs {
-                let left = &mut uses[v.node.index()];
-                *left -= 1;
-                if *left == 0 {
+                let reads = &mut uses[v.node.index()];
+                *reads -= 1;
+                if *reads == 0 {
                     runs.iter_mut()
                         .for_each(|r| r.values[v.node.index()] = vec![]);
                 }
@@ -225,18 +225,18 @@ fn runs<'a>(graph: &Graph, inputs: &'a [Array], crosses: bool) -> Vec<Run<'a>> {
             _ => inputs.into(),
         },
         values: vec![vec![]; graph.len()],
-        lost: false,
+        failed: false,
     };
     kinds.into_iter().map(run).collect()
 }
 
 impl Run<'_> {
-    /// Computes the outputs of a node. If this run crosses edges, floats that are off by up to `by` cross them.
+    /// Computes the outputs of a node. If this run crosses edges, floats that are within `off` of an edge cross it.
     fn step(
         &self,
         node: &Node,
         symbols: &[i64],
-        by: &[Option<Vec<f64>>],
+        off: &[Option<Vec<f64>>],
     ) -> Result<Vec<Array>, EvalError> {
         let mode = match self.kind {
             Kind::Exact | Kind::Nudged | Kind::Crossed(_) => Mode::Exact,
@@ -246,12 +246,12 @@ impl Run<'_> {
         let operands = node.inputs.iter().map(|v| find(&self.values, *v));
         let operands = operands.collect::<Result<SmallVec<[&Array; 3]>, EvalError>>()?;
         let eval = |operands: &[&Array]| eval_node(node, &self.inputs, operands, symbols, mode);
-        let (Kind::Crossed(up), false) = (self.kind, by.is_empty()) else {
+        let (Kind::Crossed(up), false) = (self.kind, off.is_empty()) else {
             return eval(&operands);
         };
-        let moved = edges::crossing(&node.op, &operands, by, up);
-        let moved: SmallVec<[&Array; 3]> = moved.iter().collect();
-        let mut crossed = eval(&moved)?;
+        let shifted = edges::crossing(&node.op, &operands, off, up);
+        let shifted: SmallVec<[&Array; 3]> = shifted.iter().collect();
+        let mut crossed = eval(&shifted)?;
         if edges::is_remainder(&node.op) && node.fact().dtype.is_float() {
             crossed[0] = edges::jumped(&eval(&operands)?[0], &crossed[0], operands[1]);
         }
@@ -260,12 +260,12 @@ impl Run<'_> {
 }
 
 /// Two operands that are equal in every run are the same float, which an engine compares with itself.
-fn settle_equals(runs: &[Run], node: &Node, by: &mut [Option<Vec<f64>>]) -> Result<(), EvalError> {
+fn settle_equals(runs: &[Run], node: &Node, off: &mut [Option<Vec<f64>>]) -> Result<(), EvalError> {
     let (Op::Pointwise(_), [a, b]) = (&node.op, &node.inputs[..]) else {
         return Ok(());
     };
     let mut equal: Vec<bool> = Vec::new();
-    for run in runs.iter().filter(|r| !r.lost) {
+    for run in runs.iter().filter(|r| !r.failed) {
         let [a, b] = [
             find(&run.values, *a)?.to_f64(),
             find(&run.values, *b)?.to_f64(),
@@ -274,9 +274,9 @@ fn settle_equals(runs: &[Run], node: &Node, by: &mut [Option<Vec<f64>>]) -> Resu
         let pairs = equal.iter_mut().zip(a.iter().zip(&b));
         pairs.for_each(|(equal, (a, b))| *equal &= a == b);
     }
-    for by in by.iter_mut().flatten() {
-        let equal = by.iter_mut().zip(&equal).filter(|(_, equal)| **equal);
-        equal.for_each(|(by, _)| *by = 0.0);
+    for off in off.iter_mut().flatten() {
+        let equal = off.iter_mut().zip(&equal).filter(|(_, equal)| **equal);
+        equal.for_each(|(off, _)| *off = 0.0);
     }
     Ok(())
 }
@@ -286,122 +286,122 @@ impl Expected {
         runs: &[Run],
         v: Value,
         compute: f64,
-        least: f64,
-        moved: f64,
+        min_scale: f64,
+        unit_of_values: f64,
         ordered: bool,
     ) -> Result<Expected, EvalError> {
-        let of = |kind: &dyn Fn(Kind) -> bool| -> Result<Vec<Array>, EvalError> {
-            let runs = runs.iter().filter(|r| kind(r.kind) && !r.lost);
+        let values_of = |kind: &dyn Fn(Kind) -> bool| -> Result<Vec<Array>, EvalError> {
+            let runs = runs.iter().filter(|r| kind(r.kind) && !r.failed);
             runs.map(|r| find(&r.values, v).cloned()).collect()
         };
-        let exact = of(&|k| k == Kind::Exact)?.remove(0);
+        let exact = values_of(&|k| k == Kind::Exact)?.remove(0);
         Ok(Expected {
-            scale: largest(&exact, least),
-            unit: unit(exact.dtype()).max(moved),
+            scale: largest(&exact, min_scale),
+            unit: unit(exact.dtype()).max(unit_of_values),
             compute,
             ordered,
-            rounded: of(&|k| k == Kind::Rounded)?.remove(0),
-            strewn: of(&|k| matches!(k, Kind::Strewn(_)))?,
-            nudged: of(&|k| k == Kind::Nudged)?,
-            crossed: of(&|k| matches!(k, Kind::Crossed(_)))?,
+            rounded: values_of(&|k| k == Kind::Rounded)?.remove(0),
+            noisy: values_of(&|k| matches!(k, Kind::Strewn(_)))?,
+            nudged: values_of(&|k| k == Kind::Nudged)?,
+            crossed: values_of(&|k| matches!(k, Kind::Crossed(_)))?,
             exact,
         })
     }
 
     fn integers(&self, got: &[i64], want: &[i64]) -> Deviation {
-        let others = self.nudged.iter().chain(&self.strewn).chain(&self.crossed);
-        let others = others.chain([&self.exact]).filter_map(Array::ints);
-        let mut far = vec![0.0f64; want.len()];
-        for other in others {
-            for (far, (o, w)) in far.iter_mut().zip(other.iter().zip(want)) {
-                *far = far.max((*o as f64 - *w as f64).abs());
+        let runs = self.nudged.iter().chain(&self.noisy).chain(&self.crossed);
+        let runs = runs.chain([&self.exact]).filter_map(Array::ints);
+        let mut errors = vec![0.0f64; want.len()];
+        for run in runs {
+            for (errors, (o, w)) in errors.iter_mut().zip(run.iter().zip(want)) {
+                *errors = errors.max((*o as f64 - *w as f64).abs());
             }
         }
-        let farthest = far.iter().fold(0.0, |m: f64, x| m.max(*x));
-        let mut found = Deviation::default();
+        let max_error = errors.iter().fold(0.0, |m: f64, x| m.max(*x));
+        let mut deviation = Deviation::default();
         for (i, (g, w)) in got.iter().zip(want).enumerate() {
             let error = (*g as f64 - *w as f64).abs();
-            let ratio = match far[i] > 0.0 {
+            let ratio = match errors[i] > 0.0 {
                 _ if g == w => 0.0,
                 true if self.ordered => 0.0,
-                true => error / (2.0 * farthest),
+                true => error / (2.0 * max_error),
                 false => f64::INFINITY,
             };
-            found.add(i, *g as f64, *w as f64, error, ratio);
-            found.max_ulp = found.max_ulp.max(error);
+            deviation.add(i, *g as f64, *w as f64, error, ratio);
+            deviation.max_ulp = deviation.max_ulp.max(error);
         }
-        found
+        deviation
     }
 
     fn floats(&self, got: &[f64]) -> Deviation {
         let (rounded, exact) = (self.rounded.to_f64(), self.exact.to_f64());
         let unit = unit(self.rounded.dtype());
         let tolerances = self.tolerances();
-        let mut found = Deviation::default();
+        let mut deviation = Deviation::default();
         for (i, ((g, r), e)) in got.iter().zip(&rounded).zip(&exact).enumerate() {
             let stored = round_float(*e, self.rounded.dtype());
             if !r.is_finite() || !stored.is_finite() {
                 // Where rounding alone overflows or changes the sign, any answer is right.
-                let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan();
-                let others = self.strewn.iter().chain(&self.nudged);
-                let mut others = others.map(|run| run.floats().unwrap_or(&[])[i]);
-                let right = same(*g, *r)
-                    || same(*g, stored)
+                let is_same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan();
+                let other_runs = self.noisy.iter().chain(&self.nudged);
+                let mut other_runs = other_runs.map(|run| run.floats().unwrap_or(&[])[i]);
+                let is_right = is_same(*g, *r)
+                    || is_same(*g, stored)
                     || r.is_finite() != stored.is_finite()
-                    || others.any(|x| !same(x, *r));
-                let error = if right { 0.0 } else { f64::INFINITY };
-                found.add(i, *g, *e, error, error);
+                    || other_runs.any(|x| !is_same(x, *r));
+                let error = if is_right { 0.0 } else { f64::INFINITY };
+                deviation.add(i, *g, *e, error, error);
                 continue;
             }
             let error = (g - e).abs();
             let error = if error.is_nan() { f64::INFINITY } else { error };
-            found.add(i, *g, *e, error, error / tolerances[i]);
-            let place = e.abs().max(f64::MIN_POSITIVE).log2().floor().exp2() * unit;
-            found.max_ulp = found.max_ulp.max(error / place);
+            deviation.add(i, *g, *e, error, error / tolerances[i]);
+            let ulp = e.abs().max(f64::MIN_POSITIVE).log2().floor().exp2() * unit;
+            deviation.max_ulp = deviation.max_ulp.max(error / ulp);
         }
-        found
+        deviation
     }
 
     /// The tolerance of each float.
     fn tolerances(&self) -> Vec<f64> {
         let exact = self.exact.to_f64();
-        let off = |runs: &[&Array]| -> Vec<f64> {
-            let mut off = vec![0.0f64; exact.len()];
+        let errors = |runs: &[&Array]| -> Vec<f64> {
+            let mut errors = vec![0.0f64; exact.len()];
             for run in runs {
-                let pairs = off.iter_mut().zip(run.to_f64()).zip(&exact);
-                pairs.for_each(|((off, x), e)| *off = off.max(finite((x - e).abs())));
+                let pairs = errors.iter_mut().zip(run.to_f64()).zip(&exact);
+                pairs.for_each(|((errors, x), e)| *errors = errors.max(finite((x - e).abs())));
             }
-            off
+            errors
         };
-        let rounded: Vec<&Array> = self.strewn.iter().chain([&self.rounded]).collect();
-        let rounded = off(&rounded);
-        let nudged = off(&self.nudged.iter().collect::<Vec<_>>());
-        let crossed = off(&self.crossed.iter().collect::<Vec<_>>());
-        // Floats that crossed an edge are off for that reason, so they do not count here.
+        let rounded: Vec<&Array> = self.noisy.iter().chain([&self.rounded]).collect();
+        let rounded = errors(&rounded);
+        let nudged = errors(&self.nudged.iter().collect::<Vec<_>>());
+        let crossed = errors(&self.crossed.iter().collect::<Vec<_>>());
+        // Errors of floats that crossed an edge do not count here.
         let smooth = rounded.iter().zip(&crossed).filter(|(_, c)| **c == 0.0);
-        let worst = smooth.fold(0.0, |m: f64, (x, _)| m.max(*x));
-        let farthest = crossed.iter().fold(0.0, |m: f64, x| m.max(*x));
+        let max_smooth = smooth.fold(0.0, |m: f64, (x, _)| m.max(*x));
+        let max_crossed = crossed.iter().fold(0.0, |m: f64, x| m.max(*x));
         let tolerance = |i: usize| {
             let floor = self.unit * exact[i].abs() + 32.0 * self.compute * self.scale;
             // In these runs all floats at edges cross them; in an engine, some do.
             let crossed = if crossed[i] > 0.0 {
-                2.0 * farthest
+                2.0 * max_crossed
             } else {
                 0.0
             };
-            8.0 * (rounded[i] + nudged[i]) + 4.0 * worst + crossed + floor + 1e-30
+            8.0 * (rounded[i] + nudged[i]) + 4.0 * max_smooth + crossed + floor + 1e-30
         };
         (0..exact.len()).map(tolerance).collect()
     }
 
     /// The tolerance of each float, 0 for those that are the same in every run.
     fn uncertain(&self) -> Vec<f64> {
-        let others = self.nudged.iter().chain(&self.strewn).chain(&self.crossed);
-        let others: Vec<Vec<f64>> = others.chain([&self.rounded]).map(Array::to_f64).collect();
+        let runs = self.nudged.iter().chain(&self.noisy).chain(&self.crossed);
+        let runs: Vec<Vec<f64>> = runs.chain([&self.rounded]).map(Array::to_f64).collect();
         let exact = self.exact.to_f64();
         let mut tolerances = self.tolerances();
         for (i, tolerance) in tolerances.iter_mut().enumerate() {
-            if others.iter().all(|o| o[i] == exact[i]) || !exact[i].is_finite() {
+            if runs.iter().all(|o| o[i] == exact[i]) || !exact[i].is_finite() {
                 *tolerance = 0.0;
             }
         }
@@ -427,9 +427,9 @@ fn coarsest(graph: &Graph) -> Vec<f64> {
     let mut coarsest = vec![f64::EPSILON; graph.len()];
     for (id, node) in graph.iter() {
         let floats = node.facts.iter().filter(|f| f.dtype.is_float());
-        let own = floats.map(|f| compute_unit(f.dtype));
-        let from = node.inputs.iter().map(|v| coarsest[v.node.index()]);
-        coarsest[id.index()] = own.chain(from).fold(f64::EPSILON, f64::max);
+        let own_units = floats.map(|f| compute_unit(f.dtype));
+        let operand_units = node.inputs.iter().map(|v| coarsest[v.node.index()]);
+        coarsest[id.index()] = own_units.chain(operand_units).fold(f64::EPSILON, f64::max);
     }
     coarsest
 }
@@ -473,10 +473,10 @@ fn selects(op: &Op) -> bool {
     }
 }
 
-/// The magnitude of the largest finite float, at least `least`.
-fn largest(values: &Array, least: f64) -> f64 {
+/// The magnitude of the largest finite float, at least `min`.
+fn largest(values: &Array, min: f64) -> f64 {
     let values = values.floats().unwrap_or(&[]);
-    values.iter().fold(least, |m, x| m.max(finite(x.abs())))
+    values.iter().fold(min, |m, x| m.max(finite(x.abs())))
 }
 
 fn finite(x: f64) -> f64 {

@@ -20,7 +20,7 @@ pub(super) fn eval(op: &Pad, x: &Array, cx: &Context) -> Data {
     }
 }
 
-/// The elements of `shape` from index `low` on in a larger tensor of `fill`.
+/// Returns a larger tensor of `fill` that holds the elements of `x` from index `low` on.
 pub(super) fn bordered<T: Copy>(
     x: &[T],
     shape: &[usize],
@@ -34,8 +34,8 @@ pub(super) fn bordered<T: Copy>(
     }
     let steps = strides(padded);
     let start: isize = low.iter().zip(&steps).map(|(l, s)| *l as isize * s).sum();
-    for (v, at) in x.iter().zip(offsets(shape, &steps, start)) {
-        out[at] = *v;
+    for (v, position) in x.iter().zip(offsets(shape, &steps, start)) {
+        out[position] = *v;
     }
     out
 }

@@ -13,8 +13,8 @@ pub(super) fn eval(op: &Pointwise, x: &[&Array], cx: &Context) -> Result<Data, P
         let mut element_operands = [0i64; 3];
         let mut out = Vec::with_capacity(n);
         for element in 0..n {
-            for (to, from) in element_operands.iter_mut().zip(&operands) {
-                *to = from[element];
+            for (slot, operand) in element_operands.iter_mut().zip(&operands) {
+                *slot = operand[element];
             }
             match (row.int)(&element_operands[..x.len()]) {
                 Ok(y) => out.push(y),
@@ -25,8 +25,8 @@ pub(super) fn eval(op: &Pointwise, x: &[&Array], cx: &Context) -> Result<Data, P
     }
     let mut element_operands = [0f64; 3];
     let results = (0..n).map(|element| {
-        for (to, from) in element_operands.iter_mut().zip(x) {
-            *to = match from.data() {
+        for (slot, operand) in element_operands.iter_mut().zip(x) {
+            *slot = match operand.data() {
                 Data::Float(v) => v[element],
                 Data::Int(v) => v[element] as f64,
             };

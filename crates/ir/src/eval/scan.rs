@@ -36,7 +36,7 @@ pub(super) fn eval(op: &Scan, x: &Array) -> Data {
     }
 }
 
-/// The state after each element of each lane.
+/// Returns the state after each element of each lane.
 fn running<T: Copy + Default, S: Clone>(
     lanes: &Lanes,
     v: &[T],
@@ -49,8 +49,8 @@ fn running<T: Copy + Default, S: Clone>(
         let mut state = start.clone();
         for i in 0..lanes.len {
             let i = if reverse { lanes.len - 1 - i } else { i };
-            let at = first + i * lanes.stride;
-            out[at] = step(&mut state, v[at]);
+            let position = first + i * lanes.stride;
+            out[position] = step(&mut state, v[position]);
         }
     }
     out

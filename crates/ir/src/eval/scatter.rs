@@ -4,7 +4,7 @@ use crate::ops::Scatter;
 use kiln_base::prim::{Binary, ScatterKind};
 
 pub(super) fn eval(op: &Scatter, x: &Array, index: &Array, src: &Array) -> Result<Data, Problem> {
-    let to = positions(op.axis, x, index)?;
+    let at = positions(op.axis, x, index)?;
     let combine = match op.kind {
         ScatterKind::Set => None,
         ScatterKind::Sum => Some(Binary::Add),
@@ -14,12 +14,12 @@ pub(super) fn eval(op: &Scatter, x: &Array, index: &Array, src: &Array) -> Resul
     };
     Ok(match (x.data(), src.data()) {
         (Data::Float(x), Data::Float(src)) if op.kind == ScatterKind::Sum => {
-            Data::Float(sums(x, src, &to))
+            Data::Float(sum_at(x, src, &at))
         }
-        (Data::Float(x), Data::Float(src)) => Data::Float(combined(x, src, &to, |old, new| {
+        (Data::Float(x), Data::Float(src)) => Data::Float(combined(x, src, &at, |old, new| {
             combine.map_or(new, |c| c.eval_f64(old, new))
         })),
-        (Data::Int(x), Data::Int(src)) => Data::Int(combined(x, src, &to, |old, new| {
+        (Data::Int(x), Data::Int(src)) => Data::Int(combined(x, src, &at, |old, new| {
             combine.map_or(new, |c| c.eval_i64(old, new).unwrap_or(0))
         })),
         _ => unreachable!("inference wants one dtype"),
@@ -47,21 +47,21 @@ pub(super) fn positions(axis: usize, x: &Array, index: &Array) -> Result<Vec<usi
     Ok(positions)
 }
 
-fn combined<T: Copy>(x: &[T], src: &[T], to: &[usize], combine: impl Fn(T, T) -> T) -> Vec<T> {
+fn combined<T: Copy>(x: &[T], src: &[T], at: &[usize], combine: impl Fn(T, T) -> T) -> Vec<T> {
     let mut out = x.to_vec();
-    for (at, new) in to.iter().zip(src) {
-        out[*at] = combine(out[*at], *new);
+    for (i, new) in at.iter().zip(src) {
+        out[*i] = combine(out[*i], *new);
     }
     out
 }
 
-fn sums(x: &[f64], src: &[f64], to: &[usize]) -> Vec<f64> {
+fn sum_at(x: &[f64], src: &[f64], at: &[usize]) -> Vec<f64> {
     let mut sums = vec![Sum::default(); x.len()];
     let starts = sums.iter_mut().zip(x);
     starts.for_each(|(sum, x)| sum.add(*x));
-    to.iter().zip(src).for_each(|(at, new)| sums[*at].add(*new));
+    at.iter().zip(src).for_each(|(i, new)| sums[*i].add(*new));
     // An element that no index touches keeps its −0.
     let mut out = x.to_vec();
-    to.iter().for_each(|at| out[*at] = sums[*at].get());
+    at.iter().for_each(|i| out[*i] = sums[*i].get());
     out
 }

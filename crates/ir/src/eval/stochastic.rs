@@ -13,19 +13,19 @@ pub(super) fn round(x: f64, dtype: DType, index: usize, seed: u64) -> f64 {
         return x;
     };
     let exponent = (x.to_bits() >> 52 & 0x7ff) as i32 - 1023;
-    let place = 2f64.powi(exponent.max(float.least) + 1 - float.digits);
-    let steps = x / place;
-    let choice = random(seed ^ x.to_bits().rotate_left(17) ^ index as u64);
-    let up = choice < steps - steps.floor();
-    round_float((steps.floor() + up as i32 as f64) * place, dtype)
+    let ulp = 2f64.powi(exponent.max(float.least) + 1 - float.digits);
+    let steps = x / ulp;
+    let draw = random(seed ^ x.to_bits().rotate_left(17) ^ index as u64);
+    let up = draw < steps - steps.floor();
+    round_float((steps.floor() + up as i32 as f64) * ulp, dtype)
 }
 
-/// Other operands whose result an engine may give in place of this op's; `None` where there are none.
+/// Returns other operands whose result an engine may compute instead; `None` if there are none.
 ///
 /// Each term of a sum is off by a rounding of the type that engines keep it in: the rounding errors of their partial
 /// sums remain where terms cancel. Products of bf16 may flush subnormal numbers to 0, as `vdpbf16ps` does. The
 /// maximum and the minimum of 0 and -0 may be either of them.
-pub(super) fn varied(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Array>> {
+pub(super) fn vary_operands(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Array>> {
     let unit = match op {
         // An engine may add terms that it has just computed before they are rounded.
         Op::Reduce(op) if op.kind == Reduction::Sum => unit(operands[0].dtype()),
@@ -41,27 +41,27 @@ pub(super) fn varied(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Arra
         }
         _ => return None,
     };
-    let moved = |(number, array): (usize, &&Array)| {
+    let vary = |(number, array): (usize, &&Array)| {
         let Some(floats) = array.floats().filter(|_| array.dtype() != DType::F64) else {
             return (*array).clone();
         };
         let seed = seed ^ (number as u64 + 1) << 32;
-        let least = match array.dtype() == DType::BF16 && seed % 2 == 1 {
+        let min_normal = match array.dtype() == DType::BF16 && seed % 2 == 1 {
             true => f32::MIN_POSITIVE.into(),
             false => 0.0,
         };
-        let moved = floats.iter().enumerate().map(|(i, x)| match *x {
-            x if x.abs() < least => 0.0,
-            x => off_by(x, unit, seed ^ i as u64),
+        let vary = floats.iter().enumerate().map(|(i, x)| match *x {
+            x if x.abs() < min_normal => 0.0,
+            x => perturb_by(x, unit, seed ^ i as u64),
         });
-        Array::new(array.dtype(), array.shape(), Data::Float(moved.collect())).expect("as many")
+        Array::new(array.dtype(), array.shape(), Data::Float(vary.collect())).expect("as many")
     };
-    Some(operands.iter().enumerate().map(moved).collect())
+    Some(operands.iter().enumerate().map(vary).collect())
 }
 
-/// `x` with a random relative error of up to `part`.
-pub(super) fn off_by(x: f64, part: f64, seed: u64) -> f64 {
-    x * (1.0 + part * (2.0 * random(seed) - 1.0))
+/// `x` with a random relative error of up to `max_relative`.
+pub(super) fn perturb_by(x: f64, max_relative: f64, seed: u64) -> f64 {
+    x * (1.0 + max_relative * (2.0 * random(seed) - 1.0))
 }
 
 /// The relative rounding error of a dtype.

@@ -75,13 +75,13 @@ impl Generator {
         let first = self.full(1.0, fact.dtype, &row.shape)?;
         let weight = self.like(fact.dtype, &row.shape, true)?;
         let weight = self.tame(weight)?;
-        let alike = self.fact(weight);
+        let weight_fact = self.fact(weight);
         let detach = self.rng.chance(0.2);
         let body = self.body(|b| {
             b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
             let mean = b.input(row.clone(), Role::Data);
             let x = b.input(row.clone(), Role::Data);
-            let weight = b.input(alike, Role::Data);
+            let weight = b.input(weight_fact, Role::Data);
             let mean = b.op(ops::Barrier { detach }, &[mean]).ok()?;
             let half = b
                 .scalar_like(if row.dtype.is_float() { 0.5 } else { 3.0 }, &x)
@@ -92,9 +92,9 @@ impl Generator {
             let y = b.pointwise(Pw::Mul, &[next, weight]).ok()?;
             Some(vec![next, y, mean])
         })?;
-        let (size, other) = (self.meta(x).size.max(1.0), self.meta(weight).size.max(1.0));
+        let (size, weight_size) = (self.meta(x).size.max(1.0), self.meta(weight).size.max(1.0));
         let meta = Meta {
-            size: size * other,
+            size: size * weight_size,
             exact: !fact.dtype.is_float(),
         };
         let op = ops::Loop {
@@ -105,16 +105,16 @@ impl Generator {
             conditional: false,
             body,
         };
-        let last = self.emit(op, &[first, x, weight], meta)?;
+        let results = self.emit(op, &[first, x, weight], meta)?;
         // A stacked value or a carried one.
         let output = self.rng.below(3) as u32;
-        let one = Value { output, ..last };
-        let fact = self.fact(one);
-        let held = self.like(fact.dtype, &fact.shape, true)?;
+        let output_value = Value { output, ..results };
+        let fact = self.fact(output_value);
+        let barrier_operand = self.like(fact.dtype, &fact.shape, true)?;
         let results = self.emit(
             ops::Barrier { detach: false },
-            &[one, held],
-            self.meta(last),
+            &[output_value, barrier_operand],
+            self.meta(results),
         )?;
         Some(results)
     }
@@ -136,14 +136,14 @@ impl Generator {
                 .scalar_like(if fact.dtype.is_float() { 0.5 } else { 3.0 }, &x)
                 .ok()?;
             let next = b.pointwise(Pw::Mul, &[x, half]).ok()?;
-            let holds = match end {
+            let goes_on = match end {
                 Some(end) => Some(b.with(Pw::Lt, &step, end - 1).ok()?),
                 None => None,
             };
             let step = b.cast(&step, fact.dtype).ok()?;
             let shifted = b.pointwise(Pw::Add, &[next, step]).ok()?;
             let total = b.pointwise(Pw::Add, &[total, x]).ok()?;
-            Some(holds.into_iter().chain([shifted, total]).collect())
+            Some(goes_on.into_iter().chain([shifted, total]).collect())
         })?;
         let trips = match self.graph.symbols.is_empty() {
             false if self.rng.chance(0.5) => Dim::symbol(kiln_base::Sym(0)),
@@ -156,13 +156,13 @@ impl Generator {
         let Some(end) = end else {
             return self.emit(ops::Loop::repeat(trips, body), &[x, total], meta);
         };
-        let begins = self.full(end > 0, DType::Bool, &[])?;
+        let condition = self.full(end > 0, DType::Bool, &[])?;
         let op = ops::Loop {
             conditional: true,
             ..ops::Loop::repeat(trips, body)
         };
         let output = self.rng.below(3) as u32;
-        let all = self.emit(op, &[begins, x, total], meta)?;
-        Some(Value { output, ..all })
+        let results = self.emit(op, &[condition, x, total], meta)?;
+        Some(Value { output, ..results })
     }
 }

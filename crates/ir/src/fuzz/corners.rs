@@ -13,15 +13,15 @@ const OFTEN: f64 = 0.2;
 impl Generator {
     /// Adds these combinations to some programs and leaves the others as they are.
     pub fn corners(&mut self, seed: u64) {
-        let own = super::Rng::new(seed ^ 0x636f_726e_6572_7321);
-        let others = std::mem::replace(&mut self.rng, own);
+        let own_rng = super::Rng::new(seed ^ 0x636f_726e_6572_7321);
+        let program_rng = std::mem::replace(&mut self.rng, own_rng);
         if self.rng.chance(OFTEN) {
             for _ in 0..1 + self.rng.below(2) {
                 match self.rng.below(4) {
                     0 if self.config.control_flow => self.work_in_branches(),
                     1 if self.config.control_flow => self.work_in_steps(),
-                    2 => self.scatter_behind_barrier(),
-                    _ if self.config.empty => self.of_nothing(),
+                    2 => self.scatter_after_barrier(),
+                    _ if self.config.empty => self.empty_work(),
                     _ => None,
                 };
             }
@@ -29,7 +29,7 @@ impl Generator {
         if self.rng.chance(OFTEN / 2.0) {
             self.transposed_filters();
         }
-        self.rng = others;
+        self.rng = program_rng;
     }
 
     /// The transpose of a depthwise convolution by a parameter.
@@ -97,9 +97,9 @@ impl Generator {
 
     fn work_in_branches(&mut self) -> Option<Value> {
         let [n, k] = self.sizes();
-        let (first, shape) = self.work(n, k);
-        let mut second = first.clone();
-        second.weights.bytes = first
+        let (then_work, shape) = self.work(n, k);
+        let mut else_work = then_work.clone();
+        else_work.weights.bytes = then_work
             .weights
             .bytes
             .chunks_exact(4)
@@ -117,7 +117,7 @@ impl Generator {
                 Some(vec![work.record(b, x, &shape)?])
             })
         };
-        let branches = [branch(&first)?, branch(&second)?];
+        let branches = [branch(&then_work)?, branch(&else_work)?];
         let y = self.emit(ops::If { branches }, &[condition, x], WORKED)?;
         self.tame(y)
     }
@@ -128,10 +128,10 @@ impl Generator {
         let (work, shape) = self.work(n, k);
         let role = self.role();
         let x = self.input(DType::F32, &[trips, n, k].map(Dim::from), role);
-        let one = Fact::new(DType::F32, [n, k]);
+        let step_fact = Fact::new(DType::F32, [n, k]);
         let body = self.body(|b| {
             b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
-            let x = b.input(one, Role::Data);
+            let x = b.input(step_fact, Role::Data);
             Some(vec![work.record(b, x, &shape)?])
         })?;
         let op = ops::Loop {
@@ -147,7 +147,7 @@ impl Generator {
     }
 
     /// `scatter(x', index, x)` where x' is x after a barrier, or the other way around.
-    fn scatter_behind_barrier(&mut self) -> Option<Value> {
+    fn scatter_after_barrier(&mut self) -> Option<Value> {
         let x = self.any(|f, _| f.rank() >= 1 && f.shape.iter().all(|d| !d.is(0)))?;
         let fact = self.fact(x);
         // A computed value, so that its memory may be reused.
@@ -157,25 +157,25 @@ impl Generator {
         };
         let other = self.like(fact.dtype, &fact.shape, false)?;
         let meta = self.meta(x);
-        let behind = self.emit(ops::Barrier { detach: false }, &[x, other], meta)?;
+        let barrier = self.emit(ops::Barrier { detach: false }, &[x, other], meta)?;
         let axis = self.rng.below(fact.rank());
         let index = self.input(DType::I64, &fact.shape, Role::Data);
         let operands = match self.rng.chance(0.7) {
-            true => [x, index, behind],
-            false => [behind, index, x],
+            true => [x, index, barrier],
+            false => [barrier, index, x],
         };
         let kind = ScatterKind::Set;
         self.emit(ops::Scatter { axis, kind }, &operands, meta)
     }
 
     /// Sums and products without terms, whose operands are empty and must not be divided or looked up.
-    fn of_nothing(&mut self) -> Option<Value> {
-        let none = Meta::exact(0.0);
+    fn empty_work(&mut self) -> Option<Value> {
+        let meta = Meta::exact(0.0);
         let [n, k] = self.sizes().map(Dim::from);
-        let nothing = self.input(DType::I64, &[n.clone(), Dim::ZERO], Role::Data);
+        let empty = self.input(DType::I64, &[n.clone(), Dim::ZERO], Role::Data);
         let zeros = self.full(0, DType::I64, &[n.clone(), Dim::ONE])?;
         let op = self.rng.one([Pw::FloorDivide, Pw::Remainder, Pw::Fmod]);
-        let divided = self.row(op, &[nothing, zeros], none)?;
+        let divided = self.row(op, &[empty, zeros], meta)?;
         if self.rng.chance(0.3) {
             return self.reduce(
                 divided,
@@ -185,18 +185,18 @@ impl Generator {
             );
         }
         // Indices outside the axis, in an empty index.
-        let far = self.full(1000, DType::I64, &[n.clone(), Dim::ZERO])?;
+        let out_of_range = self.full(1000, DType::I64, &[n.clone(), Dim::ZERO])?;
         let table = self.input(DType::F32, &[n.clone(), k.clone()], Role::Data);
-        let left = self.emit(ops::Gather { axis: 1 }, &[table, far], none)?;
+        let a = self.emit(ops::Gather { axis: 1 }, &[table, out_of_range], meta)?;
         if self.rng.chance(0.5) {
-            return self.reduce(left, Reduction::Sum, [1].into_iter().collect(), DType::F32);
+            return self.reduce(a, Reduction::Sum, [1].into_iter().collect(), DType::F32);
         }
-        let right = self.full(0, DType::I64, &[Dim::ZERO, k])?;
-        let right = self.row_with(Pw::FloorDivide, right, 0.0, none)?;
-        let right = self.emit(ops::Cast::to(DType::F32), &[right], none)?;
+        let b = self.full(0, DType::I64, &[Dim::ZERO, k])?;
+        let b = self.row_with(Pw::FloorDivide, b, 0.0, meta)?;
+        let b = self.emit(ops::Cast::to(DType::F32), &[b], meta)?;
         let product = Op::from(ops::MatMul {});
-        let y = self.emit(product, &[left, right], none)?;
-        self.row_with(Pw::Add, y, 0.5, Meta { size: 1.0, ..none })
+        let y = self.emit(product, &[a, b], meta)?;
+        self.row_with(Pw::Add, y, 0.5, Meta { size: 1.0, ..meta })
     }
 }
 
@@ -219,8 +219,8 @@ impl Work {
                 let mut image = b.fact(&x).shape;
                 let [n, k] = [image[0].clone(), image[1].clone()];
                 image = [Dim::ONE, Dim::from(2), n, k].into_iter().collect();
-                let first = [Dim::ONE, Dim::ONE, image[2].clone(), image[3].clone()];
-                let x = b.reshape(&x, &first).ok()?;
+                let image_shape = [Dim::ONE, Dim::ONE, image[2].clone(), image[3].clone()];
+                let x = b.reshape(&x, &image_shape).ok()?;
                 let x = b.op(ops::Broadcast { shape: image }, &[x]).ok()?;
                 let conv = ops::Conv {
                     stride: [1, 1].into_iter().collect(),

@@ -1,6 +1,6 @@
 //! The generator: a growing graph, with the known magnitude and exactness of each value.
 
-use super::inputs::least;
+use super::inputs::min_size;
 use super::{Config, Rng};
 use crate::{
     Fact, Graph, GraphBuilder, Op, Output, Pw, Role, Shape, SymbolInfo, Target, Value, ops,
@@ -61,11 +61,11 @@ impl Generator {
 
     pub fn run(mut self, seed: u64) -> Graph {
         self.start();
-        let (least, most) = (self.config.min_nodes, self.config.max_nodes.max(1));
-        let wanted = least + self.rng.below(most.saturating_sub(least) + 1);
+        let (min, max) = (self.config.min_nodes, self.config.max_nodes.max(1));
+        let count = min + self.rng.below(max.saturating_sub(min) + 1);
         // Every step adds nodes with overwhelming probability; the bound is for odd configurations.
-        for _ in 0..wanted * 50 {
-            if self.graph.len() >= wanted {
+        for _ in 0..count * 50 {
+            if self.graph.len() >= count {
                 break;
             }
             match self.rng.below(20) {
@@ -109,14 +109,14 @@ impl Generator {
         let op = op.into();
         let facts: Vec<&Fact> = inputs.iter().map(|v| self.graph.fact(*v)).collect();
         let results = op.infer(&facts).ok()?;
-        let most = vec![MAX_SYMBOL; self.graph.symbols.len()];
-        let fits = |f: &Fact| {
-            let n = f.numel().eval_checked(&most);
+        let max_symbols = vec![MAX_SYMBOL; self.graph.symbols.len()];
+        let is_legal = |f: &Fact| {
+            let n = f.numel().eval_checked(&max_symbols);
             // A window must fit under every binding.
-            let real = |d: &Dim| d.as_const().is_some() || least(&self.graph, d) >= 1;
-            f.rank() <= 5 && n.is_some_and(|n| n <= MAX_ELEMENTS) && f.shape.iter().all(real)
+            let is_nonempty = |d: &Dim| d.as_const().is_some() || min_size(&self.graph, d) >= 1;
+            f.rank() <= 5 && n.is_some_and(|n| n <= MAX_ELEMENTS) && f.shape.iter().all(is_nonempty)
         };
-        if !results.iter().all(fits) {
+        if !results.iter().all(is_legal) {
             return None;
         }
         let line = self.graph.len() as u32 + 1;
@@ -161,8 +161,8 @@ impl Generator {
         if fits(DType::F32) && self.rng.chance(0.25) {
             return Some(DType::F32);
         }
-        let all: Vec<DType> = DType::ALL.into_iter().filter(|d| fits(*d)).collect();
-        self.rng.pick(&all).copied()
+        let dtypes: Vec<DType> = DType::ALL.into_iter().filter(|d| fits(*d)).collect();
+        self.rng.pick(&dtypes).copied()
     }
 
     /// A shape of known dims, or one with symbols.
@@ -195,14 +195,17 @@ impl Generator {
 
     /// Some value, later ones more often.
     pub fn any(&mut self, fits: impl Fn(&Fact, Meta) -> bool) -> Option<Value> {
-        let all: Vec<Value> = self
+        let candidates: Vec<Value> = self
             .graph
             .ids()
             .map(|id| id.value())
             .filter(|v| fits(self.graph.fact(*v), self.meta(*v)))
             .collect();
-        let (a, b) = (self.rng.below(all.len()), self.rng.below(all.len()));
-        all.get(a.max(b)).copied()
+        let (a, b) = (
+            self.rng.below(candidates.len()),
+            self.rng.below(candidates.len()),
+        );
+        candidates.get(a.max(b)).copied()
     }
 
     /// A value of a dtype.
@@ -235,16 +238,16 @@ impl Generator {
         Some(self.input(dtype, &shape, role))
     }
 
-    /// A value that broadcasts with `shape` without growing it, exactly known if asked for.
+    /// A value that broadcasts with `shape` without growing it, exactly known if `exact`.
     pub fn like(&mut self, dtype: DType, shape: &[Dim], exact: bool) -> Option<Value> {
-        let fits = |f: &Fact, m: Meta| {
+        let is_like = |f: &Fact, m: Meta| {
             f.dtype == dtype
                 && (m.exact || !exact)
                 && crate::broadcast_shapes([&f.shape[..], shape]).is_some_and(|s| s[..] == *shape)
         };
         match self.rng.below(10) {
             0..6 => {
-                if let Some(v) = self.any(fits) {
+                if let Some(v) = self.any(is_like) {
                     return Some(v);
                 }
             }
@@ -254,18 +257,18 @@ impl Generator {
             }
             _ => {}
         }
-        // A new input, with some dims to stretch.
-        let mut own = Shape::from(shape);
-        for d in &mut own {
+        // A new input, with some dims of size 1.
+        let mut new_shape = Shape::from(shape);
+        for d in &mut new_shape {
             if self.rng.chance(0.2) {
                 *d = Dim::ONE;
             }
         }
-        while self.rng.chance(0.2) && own.len() > 1 {
-            own.remove(0);
+        while self.rng.chance(0.2) && new_shape.len() > 1 {
+            new_shape.remove(0);
         }
         let role = self.role();
-        Some(self.input(dtype, &own, role))
+        Some(self.input(dtype, &new_shape, role))
     }
 
     // ---- steps that several generators take ----
@@ -381,14 +384,14 @@ impl Generator {
         let mut leaves: Vec<Value> = vec![];
         for (id, users) in self.graph.users().iter().enumerate() {
             let id = crate::NodeId(id as u32);
-            let input = matches!(self.graph.node(id).op, Op::Input(_));
-            if users.is_empty() && !input && !outputs.iter().any(|o| o.value.node == id) {
+            let is_input = matches!(self.graph.node(id).op, Op::Input(_));
+            if users.is_empty() && !is_input && !outputs.iter().any(|o| o.value.node == id) {
                 let count = self.graph.node(id).facts.len() as u32;
                 leaves.extend((0..count).map(|output| Value { node: id, output }));
             }
         }
-        let most = 1 + self.rng.below(8);
-        while leaves.len() > most {
+        let max_leaves = 1 + self.rng.below(8);
+        while leaves.len() > max_leaves {
             leaves.remove(self.rng.below(leaves.len()));
         }
         let results = leaves.into_iter().map(|value| Output {

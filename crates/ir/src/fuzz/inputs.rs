@@ -7,7 +7,7 @@ use crate::ops::{Gather, Scatter};
 use crate::{Graph, NodeId, Op, Pw, Role};
 use kiln_base::{DType, Dim, Kind};
 
-/// The requirements that the ops which read an input have of its values.
+/// The requirements of the readers of an input.
 #[derive(Default)]
 struct Needs {
     /// It is an index below this.
@@ -20,7 +20,7 @@ struct Needs {
     finite: bool,
 }
 
-/// Inputs for a graph, as a seed gives them. Symbols get values from their minimum to 6. Floats lie
+/// Returns random inputs for a graph. Symbols get values from their minimum to 6. Floats lie
 /// within ±4; one seed in 8 puts NaN, infinities and negative zeros among them, and one in 4 puts the
 /// ends of the range among the integers.
 pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
@@ -42,13 +42,13 @@ pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
             .collect();
         let n: usize = shape.iter().product();
         let needs = needs(graph, id);
-        let key = matches!(&node.op, Op::Input(op) if op.role == Role::RandomKey);
+        let is_key = matches!(&node.op, Op::Input(op) if op.role == Role::RandomKey);
         let data = match fact.dtype.kind() {
             Kind::Float => {
                 let value = |_| float(&mut rng, &needs, special);
                 Data::Float((0..n).map(value).collect())
             }
-            _ if key => Data::Int((0..n).map(|_| (rng.bits() >> 1) as i64).collect()),
+            _ if is_key => Data::Int((0..n).map(|_| (rng.bits() >> 1) as i64).collect()),
             _ => {
                 let value = |_| integer(&mut rng, fact.dtype, &needs, edges);
                 Data::Int((0..n).map(value).collect())
@@ -63,19 +63,19 @@ pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
     out
 }
 
-/// A size; the smallest one of all bindings, at most 2, where it is symbolic. The size of what a quotient leaves may be
-/// larger at smaller symbols.
-pub(super) fn least(graph: &Graph, size: &Dim) -> i64 {
+/// Returns a size; if it is symbolic, its minimum over all bindings, at most 2. The size that a quotient leaves may be
+/// larger for smaller symbols.
+pub(super) fn min_size(graph: &Graph, size: &Dim) -> i64 {
     let mut bindings = vec![vec![]];
     for symbol in &graph.symbols {
-        let more = |b: Vec<i64>| {
+        let extend = |b: Vec<i64>| {
             (symbol.min..=symbol.min.max(MAX_SYMBOL)).map(move |n| [&b[..], &[n]].concat())
         };
-        bindings = bindings.into_iter().flat_map(more).collect();
+        bindings = bindings.into_iter().flat_map(extend).collect();
     }
     let sizes = bindings.iter().map(|b| size.eval_checked(b).unwrap_or(1));
-    let least = || sizes.min().map_or(1, |n| n.min(2));
-    size.as_const().unwrap_or_else(least)
+    let smallest = || sizes.min().map_or(1, |n| n.min(2));
+    size.as_const().unwrap_or_else(smallest)
 }
 
 fn needs(graph: &Graph, input: NodeId) -> Needs {
@@ -90,7 +90,7 @@ fn needs(graph: &Graph, input: NodeId) -> Needs {
             match &node.op {
                 Op::Gather(Gather { axis }) | Op::Scatter(Scatter { axis, .. }) if slot == 1 => {
                     let extent = &graph.fact(node.inputs[0]).shape[*axis];
-                    let extent = least(graph, extent);
+                    let extent = min_size(graph, extent);
                     needs.bound = Some(needs.bound.unwrap_or(extent).min(extent));
                 }
                 Op::BatchNorm(_) if slot == 2 => needs.positive = true,
@@ -159,9 +159,9 @@ mod tests {
         graph.symbols.push(SymbolInfo { name, min: 2 });
         let n = Dim::symbol(Sym(0));
         let left = &n - &(&n.div_floor(3) * &Dim::Const(3));
-        assert_eq!(least(&graph, &left), 0); // of 3
-        assert_eq!(least(&graph, &n.div_floor(2)), 1);
-        assert_eq!(least(&graph, &(&n + &n)), 2);
-        assert_eq!(least(&graph, &Dim::Const(7)), 7);
+        assert_eq!(min_size(&graph, &left), 0); // of 3
+        assert_eq!(min_size(&graph, &n.div_floor(2)), 1);
+        assert_eq!(min_size(&graph, &(&n + &n)), 2);
+        assert_eq!(min_size(&graph, &Dim::Const(7)), 7);
     }
 }

@@ -73,7 +73,7 @@ pub fn random_graph(seed: u64) -> Graph {
 /// The features that a program uses: `op:conv`, `row:add`, `dtype:f16`, `row:add:f16`, and from the structure
 /// `outputs`, `symbols`, `kept`, `assign`, `parameter`, `rank:4`, `empty`, `quotient`, `dead`.
 pub fn features(graph: &Graph) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut names = BTreeSet::new();
     let mut used = vec![false; graph.len()];
     for (_, node) in graph.iter() {
         for v in &node.inputs {
@@ -81,49 +81,49 @@ pub fn features(graph: &Graph) -> BTreeSet<String> {
         }
         match &node.op {
             Op::Pointwise(op) => {
-                found.insert("op:pointwise".into());
-                found.insert(format!("row:{}", op.0.name()));
+                names.insert("op:pointwise".into());
+                names.insert(format!("row:{}", op.0.name()));
                 // The last operand is never the mask.
                 if let Some(v) = node.inputs.last() {
-                    found.insert(format!("row:{}:{}", op.0.name(), graph.fact(*v).dtype));
+                    names.insert(format!("row:{}:{}", op.0.name(), graph.fact(*v).dtype));
                 }
             }
             op => {
-                found.insert(format!("op:{}", op.name()));
+                names.insert(format!("op:{}", op.name()));
             }
         }
         if matches!(&node.op, Op::Loop(l) if l.conditional) {
-            found.insert("conditional".into());
+            names.insert("conditional".into());
         }
         if let Op::Input(op) = &node.op {
-            found.insert(format!("{:?}", op.role).to_lowercase());
+            names.insert(format!("{:?}", op.role).to_lowercase());
         }
         for fact in &node.facts {
-            found.insert(format!("dtype:{}", fact.dtype));
-            found.insert(format!("rank:{}", fact.rank()));
+            names.insert(format!("dtype:{}", fact.dtype));
+            names.insert(format!("rank:{}", fact.rank()));
             if fact.shape.iter().any(|d| d.is(0)) {
-                found.insert("empty".into());
+                names.insert("empty".into());
             }
             if fact.shape.iter().any(|d| d.to_string().contains("//")) {
-                found.insert("quotient".into());
+                names.insert("quotient".into());
             }
         }
         for body in node.op.bodies() {
-            found.extend(features(body));
+            names.extend(features(body));
         }
     }
     for o in &graph.outputs {
         used[o.value.node.index()] = true;
         let target = format!("{:?}", o.target).to_lowercase();
-        found.extend(target.split('(').next().map(String::from));
+        names.extend(target.split('(').next().map(String::from));
     }
     let facts = [
         (graph.outputs.len() >= 2, "outputs"),
         (!graph.symbols.is_empty(), "symbols"),
         (used.contains(&false), "dead"),
     ];
-    found.extend(facts.iter().filter(|f| f.0).map(|f| f.1.to_string()));
-    found
+    names.extend(facts.iter().filter(|f| f.0).map(|f| f.1.to_string()));
+    names
 }
 
 /// The number of these programs that use each of their [`features`].

@@ -20,7 +20,7 @@ impl Generator {
             9 => self.one_hot(),
             10 => self.casts_back(),
             13 | 14 => self.extreme_behind_work(),
-            _ => self.parts_joined(),
+            _ => self.rejoined_slices(),
         }
     }
 
@@ -102,10 +102,10 @@ impl Generator {
         let mut shape = self.fact(v).shape;
         axes.iter().for_each(|a| shape[*a] = Dim::ONE);
         let op = ops::Reshape { shape };
-        let kept = self.emit(op, &[reduced], self.meta(reduced))?;
+        let reshaped = self.emit(op, &[reduced], self.meta(reduced))?;
         let mut meta = self.loose(v, 1);
         meta.size *= 2.0;
-        self.row(Pw::Sub, &[v, kept], meta)
+        self.row(Pw::Sub, &[v, reshaped], meta)
     }
 
     /// An inexact value of the magnitude of a power of v.
@@ -116,21 +116,21 @@ impl Generator {
         }
     }
 
-    /// A node once more.
+    /// A repeated node.
     fn repeated(&mut self) -> Option<Value> {
-        let computed = |op: &Op| !matches!(op, Op::Input(_) | Op::If(_) | Op::Loop(_));
+        let is_computed = |op: &Op| !matches!(op, Op::Input(_) | Op::If(_) | Op::Loop(_));
         let nodes: Vec<_> = self.graph.ids().collect();
         let id = *self.rng.pick(&nodes)?;
         let node = self.graph.node(id).clone();
-        if !computed(&node.op) {
+        if !is_computed(&node.op) {
             return None;
         }
-        let again = self.emit(node.op, &node.inputs, self.meta(id.value()))?;
+        let twin = self.emit(node.op, &node.inputs, self.meta(id.value()))?;
         let computes = node.facts[0].dtype.computes();
         if computes && self.rng.chance(0.5) {
-            return self.row(Pw::Maximum, &[id.value(), again], self.meta(again));
+            return self.row(Pw::Maximum, &[id.value(), twin], self.meta(twin));
         }
-        Some(again)
+        Some(twin)
     }
 
     /// Constants only.
@@ -166,8 +166,8 @@ impl Generator {
         })?;
         let Fact { dtype, shape } = self.fact(v);
         let rank = shape.len();
-        let last = 1 + self.rng.below(rank.min(2));
-        let axes: Axes = (rank - last..rank).collect();
+        let tail = 1 + self.rng.below(rank.min(2));
+        let axes: Axes = (rank - tail..rank).collect();
         let mean = self.mean(v, &axes)?;
         let centred = self.centre(v, mean, &axes)?;
         let square = self.row(Pw::Square, &[centred], self.loose(centred, 2))?;
@@ -180,33 +180,33 @@ impl Generator {
         let scale = self.emit(ops::Reshape { shape }, &[scale], bounded(1.5))?;
         let normalised = self.row(Pw::Mul, &[centred, scale], bounded(16.0))?;
         // And over columns, as in the derivative of a norm.
-        self.reduce(centred, Reduction::Sum, (0..rank - last).collect(), dtype);
+        self.reduce(centred, Reduction::Sum, (0..rank - tail).collect(), dtype);
         Some(normalised)
     }
 
-    /// Views that lead back to where they start.
+    /// Views that cancel.
     fn views_that_cancel(&mut self) -> Option<Value> {
         let v = self.any(|f, _| f.rank() >= 2)?;
         let meta = self.meta(v);
         let shape = self.fact(v).shape;
         let perm: Axes = (0..shape.len()).rev().collect();
-        let back = ops::Permute { perm };
-        let turned = self.emit(back.clone(), &[v], meta)?;
-        let turned = match self.rng.below(3) {
-            0 if self.fact(turned).dtype.computes() && self.fact(turned).dtype != DType::Bool => {
-                self.row(Pw::Neg, &[turned], meta)?
+        let reverse = ops::Permute { perm };
+        let moved = self.emit(reverse.clone(), &[v], meta)?;
+        let moved = match self.rng.below(3) {
+            0 if self.fact(moved).dtype.computes() && self.fact(moved).dtype != DType::Bool => {
+                self.row(Pw::Neg, &[moved], meta)?
             }
             1 => {
                 let flat = ops::Reshape {
-                    shape: [self.fact(turned).numel()].into_iter().collect(),
+                    shape: [self.fact(moved).numel()].into_iter().collect(),
                 };
-                let flat = self.emit(flat, &[turned], meta)?;
-                let shape = self.fact(turned).shape;
+                let flat = self.emit(flat, &[moved], meta)?;
+                let shape = self.fact(moved).shape;
                 self.emit(ops::Reshape { shape }, &[flat], meta)?
             }
-            _ => turned,
+            _ => moved,
         };
-        let v = self.emit(back, &[turned], meta)?;
+        let v = self.emit(reverse, &[moved], meta)?;
         let v = self.slice(v)?;
         let v = self.slice(v)?;
         if self.rng.chance(0.4) {
@@ -255,19 +255,19 @@ impl Generator {
             exact: meta.exact || !dtype.is_float(),
             ..meta
         };
-        let other = match number {
+        let operand = match number {
             Some(n) => self.full(n, dtype, &[])?,
             None => x,
         };
         let y = if self.rng.chance(0.2) && matches!(row, Pw::Mul | Pw::Add) {
-            self.row(row, &[other, x], meta)?
+            self.row(row, &[operand, x], meta)?
         } else {
-            self.row(row, &[x, other], meta)?
+            self.row(row, &[x, operand], meta)?
         };
         let y = match self.rng.below(3) {
             0 => {
-                let inner = self.row(Pw::Neg, &[y], self.meta(y))?;
-                self.row(Pw::Neg, &[inner], self.meta(y))?
+                let negated = self.row(Pw::Neg, &[y], self.meta(y))?;
+                self.row(Pw::Neg, &[negated], self.meta(y))?
             }
             _ => y,
         };
@@ -297,8 +297,8 @@ impl Generator {
         let labels = self.input(DType::I64, &[count, Dim::ONE], Role::Data);
         let meta = self.meta(labels);
         let numbers = self.emit(ops::Iota { len: classes }, &[], meta)?;
-        let one = Meta::exact(1.0);
-        let hits = self.row(Pw::Eq, &[labels, numbers], one)?;
+        let meta = Meta::exact(1.0);
+        let hits = self.row(Pw::Eq, &[labels, numbers], meta)?;
         self.cast(hits, DType::F32)
     }
 
@@ -360,38 +360,38 @@ impl Generator {
     /// The element at the index of the first extreme along an axis.
     fn extreme_by_index(&mut self, v: Value, kind: Reduction, axis: usize) -> Option<Value> {
         let meta = self.meta(v);
-        let mut kept = self.fact(v).shape;
-        kept[axis] = Dim::ONE;
+        let mut index_shape = self.fact(v).shape;
+        index_shape[axis] = Dim::ONE;
         let index = self.emit(ops::ArgReduce { kind, axis }, &[v], meta)?;
-        let index = self.emit(ops::Reshape { shape: kept }, &[index], meta)?;
+        let index = self.emit(ops::Reshape { shape: index_shape }, &[index], meta)?;
         self.emit(ops::Gather { axis }, &[v, index], meta)
     }
 
     /// A cast to another dtype and back, which does not cancel.
     fn casts_back(&mut self) -> Option<Value> {
         let v = self.any(|f, m| f.dtype.computes() && m.size <= 255.0)?;
-        let from = self.fact(v).dtype;
-        let to = self.dtype(|d| d != from)?;
-        let there = self.cast(v, to)?;
-        self.cast(there, from)
+        let dtype = self.fact(v).dtype;
+        let other_dtype = self.dtype(|d| d != dtype)?;
+        let converted = self.cast(v, other_dtype)?;
+        self.cast(converted, dtype)
     }
 
     /// Slices of one value, concatenated again.
-    fn parts_joined(&mut self) -> Option<Value> {
+    fn rejoined_slices(&mut self) -> Option<Value> {
         let v = self.any(|f, _| f.rank() >= 1 && f.shape[0].as_const().is_some_and(|n| n >= 2))?;
         let shape = self.fact(v).shape;
         let n = shape[0].as_const()?;
-        let cut = self.rng.range(1, n - 1);
-        let mut parts = vec![];
-        for (start, len) in [(0, cut), (cut, n - cut)] {
+        let split = self.rng.range(1, n - 1);
+        let mut slices = vec![];
+        for (start, len) in [(0, split), (split, n - split)] {
             let mut axes: Vec<_> = shape.iter().map(ops::SliceAxis::all).collect();
             axes[0].start = Dim::Const(start);
             axes[0].len = Dim::Const(len);
-            parts.push(self.emit(ops::Slice { axes }, &[v], self.meta(v))?);
+            slices.push(self.emit(ops::Slice { axes }, &[v], self.meta(v))?);
         }
         if self.rng.chance(0.5) {
-            parts.reverse();
+            slices.reverse();
         }
-        self.emit(ops::Concat { axis: 0 }, &parts, self.meta(v))
+        self.emit(ops::Concat { axis: 0 }, &slices, self.meta(v))
     }
 }

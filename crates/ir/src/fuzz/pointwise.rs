@@ -40,18 +40,18 @@ impl Generator {
 
     fn float_row(&mut self, row: Pw, dtype: DType) -> Option<Value> {
         use Pw::*;
-        let jumps = matches!(row, IsNan | IsInf) || row != SignBit && row.has_edges();
-        let wild = !jumps && self.rng.chance(WILD);
-        let mut x = self.operands(row, dtype, jumps || wild)?;
+        let has_jumps = matches!(row, IsNan | IsInf) || row != SignBit && row.has_edges();
+        let is_wild = !has_jumps && self.rng.chance(WILD);
+        let mut x = self.operands(row, dtype, has_jumps || is_wild)?;
         match row {
-            _ if jumps => {}
+            _ if has_jumps => {}
             // A single overflow is enough, so magnitudes are limited.
             Exp | Exp2 | Expm1 | Sinh | Cosh | I0 | I1 => x[0] = self.clamp(x[0], 4.0)?,
             Tan => x[0] = self.clamp(x[0], 1.25)?,
             Sin | Cos | LogNdtr => x[0] = self.clamp(x[0], 8.0)?,
             Pow => {
                 x[1] = self.clamp(x[1], 2.0)?;
-                if !wild {
+                if !is_wild {
                     x[0] = self.away_from_zero(x[0])?;
                 }
             }
@@ -80,7 +80,7 @@ impl Generator {
                     x[0] = self.row(Neg, &[x[0]], self.meta(x[0]))?;
                 }
             }
-            _ if wild => {}
+            _ if is_wild => {}
             Sqrt | Rsqrt | Reciprocal | Log | Log2 | Log10 => x[0] = self.away_from_zero(x[0])?,
             Log1p => x[0] = self.row(Abs, &[x[0]], self.meta(x[0]))?,
             Xlog1py => x[1] = self.row(Abs, &[x[1]], self.meta(x[1]))?,
@@ -95,11 +95,12 @@ impl Generator {
             _ => {}
         }
         let sizes: Vec<f64> = x.iter().map(|v| self.meta(*v).size).collect();
-        let whole = matches!(row, Sign | Floor | Ceil | Round | Trunc | Fmod);
+        let is_rounding = matches!(row, Sign | Floor | Ceil | Round | Trunc | Fmod);
         let compares = row.row().gives == Gives::Bool;
         let meta = Meta {
             size: float_size(row, &sizes),
-            exact: compares || (row.chooses() || whole) && x.iter().all(|v| self.meta(*v).exact),
+            exact: compares
+                || (row.selects() || is_rounding) && x.iter().all(|v| self.meta(*v).exact),
         };
         self.row(row, &x, meta)
     }

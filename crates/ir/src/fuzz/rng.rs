@@ -43,8 +43,8 @@ impl Rng {
         from.get(self.below(from.len()))
     }
 
-    /// One of these.
-    pub fn one<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
-        from[self.below(N)]
+    /// Returns a random element.
+    pub fn one<T: Copy, const N: usize>(&mut self, values: [T; N]) -> T {
+        values[self.below(N)]
     }
 }

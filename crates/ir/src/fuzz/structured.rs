@@ -1,7 +1,7 @@
 //! Random structured ops.
 
 use super::generate::{Generator, Meta};
-use super::inputs::least;
+use super::inputs::min_size;
 use crate::ops::{self, Axes, SliceAxis};
 use crate::{Fact, Pw, Role, Shape, Value};
 use kiln_base::prim::{RandomKind, Reduction};
@@ -46,9 +46,9 @@ impl Generator {
     }
 
     fn random_cast(&mut self) -> Option<Value> {
-        let to = self.rng.one(DType::ALL);
-        let v = self.any(|f, m| f.dtype != to && (m.exact || to.is_float()))?;
-        self.cast(v, to)
+        let dtype = self.rng.one(DType::ALL);
+        let v = self.any(|f, m| f.dtype != dtype && (m.exact || dtype.is_float()))?;
+        self.cast(v, dtype)
     }
 
     fn random_broadcast(&mut self) -> Option<Value> {
@@ -69,20 +69,20 @@ impl Generator {
         let v = self.any(|_, _| true)?;
         let mut shape = self.fact(v).shape;
         for _ in 0..1 + self.rng.below(3) {
-            let at = self.rng.below(shape.len());
+            let axis = self.rng.below(shape.len());
             match self.rng.below(3) {
-                0 if shape.len() > 1 && at > 0 => {
-                    let d = shape.remove(at);
-                    shape[at - 1] = &shape[at - 1] * &d;
+                0 if shape.len() > 1 && axis > 0 => {
+                    let d = shape.remove(axis);
+                    shape[axis - 1] = &shape[axis - 1] * &d;
                 }
                 1 if !shape.is_empty() => {
-                    let by = Dim::Const(self.rng.one([2, 3, 4]));
-                    if let Ok(rest) = shape[at].div_exact(&by) {
-                        shape[at] = by;
-                        shape.insert(at, rest);
+                    let factor = Dim::Const(self.rng.one([2, 3, 4]));
+                    if let Ok(quotient) = shape[axis].div_exact(&factor) {
+                        shape[axis] = factor;
+                        shape.insert(axis, quotient);
                     }
                 }
-                _ => shape.insert(at, Dim::ONE),
+                _ => shape.insert(axis, Dim::ONE),
             }
         }
         self.emit(ops::Reshape { shape }, &[v], self.meta(v))
@@ -106,14 +106,14 @@ impl Generator {
         let shape = self.fact(v).shape;
         let mut axes = vec![];
         for d in &shape {
-            let part = match d.as_const() {
+            let taken = match d.as_const() {
                 Some(n) if n > 0 && self.rng.chance(0.7) => {
                     let step = self.rng.one([1, 1, 2, 3]);
                     let backwards = self.rng.chance(0.25);
                     let start = self.rng.range(0, n - 1);
                     let room = if backwards { start } else { n - 1 - start };
-                    let least = self.rng.chance(0.9) as i64;
-                    let len = self.rng.range(least, room / step + 1);
+                    let min_len = self.rng.chance(0.9) as i64;
+                    let len = self.rng.range(min_len, room / step + 1);
                     SliceAxis {
                         start: Dim::Const(start),
                         len: Dim::Const(len),
@@ -130,7 +130,7 @@ impl Generator {
                 }
                 _ => SliceAxis::all(d),
             };
-            axes.push(part);
+            axes.push(taken);
         }
         self.emit(ops::Slice { axes }, &[v], self.meta(v))
     }
@@ -139,8 +139,8 @@ impl Generator {
         let v = self.any(|_, _| true)?;
         let Fact { dtype, shape } = self.fact(v);
         let mut border = || -> Shape {
-            let some = |_| Dim::Const(self.rng.one([0, 0, 1, 2]));
-            shape.iter().map(some).collect()
+            let draw = |_| Dim::Const(self.rng.one([0, 0, 1, 2]));
+            shape.iter().map(draw).collect()
         };
         let (low, high) = (border(), border());
         let number = self.rng.one([0.0, 0.0, 1.0, 3.0]);
@@ -154,28 +154,28 @@ impl Generator {
         let first = self.any(|f, _| f.rank() >= 1)?;
         let Fact { dtype, shape } = self.fact(first);
         let axis = self.rng.below(shape.len());
-        let mut parts = vec![first];
+        let mut operands = vec![first];
         for _ in 0..self.rng.below(3) {
-            let fits = |f: &Fact, _| {
+            let is_joinable = |f: &Fact, _| {
                 f.dtype == dtype
                     && f.rank() == shape.len()
                     && (0..f.rank()).all(|a| a == axis || f.shape[a] == shape[a])
             };
             if self.rng.chance(0.7) {
-                parts.extend(self.any(fits));
+                operands.extend(self.any(is_joinable));
             } else {
-                let mut other = shape.clone();
-                other[axis] = Dim::Const(self.rng.range(0, 3));
+                let mut other_shape = shape.clone();
+                other_shape[axis] = Dim::Const(self.rng.range(0, 3));
                 let role = self.role();
-                parts.push(self.input(dtype, &other, role));
+                operands.push(self.input(dtype, &other_shape, role));
             }
         }
-        let metas = parts.iter().map(|v| self.meta(*v));
+        let metas = operands.iter().map(|v| self.meta(*v));
         let meta = metas.reduce(|a, b| Meta {
             size: a.size.max(b.size),
             exact: a.exact && b.exact,
         })?;
-        self.emit(ops::Concat { axis }, &parts, meta)
+        self.emit(ops::Concat { axis }, &operands, meta)
     }
 
     fn random_reduce(&mut self) -> Option<Value> {
@@ -228,9 +228,9 @@ impl Generator {
 
     /// The shape of an index into a value of a shape.
     pub fn index_shape(&mut self, shape: Shape, axis: usize) -> Shape {
-        let mut wanted = shape;
-        wanted[axis] = Dim::Const(self.rng.range(0, 6));
-        for (a, d) in wanted.iter_mut().enumerate() {
+        let mut index_shape = shape;
+        index_shape[axis] = Dim::Const(self.rng.range(0, 6));
+        for (a, d) in index_shape.iter_mut().enumerate() {
             if let Some(n) = d.as_const()
                 && a != axis
                 && n > 1
@@ -239,15 +239,15 @@ impl Generator {
                 *d = Dim::Const(self.rng.range(1, n));
             }
         }
-        wanted
+        index_shape
     }
 
     /// Indices below `bound`.
-    pub fn index(&mut self, wanted: &[Dim], bound: i64) -> Option<Value> {
+    pub fn index(&mut self, shape: &[Dim], bound: i64) -> Option<Value> {
         Some(match self.rng.below(4) {
             0 => {
                 let number = |d: &Dim| d.as_const().map(|n| n as usize);
-                let shape: Vec<usize> = wanted.iter().map(number).collect::<Option<_>>()?;
+                let shape: Vec<usize> = shape.iter().map(number).collect::<Option<_>>()?;
                 let n: usize = shape.iter().product();
                 let draw = |_| self.rng.below(bound as usize) as i64;
                 let bytes = (0..n).map(draw).flat_map(i64::to_le_bytes).collect();
@@ -259,15 +259,19 @@ impl Generator {
                 self.emit(op, &[], Meta::integer(DType::I64))?
             }
             1 => {
-                let any = self.like(DType::I64, wanted, true)?;
-                let inside =
-                    self.row_with(Pw::Remainder, any, bound as f64, Meta::integer(DType::I64))?;
+                let unbounded = self.like(DType::I64, shape, true)?;
+                let bounded = self.row_with(
+                    Pw::Remainder,
+                    unbounded,
+                    bound as f64,
+                    Meta::integer(DType::I64),
+                )?;
                 let op = ops::Broadcast {
-                    shape: wanted.into(),
+                    shape: shape.into(),
                 };
-                self.emit(op, &[inside], Meta::integer(DType::I64))?
+                self.emit(op, &[bounded], Meta::integer(DType::I64))?
             }
-            _ => self.input(DType::I64, wanted, Role::Data),
+            _ => self.input(DType::I64, shape, Role::Data),
         })
     }
 
@@ -275,12 +279,12 @@ impl Generator {
         let v = self.any(|f, _| f.rank() >= 1)?;
         let shape = self.fact(v).shape;
         let axis = self.rng.below(shape.len());
-        let bound = least(&self.graph, &shape[axis]);
+        let bound = min_size(&self.graph, &shape[axis]);
         if bound == 0 {
             return None;
         }
-        let wanted = self.index_shape(shape, axis);
-        let index = self.index(&wanted, bound)?;
+        let index_shape = self.index_shape(shape, axis);
+        let index = self.index(&index_shape, bound)?;
         self.emit(ops::Gather { axis }, &[v, index], self.meta(v))
     }
 
@@ -294,25 +298,25 @@ impl Generator {
         let Fact { dtype, shape } = self.fact(a);
         let r = shape.len();
         let k = shape[r - 1].clone();
-        let fits = |f: &Fact, m: Meta| {
+        let is_right_operand = |f: &Fact, m: Meta| {
             f.dtype == dtype
                 && f.rank() == r
                 && f.shape[..r - 2] == shape[..r - 2]
                 && f.shape[r - 2] == k
                 && m.size <= 64.0
         };
-        let b = match self.any(fits) {
+        let b = match self.any(is_right_operand) {
             Some(b) if self.rng.chance(0.5) => b,
             _ => {
-                let mut wanted = shape.clone();
-                wanted[r - 2] = k;
-                wanted[r - 1] = Dim::Const(self.rng.range(1, 7));
+                let mut b_shape = shape.clone();
+                b_shape[r - 2] = k;
+                b_shape[r - 1] = Dim::Const(self.rng.range(1, 7));
                 let role = self.role();
                 if self.rng.chance(0.5) {
-                    self.input(dtype, &wanted, role)
+                    self.input(dtype, &b_shape, role)
                 } else {
-                    wanted.swap(r - 2, r - 1);
-                    let transposed = self.input(dtype, &wanted, role);
+                    b_shape.swap(r - 2, r - 1);
+                    let transposed = self.input(dtype, &b_shape, role);
                     let mut perm: Axes = (0..r).collect();
                     perm.swap(r - 2, r - 1);
                     self.emit(ops::Permute { perm }, &[transposed], self.meta(transposed))?
@@ -327,12 +331,12 @@ impl Generator {
 
     fn random_conv(&mut self) -> Option<Value> {
         let dtype = self.dtype(|d| d.computes() && d != DType::Bool)?;
-        let fits = |f: &Fact, _| {
+        let is_image = |f: &Fact, _| {
             f.dtype == dtype
                 && (2..=5).contains(&f.rank())
                 && f.shape[1].as_const().is_some_and(|c| (1..=8).contains(&c))
         };
-        let x = match self.any(fits) {
+        let x = match self.any(is_image) {
             Some(x) if self.rng.chance(0.5) => x,
             _ => self.image(dtype),
         };

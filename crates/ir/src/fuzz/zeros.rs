@@ -52,10 +52,10 @@ pub fn extremes(dtype: DType) -> (Graph, [Array; 2], Vec<Pw>) {
 
 /// Returns the bits of an array's numbers as f64, the same for every NaN.
 pub fn bits(array: &Array) -> Vec<u64> {
-    let one = |x: f64| if x.is_nan() { f64::NAN } else { x };
+    let canonical = |x: f64| if x.is_nan() { f64::NAN } else { x };
     array
         .to_f64()
         .into_iter()
-        .map(|x| one(x).to_bits())
+        .map(|x| canonical(x).to_bits())
         .collect()
 }

@@ -34,6 +34,6 @@ impl OpDef for ArgReduce {
         );
         let mut shape = x.shape.clone();
         shape.remove(self.axis);
-        one(DType::I64, shape)
+        one_output(DType::I64, shape)
     }
 }

@@ -11,7 +11,7 @@ pub struct ArgSort {
     pub axis: usize,
     /// True if the largest element comes first.
     pub descending: bool,
-    /// The number of indices to give for each lane; all where `None`.
+    /// The number of indices for each lane; `None` for all.
     pub first: Option<Dim>,
 }
 
@@ -26,19 +26,19 @@ impl OpDef for ArgSort {
         check_axis(self.axis, x.rank())?;
         let mut shape = x.shape.clone();
         if let Some(first) = &self.first {
-            let fits = match (first.as_const(), shape[self.axis].as_const()) {
+            let is_legal = match (first.as_const(), shape[self.axis].as_const()) {
                 (Some(first), Some(n)) => (0..=n).contains(&first),
                 // A program that was recorded with known sizes is right for them.
                 _ => true,
             };
             ensure!(
-                fits,
+                is_legal,
                 "the first {first} of axis {} are more than {x} has",
                 self.axis
             );
             shape[self.axis] = first.clone();
         }
-        one(DType::I64, shape)
+        one_output(DType::I64, shape)
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -30,10 +30,10 @@ impl OpDef for Attention {
         let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
         ensure!(q.dtype.is_float(), "needs float tensors, not {}", q.dtype);
         check_computes(q.dtype)?;
-        for (f, what) in [(k, "key"), (v, "value")] {
+        for (f, name) in [(k, "key"), (v, "value")] {
             ensure!(
                 f.dtype == q.dtype,
-                "the {what} is {} but the query is {}; cast one of them",
+                "the {name} is {} but the query is {}; cast one of them",
                 f.dtype,
                 q.dtype
             );
@@ -57,16 +57,16 @@ impl OpDef for Attention {
             v.shape[r - 2] == *s,
             "the value {v} must have the length of the key {k}"
         );
-        let others = &inputs[3..];
+        let other_inputs = &inputs[3..];
         ensure!(
-            others.len() >= usize::from(self.dropout.is_some()),
+            other_inputs.len() >= usize::from(self.dropout.is_some()),
             "dropout needs a key of random numbers"
         );
         ensure!(
-            others.len() <= 1 + usize::from(self.dropout.is_some()),
+            other_inputs.len() <= 1 + usize::from(self.dropout.is_some()),
             "there is an operand behind the mask, but no dropout"
         );
-        if let (Some(p), Some(key)) = (self.dropout, self.random_key(others)) {
+        if let (Some(p), Some(key)) = (self.dropout, self.random_key(other_inputs)) {
             let p = p.as_f64();
             ensure!(
                 p > 0.0 && p <= 1.0,
@@ -77,23 +77,23 @@ impl OpDef for Attention {
                 "the key of random numbers must be i64[2] (seed, offset), not {key}"
             );
         }
-        if let Some(mask) = self.mask(others) {
+        if let Some(mask) = self.mask(other_inputs) {
             ensure!(
                 mask.dtype == DType::Bool || mask.dtype == q.dtype,
                 "the mask must be bool or {}, not {}",
                 q.dtype,
                 mask.dtype
             );
-            let mut wanted = Shape::from(batch);
-            wanted.extend([l.clone(), s.clone()]);
+            let mut mask_shape = Shape::from(batch);
+            mask_shape.extend([l.clone(), s.clone()]);
             ensure!(
-                mask.shape == wanted,
-                "the mask {mask} must have the shape {wanted:?}"
+                mask.shape == mask_shape,
+                "the mask {mask} must have the shape {mask_shape:?}"
             );
         }
         let mut shape = q.shape.clone();
         shape[r - 1] = v.shape[r - 1].clone();
-        one(q.dtype, shape)
+        one_output(q.dtype, shape)
     }
 }
 
@@ -134,11 +134,11 @@ impl Attention {
             shape,
         };
         let noise = b.op(noise, std::slice::from_ref(key))?;
-        let least = b.scalar_like(p, &noise)?;
-        let kept = b.pointwise(Pw::Ge, &[noise, least])?;
+        let threshold = b.scalar_like(p, &noise)?;
+        let is_kept = b.pointwise(Pw::Ge, &[noise, threshold])?;
         let scale = b.scalar_like(Attention::dropout_scale(p), weights)?;
         let zero = b.scalar_like(0.0, weights)?;
-        let factor = b.pointwise(Pw::Select, &[kept, scale, zero])?;
+        let factor = b.pointwise(Pw::Select, &[is_kept, scale, zero])?;
         b.pointwise(Pw::Mul, &[weights.clone(), factor])
     }
 
@@ -169,9 +169,9 @@ impl Attention {
         mask: Option<&B::Value>,
     ) -> Result<B::Value, OpError> {
         let fact = b.fact(query);
-        let (wide, r) = (fact.dtype.compute().dtype(), fact.rank());
-        let query = b.cast(query, wide)?;
-        let key = b.cast(key, wide)?;
+        let (compute, r) = (fact.dtype.compute().dtype(), fact.rank());
+        let query = b.cast(query, compute)?;
+        let key = b.cast(key, compute)?;
         let mut perm: Axes = (0..r).collect();
         perm.swap(r - 2, r - 1);
         let key = b.op(super::Permute { perm }, &[key])?;
@@ -183,13 +183,13 @@ impl Attention {
         if s.is(0) {
             return Ok(scores);
         }
-        let never = b.scalar_like(f64::NEG_INFINITY, &scores)?;
+        let minus_inf = b.scalar_like(f64::NEG_INFINITY, &scores)?;
         match mask {
             Some(mask) if b.fact(mask).dtype == DType::Bool => {
-                scores = b.pointwise(Pw::Select, &[mask.clone(), scores, never.clone()])?;
+                scores = b.pointwise(Pw::Select, &[mask.clone(), scores, minus_inf.clone()])?;
             }
             Some(mask) => {
-                let mask = b.cast(mask, wide)?;
+                let mask = b.cast(mask, compute)?;
                 scores = b.pointwise(Pw::Add, &[scores, mask])?;
             }
             None => {}
@@ -199,8 +199,8 @@ impl Attention {
             let rows = b.op(super::Iota { len: l.clone() }, &[])?;
             let rows = b.reshape(&rows, &[l.clone(), Dim::ONE])?;
             let columns = b.op(super::Iota { len: s.clone() }, &[])?;
-            let seen = b.pointwise(Pw::Le, &[columns, rows])?;
-            scores = b.pointwise(Pw::Select, &[seen, scores, never.clone()])?;
+            let is_visible = b.pointwise(Pw::Le, &[columns, rows])?;
+            scores = b.pointwise(Pw::Select, &[is_visible, scores, minus_inf.clone()])?;
         }
         let softmax = super::Softmax {
             axis: r - 1,
@@ -209,14 +209,14 @@ impl Attention {
         if !self.causal && mask.is_none() {
             return b.op(softmax, &[scores]);
         }
-        let best = b.reduce_keepdim(Reduction::Max, &scores, &[r - 1])?;
-        let blind = b.pointwise(Pw::Eq, &[best, never])?;
+        let max_score = b.reduce_keepdim(Reduction::Max, &scores, &[r - 1])?;
+        let sees_nothing = b.pointwise(Pw::Eq, &[max_score, minus_inf])?;
         let zero = b.scalar_like(0.0, &scores)?;
         if mask.is_some_and(|mask| b.fact(mask).dtype != DType::Bool) {
             // Zeros in place of -inf: a softmax of -inf alone is NaN, and a sum would pass its NaN derivatives on.
-            scores = b.pointwise(Pw::Select, &[blind.clone(), zero.clone(), scores])?;
+            scores = b.pointwise(Pw::Select, &[sees_nothing.clone(), zero.clone(), scores])?;
         }
         let weights = b.op(softmax, &[scores])?;
-        b.pointwise(Pw::Select, &[blind, zero, weights])
+        b.pointwise(Pw::Select, &[sees_nothing, zero, weights])
     }
 }

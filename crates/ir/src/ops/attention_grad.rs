@@ -28,15 +28,15 @@ impl OpDef for AttentionGrad {
             *gradient == result,
             "the gradient {gradient} is not like the result {result}"
         );
-        let all = inputs[..3]
+        let elements = inputs[..3]
             .iter()
             .fold(Dim::ZERO, |n, f| &n + &numel(&f.shape));
-        one(result.dtype, Shape::from_iter([all]))
+        one_output(result.dtype, Shape::from_iter([elements]))
     }
 }
 
 impl AttentionGrad {
-    /// The three gradients as parts of the vector, in the shapes of query, key and value.
+    /// Splits the vector into the gradients of query, key and value.
     ///
     /// # Errors
     /// If these are not the shapes of the operands.
@@ -45,15 +45,15 @@ impl AttentionGrad {
         all: &B::Value,
         operands: &[B::Value],
     ) -> Result<[B::Value; 3], OpError> {
-        let mut at = Dim::ZERO;
-        let mut part = |b: &mut B, i: usize| {
+        let mut start = Dim::ZERO;
+        let mut slice = |b: &mut B, i: usize| {
             let shape = b.fact(&operands[i]).shape;
-            let many = numel(&shape);
-            let part = b.narrow(all, 0, at.clone(), many.clone())?;
-            at = &at + &many;
-            b.reshape(&part, &shape)
+            let count = numel(&shape);
+            let slice = b.narrow(all, 0, start.clone(), count.clone())?;
+            start = &start + &count;
+            b.reshape(&slice, &shape)
         };
-        Ok([part(b, 0)?, part(b, 1)?, part(b, 2)?])
+        Ok([slice(b, 0)?, slice(b, 1)?, slice(b, 2)?])
     }
 
     /// `dv = D(w)ᵀ·g`, `dw = D(g·vᵀ)`, `ds = w ∘ (dw − Σ w ∘ dw) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights
@@ -63,44 +63,44 @@ impl AttentionGrad {
         b: &mut B,
         inputs: &[B::Value],
     ) -> Result<B::Value, OpError> {
-        let others = &inputs[4..];
-        let mask = self.of.mask(others);
+        let other_inputs = &inputs[4..];
+        let mask = self.of.mask(other_inputs);
         let weights = self.of.weights(b, &inputs[0], &inputs[1], mask)?;
-        let wide = b.fact(&weights).dtype;
+        let compute = b.fact(&weights).dtype;
         let dtype = b.fact(&inputs[0]).dtype;
         let r = b.fact(&weights).rank();
-        let [q, k, v, g] = [0, 1, 2, 3].map(|i| b.cast(&inputs[i], wide));
+        let [q, k, v, g] = [0, 1, 2, 3].map(|i| b.cast(&inputs[i], compute));
         let (q, k, v, g) = (q?, k?, v?, g?);
         let mut perm: Axes = (0..r).collect();
         perm.swap(r - 2, r - 1);
-        let transposed = |b: &mut B, x: &B::Value| b.permute(x, &perm);
+        let transpose = |b: &mut B, x: &B::Value| b.permute(x, &perm);
         let product = |b: &mut B, x: B::Value, y: B::Value| b.op(super::MatMul {}, &[x, y]);
-        let dropped = self.of.drop(b, &weights, others)?;
-        let weights_t = transposed(b, &dropped)?;
+        let dropped = self.of.drop(b, &weights, other_inputs)?;
+        let weights_t = transpose(b, &dropped)?;
         let dv = product(b, weights_t, g.clone())?;
-        let v_t = transposed(b, &v)?;
+        let v_t = transpose(b, &v)?;
         let dw = product(b, g, v_t)?;
-        let dw = self.of.drop(b, &dw, others)?;
-        let shares = b.pointwise(Pw::Mul, &[weights.clone(), dw.clone()])?;
-        let shape = b.fact(&shares).shape;
+        let dw = self.of.drop(b, &dw, other_inputs)?;
+        let products = b.pointwise(Pw::Mul, &[weights.clone(), dw.clone()])?;
+        let shape = b.fact(&products).shape;
         let mut row = shape.clone();
         row[r - 1] = Dim::ONE;
-        let sum = b.sum(&shares, &[r - 1])?;
+        let sum = b.sum(&products, &[r - 1])?;
         let sum = b.reshape(&sum, &row)?;
         let sum = b.broadcast_to(&sum, &shape)?;
         let ds = b.pointwise(Pw::Sub, &[dw, sum])?;
         let ds = b.pointwise(Pw::Mul, &[weights, ds])?;
         let scale = b.scalar_like(self.of.scale.as_f64(), &ds)?;
         let ds = b.pointwise(Pw::Mul, &[ds, scale])?;
-        let ds_t = transposed(b, &ds)?;
+        let ds_t = transpose(b, &ds)?;
         let dq = product(b, ds, k)?;
         let dk = product(b, ds_t, q)?;
         let flat = |b: &mut B, x: B::Value| {
             let x = b.cast(&x, dtype)?;
-            let many = numel(&b.fact(&x).shape);
-            b.reshape(&x, &[many])
+            let count = numel(&b.fact(&x).shape);
+            b.reshape(&x, &[count])
         };
-        let all = [flat(b, dq)?, flat(b, dk)?, flat(b, dv)?];
-        b.op(super::Concat { axis: 0 }, &all)
+        let gradients = [flat(b, dq)?, flat(b, dk)?, flat(b, dv)?];
+        b.op(super::Concat { axis: 0 }, &gradients)
     }
 }

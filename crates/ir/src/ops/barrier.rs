@@ -2,8 +2,8 @@
 
 use super::prelude::*;
 
-/// Its operands, once all of them are computed. So users of an output are computed after every operand, and are never
-/// merged with users of the operand itself: a recomputation after a barrier with a cotangent stays one.
+/// Its operands, once all of them are computed. Users of an output are computed after every operand, and are never
+/// merged with users of the operand itself, so a recomputation after a barrier with a cotangent is not merged away.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Barrier {
     /// True if gradients end here (PyTorch's `detach`, inside the body of an op).

@@ -28,18 +28,18 @@ impl OpDef for BatchNorm {
         ensure!(x.dtype.is_float(), "needs a float tensor, not {}", x.dtype);
         check_computes(x.dtype)?;
         ensure!(x.rank() >= 2, "{x} has no channel axis (axis 1)");
-        for (f, what) in inputs[1..]
+        for (f, name) in inputs[1..]
             .iter()
             .zip(["mean", "variance", "weight", "bias"])
         {
             ensure!(
                 f.dtype == x.dtype && f.rank() == 1 && f.shape[0] == x.shape[1],
-                "the {what} must be {}[{}], not {f}",
+                "the {name} must be {}[{}], not {f}",
                 x.dtype,
                 x.shape[1]
             );
         }
-        one(x.dtype, x.shape.clone())
+        one_output(x.dtype, x.shape.clone())
     }
 }
 

@@ -17,18 +17,18 @@ impl OpDef for Broadcast {
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
-        let to = Fact {
+        let result = Fact {
             dtype: x.dtype,
             shape: self.shape.clone(),
         };
-        let fits = x.rank() <= to.rank()
+        let is_legal = x.rank() <= result.rank()
             && x.shape
                 .iter()
                 .rev()
-                .zip(to.shape.iter().rev())
+                .zip(result.shape.iter().rev())
                 .all(|(a, b)| a == b || a.is(1));
-        ensure!(fits, "{x} does not broadcast to {to}");
-        Ok(Facts::from_buf([to]))
+        ensure!(is_legal, "{x} does not broadcast to {result}");
+        Ok(Facts::from_buf([result]))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

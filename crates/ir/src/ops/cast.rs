@@ -31,6 +31,6 @@ impl OpDef for Cast {
     const COST: Cost = Cost::Little;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
-        one(self.dtype, inputs[0].shape.clone())
+        one_output(self.dtype, inputs[0].shape.clone())
     }
 }

@@ -50,8 +50,8 @@ impl Collective {
         Ok(())
     }
 
-    /// The n-th part of an axis.
-    fn part(&self, x: &Fact) -> Result<Dim, OpError> {
+    /// Returns the size of the n-th part of an axis.
+    fn part_size(&self, x: &Fact) -> Result<Dim, OpError> {
         let part = x.shape[0].div_exact(&Dim::from(self.ranks as usize));
         part.map_err(|_| {
             OpError::new(format!(
@@ -74,7 +74,7 @@ impl OpDef for Collective {
             "the token must be i64[1], not {token}"
         );
         let mut out = x.clone();
-        let whole = matches!(
+        let keeps_shape = matches!(
             self.kind,
             Kind::AllReduce(_)
                 | Kind::Reduce(..)
@@ -82,17 +82,17 @@ impl OpDef for Collective {
                 | Kind::Receive(_)
                 | Kind::Barrier
         );
-        ensure!(whole || x.rank() > 0, "{x} has no first dim");
+        ensure!(keeps_shape || x.rank() > 0, "{x} has no first dim");
         match self.kind {
             Kind::AllGather | Kind::Gather { here: true, .. } => {
                 out.shape[0] = &x.shape[0] * &Dim::from(self.ranks as usize);
             }
             Kind::Gather { here: false, .. } | Kind::Send(_) => out.shape[0] = Dim::ZERO,
             Kind::ReduceScatter(_) | Kind::Scatter { here: true, .. } => {
-                out.shape[0] = self.part(x)?;
+                out.shape[0] = self.part_size(x)?;
             }
             Kind::AllToAll => {
-                self.part(x)?;
+                self.part_size(x)?;
             }
             _ => {}
         }

@@ -29,13 +29,13 @@ impl OpDef for Concat {
                 first.dtype,
                 f.dtype
             );
-            let agree = f.rank() == first.rank()
+            let fits = f.rank() == first.rank()
                 && (0..f.rank()).all(|a| a == self.axis || f.shape[a] == first.shape[a]);
-            ensure!(agree, "{first} and {f} differ outside axis {}", self.axis);
+            ensure!(fits, "{first} and {f} differ outside axis {}", self.axis);
             total = &total + &f.shape[self.axis];
         }
         let mut shape = first.shape.clone();
         shape[self.axis] = total;
-        one(first.dtype, shape)
+        one_output(first.dtype, shape)
     }
 }

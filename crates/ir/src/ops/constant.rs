@@ -1,9 +1,9 @@
-//! Data that is part of the program.
+//! Data of the program.
 
 use super::prelude::*;
 use std::sync::Arc;
 
-/// Data that is part of the program: the result of constant folding.
+/// Data of the program: the result of constant folding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Constant {
     /// Element type.
@@ -20,18 +20,18 @@ impl OpDef for Constant {
     const COST: Cost = Cost::Generated;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
-        let wanted = self
+        let expected = self
             .shape
             .iter()
             .try_fold(self.dtype.size(), |a, d| a.checked_mul(*d));
         ensure!(
-            wanted == Some(self.bytes.len()),
+            expected == Some(self.bytes.len()),
             "{} bytes do not make a constant {}{:?}",
             self.bytes.len(),
             self.dtype,
             self.shape
         );
-        one(
+        one_output(
             self.dtype,
             self.shape.iter().map(|d| Dim::from(*d)).collect(),
         )

@@ -27,12 +27,12 @@ impl OpDef for If {
             "the condition must be bool[], not {condition}"
         );
         let then = body_facts(&self.branches[0], &inputs[1..])?;
-        let other = body_facts(&self.branches[1], &inputs[1..])?;
+        let otherwise = body_facts(&self.branches[1], &inputs[1..])?;
         ensure!(
-            then == other,
+            then == otherwise,
             "the branches give different facts: {} and {}",
             list(&then),
-            list(&other)
+            list(&otherwise)
         );
         Ok(then)
     }
@@ -92,14 +92,14 @@ impl Loop {
         }
     }
 
-    /// The loop of a fixed number of steps with the results of a conditional one, whose steps do nothing once the
-    /// condition is false. `None` if there is no largest number of steps.
+    /// Returns a loop of a fixed number of steps with the results of a conditional one: once the condition is false,
+    /// its steps do nothing. `None` if the number of steps is unbounded.
     ///
     /// # Errors
     /// If the ops contradict each other, which inference has excluded.
     pub fn masked(&self) -> Option<Result<Loop, OpError>> {
-        let bounded = self.trips != Loop::UNBOUNDED;
-        (self.conditional && bounded).then(|| {
+        let is_bounded = self.trips != Loop::UNBOUNDED;
+        (self.conditional && is_bounded).then(|| {
             let inputs = self.body.inputs();
             let mut graph = Graph::default();
             graph.symbols.clone_from(&self.body.symbols);
@@ -108,12 +108,12 @@ impl Loop {
                 let fact = self.body.node(*id).fact().clone();
                 GraphBuilder::new(graph, Loc::UNKNOWN).input(fact, Role::Data)
             };
-            let given: Vec<Value> = inputs.iter().map(|id| add(&mut graph, id)).collect();
-            let kept: Vec<Value> = inputs.iter().map(|id| add(&mut idle, id)).collect();
-            (kept[1..=self.carried].iter()).for_each(|v| idle.add_output(*v));
+            let loop_inputs: Vec<Value> = inputs.iter().map(|id| add(&mut graph, id)).collect();
+            let idle_inputs: Vec<Value> = inputs.iter().map(|id| add(&mut idle, id)).collect();
+            (idle_inputs[1..=self.carried].iter()).for_each(|v| idle.add_output(*v));
             let branches = [self.body.clone(), Arc::new(idle)];
-            let mut operands = vec![given[1]];
-            operands.extend(given);
+            let mut operands = vec![loop_inputs[1]];
+            operands.extend(loop_inputs);
             let step = GraphBuilder::new(&mut graph, Loc::UNKNOWN)
                 .emit(If { branches }.into(), &operands)?;
             step.into_iter().for_each(|v| graph.add_output(v));
@@ -152,7 +152,7 @@ impl OpDef for Loop {
                     && (scanned, self.body.outputs.len()) == (0, carried),
             "a conditional loop carries bool[] first, and neither scans nor stacks"
         );
-        let mut given = vec![Fact::new(DType::I64, [0i64; 0])];
+        let mut body_inputs = vec![Fact::new(DType::I64, [0i64; 0])];
         for (i, f) in inputs.iter().enumerate() {
             let mut f = (*f).clone();
             if (carried..carried + scanned).contains(&i) {
@@ -163,14 +163,14 @@ impl OpDef for Loop {
                 );
                 f.shape.remove(0);
             }
-            given.push(f);
+            body_inputs.push(f);
         }
-        let given: Vec<&Fact> = given.iter().collect();
-        let mut facts = body_facts(&self.body, &given)?;
-        for (i, (f, first)) in facts.iter().take(carried).zip(inputs).enumerate() {
+        let body_inputs: Vec<&Fact> = body_inputs.iter().collect();
+        let mut facts = body_facts(&self.body, &body_inputs)?;
+        for (i, (f, initial)) in facts.iter().take(carried).zip(inputs).enumerate() {
             ensure!(
-                f == *first,
-                "carried value {i} begins as {first}, but a step makes it {f}; carried values keep dtype and shape"
+                f == *initial,
+                "carried value {i} begins as {initial}, but a step makes it {f}; carried values keep dtype and shape"
             );
         }
         for f in &mut facts[carried..] {
@@ -228,24 +228,24 @@ fn nests_within(graph: &Graph, levels: usize) -> bool {
     bodies.all(|body| levels > 0 && nests_within(body, levels - 1))
 }
 
-/// The facts that a body gives for these inputs.
+/// Returns the facts of the results of a body for these inputs.
 fn body_facts(body: &Graph, inputs: &[&Fact]) -> Result<Facts, OpError> {
     ensure!(
         nests_within(body, MAX_DEPTH - 1),
         "loops and branches nest at most {MAX_DEPTH} deep, and this one holds as many already"
     );
-    let wanted = body.inputs();
+    let parameters = body.inputs();
     ensure!(
-        wanted.len() == inputs.len(),
+        parameters.len() == inputs.len(),
         "the body takes {} inputs, not {}",
-        wanted.len(),
+        parameters.len(),
         inputs.len()
     );
-    for (i, (id, given)) in wanted.iter().zip(inputs).enumerate() {
-        let wants = body.node(*id).fact();
+    for (i, (id, input)) in parameters.iter().zip(inputs).enumerate() {
+        let parameter = body.node(*id).fact();
         ensure!(
-            wants == *given,
-            "input {i} of the body is {wants}, not {given}"
+            parameter == *input,
+            "input {i} of the body is {parameter}, not {input}"
         );
     }
     Ok(body

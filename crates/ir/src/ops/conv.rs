@@ -65,7 +65,7 @@ impl OpDef for Conv {
                 self.dilation[a],
             )?);
         }
-        one(x.dtype, shape)
+        one_output(x.dtype, shape)
     }
 
     fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {

@@ -1,7 +1,7 @@
 //! The two partners of a convolution: each of the three is the derivative of the others.
 //!
 //! The decomposition of [`ConvTranspose`] puts zeros between and around elements. They have no effect among finite
-//! numbers. Beside an infinite one they give NaN where the op itself has no such product.
+//! numbers. With an infinite operand they give NaN where the op itself has no such product.
 
 use super::prelude::*;
 use super::{Conv, window_extent};
@@ -63,7 +63,7 @@ impl OpDef for ConvTranspose {
             "a convolution of {x} gives {}, not {y}",
             forward[0]
         );
-        one(x.dtype, x.shape)
+        one_output(x.dtype, x.shape)
     }
 
     fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
@@ -88,23 +88,23 @@ impl ConvTranspose {
         w: &B::Value,
     ) -> Result<B::Value, OpError> {
         let kernel = b.fact(w).shape;
-        let weight = mirrored(b, w, self.conv.groups)?;
+        let weight = mirror(b, w, self.conv.groups)?;
         let mut y = y.clone();
         let mut padding = Vec::new();
         for (a, input) in self.input.iter().enumerate() {
             let axis = a + 2;
             y = b.spaced(&y, axis, self.conv.stride[a])?;
-            let reach = known(&kernel[axis])? - 1;
-            let reach = reach * self.conv.dilation[a] as i64;
-            let low = reach - self.conv.padding[a].0 as i64;
+            let span = known_size(&kernel[axis])? - 1;
+            let span = span * self.conv.dilation[a] as i64;
+            let low = span - self.conv.padding[a].0 as i64;
             // The end of y is padded up to the input's end, after the last window, and not as far as the convolution
             // pads.
             let extent = b.fact(&y).shape[axis].clone();
-            let high = &(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
-            let most = reach - self.conv.padding[a].1 as i64 + self.conv.stride[a] as i64 - 1;
-            let high = high.as_const().unwrap_or(most);
+            let high = &(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(span);
+            let bound = span - self.conv.padding[a].1 as i64 + self.conv.stride[a] as i64 - 1;
+            let high = high.as_const().unwrap_or(bound);
             let border;
-            (y, border) = cropped(b, &y, axis, low, high)?;
+            (y, border) = crop(b, &y, axis, low, high)?;
             padding.push(border);
         }
         let op = Conv {
@@ -121,11 +121,11 @@ impl ConvTranspose {
     }
 }
 
-/// Crops an axis by its negative paddings; returns the value and the paddings that are left.
+/// Crops an axis by its negative paddings; returns the value and the remaining paddings.
 ///
 /// # Errors
 /// If the axis is out of range.
-pub fn cropped<B: Builder>(
+pub fn crop<B: Builder>(
     b: &mut B,
     v: &B::Value,
     axis: usize,
@@ -133,33 +133,33 @@ pub fn cropped<B: Builder>(
     high: i64,
 ) -> Result<(B::Value, (usize, usize)), OpError> {
     let extent = b.fact(v).shape[axis].clone();
-    let (mut front, mut behind) = ((-low).max(0), (-high).max(0));
+    let (mut start, mut end) = ((-low).max(0), (-high).max(0));
     let (mut low, mut high) = (low.max(0), high.max(0));
     if let Some(n) = extent.as_const() {
         // Cropping beyond the whole axis reduces the padding of the other side.
-        let (more_front, more_behind) = ((front - n).max(0), (behind - n).max(0));
-        (front, behind) = (front - more_front, behind - more_behind);
-        (low, high) = ((low - more_behind).max(0), (high - more_front).max(0));
+        let (excess_start, excess_end) = ((start - n).max(0), (end - n).max(0));
+        (start, end) = (start - excess_start, end - excess_end);
+        (low, high) = ((low - excess_end).max(0), (high - excess_start).max(0));
     }
-    let left = &extent - &Dim::Const(front + behind);
-    let v = b.narrow(v, axis, front, left)?;
+    let len = &extent - &Dim::Const(start + end);
+    let v = b.narrow(v, axis, start, len)?;
     Ok((v, (low as usize, high as usize)))
 }
 
 /// `[groups · o, c, kernel..]` to `[groups · c, o, kernel..]` with every kernel reversed.
-fn mirrored<B: Builder>(b: &mut B, w: &B::Value, groups: usize) -> Result<B::Value, OpError> {
+fn mirror<B: Builder>(b: &mut B, w: &B::Value, groups: usize) -> Result<B::Value, OpError> {
     let shape = b.fact(w).shape;
     let g = Dim::from(groups);
-    let outer = split(&shape[0], &g)?;
-    let mut apart = Shape::from_iter([g.clone(), outer.clone(), shape[1].clone()]);
-    apart.extend(shape[2..].iter().cloned());
-    let mut w = b.reshape(w, &apart)?;
-    let mut perm: Vec<usize> = (0..apart.len()).collect();
+    let out_channels = split(&shape[0], &g)?;
+    let mut split_shape = Shape::from_iter([g.clone(), out_channels.clone(), shape[1].clone()]);
+    split_shape.extend(shape[2..].iter().cloned());
+    let mut w = b.reshape(w, &split_shape)?;
+    let mut perm: Vec<usize> = (0..split_shape.len()).collect();
     perm.swap(1, 2);
     w = b.permute(&w, &perm)?;
-    let mut joined = Shape::from_iter([&g * &shape[1], outer]);
-    joined.extend(shape[2..].iter().cloned());
-    w = b.reshape(&w, &joined)?;
+    let mut merged = Shape::from_iter([&g * &shape[1], out_channels]);
+    merged.extend(shape[2..].iter().cloned());
+    w = b.reshape(&w, &merged)?;
     for axis in 2..shape.len() {
         w = b.reversed(&w, axis)?;
     }
@@ -192,7 +192,7 @@ impl OpDef for ConvWeight {
             "a convolution of {x} by {w} gives {}, not {y}",
             forward[0]
         );
-        one(w.dtype, w.shape)
+        one_output(w.dtype, w.shape)
     }
 
     fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
@@ -205,8 +205,7 @@ impl OpDef for ConvWeight {
 }
 
 impl ConvWeight {
-    /// A convolution of x by y in which batch and channels change places, and so do stride and
-    /// dilation.
+    /// A convolution of x by y that exchanges batch with channels, and stride with dilation.
     pub(crate) fn decompose<B: Builder>(
         &self,
         b: &mut B,
@@ -218,14 +217,14 @@ impl ConvWeight {
         let groups = Dim::from(self.conv.groups);
         let (n, c) = (xs[0].clone(), split(&xs[1], &groups)?);
         // [n, groups, c, ..] to [c, groups · n, ..]
-        let mut apart = Shape::from_iter([n.clone(), groups.clone(), c.clone()]);
-        apart.extend(xs[2..].iter().cloned());
+        let mut split_shape = Shape::from_iter([n.clone(), groups.clone(), c.clone()]);
+        split_shape.extend(xs[2..].iter().cloned());
         let perm: Vec<usize> = [2, 1, 0].into_iter().chain(3..rank + 1).collect();
-        let images = b.reshape(x, &apart)?;
+        let images = b.reshape(x, &split_shape)?;
         let images = b.permute(&images, &perm)?;
-        let mut joined = Shape::from_iter([c.clone(), numel(&[groups, n])]);
-        joined.extend(xs[2..].iter().cloned());
-        let mut images = b.reshape(&images, &joined)?;
+        let mut merged = Shape::from_iter([c.clone(), numel(&[groups, n])]);
+        merged.extend(xs[2..].iter().cloned());
+        let mut images = b.reshape(&images, &merged)?;
         let swap: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
         let filters = b.permute(y, &swap)?;
         // Elements after the last window are cropped: they would add kernel elements that do not exist.
@@ -239,12 +238,12 @@ impl ConvWeight {
                 (*low, *high),
                 self.conv.dilation[a],
             )?;
-            let reach = self.conv.dilation[a] as i64 * (self.kernel[a] as i64 - 1);
-            let used = &(&(&windows - &Dim::ONE) * &Dim::from(self.conv.stride[a]))
-                + &Dim::Const(reach + 1);
-            let behind = &(&used - &Dim::from(*low)) - &xs[axis];
-            let behind = known(&behind)?;
-            (images, (*low, *high)) = cropped(b, &images, axis, *low as i64, behind)?;
+            let span = self.conv.dilation[a] as i64 * (self.kernel[a] as i64 - 1);
+            let covered = &(&(&windows - &Dim::ONE) * &Dim::from(self.conv.stride[a]))
+                + &Dim::Const(span + 1);
+            let end = &(&covered - &Dim::from(*low)) - &xs[axis];
+            let end = known_size(&end)?;
+            (images, (*low, *high)) = crop(b, &images, axis, *low as i64, end)?;
         }
         let op = Conv {
             stride: self.conv.dilation.clone(),
@@ -258,17 +257,17 @@ impl ConvWeight {
     }
 }
 
-fn check_one_dtype(a: &Fact, b: &Fact, what: &str) -> Result<(), OpError> {
+fn check_one_dtype(a: &Fact, b: &Fact, name: &str) -> Result<(), OpError> {
     ensure!(
         a.dtype == b.dtype,
-        "the input is {} but the {what} is {}",
+        "the input is {} but the {name} is {}",
         a.dtype,
         b.dtype
     );
     Ok(())
 }
 
-fn known(d: &Dim) -> Result<i64, OpError> {
+fn known_size(d: &Dim) -> Result<i64, OpError> {
     d.as_const()
         .ok_or_else(|| OpError(format!("needs a known size, not {d}")))
 }

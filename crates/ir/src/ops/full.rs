@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 
-/// A tensor that holds one number everywhere. Plans may turn the number into an input.
+/// A uniform tensor. Plans may promote its number to an input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Full {
     /// The number, already a value of `dtype`.
@@ -20,7 +20,7 @@ impl OpDef for Full {
     const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
-        one(self.dtype, self.shape.clone())
+        one_output(self.dtype, self.shape.clone())
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

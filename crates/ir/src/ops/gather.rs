@@ -18,7 +18,7 @@ impl OpDef for Gather {
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (x, index) = (inputs[0], inputs[1]);
         check_index(x, index, self.axis)?;
-        one(x.dtype, index.shape.clone())
+        one_output(x.dtype, index.shape.clone())
     }
 }
 
@@ -36,13 +36,13 @@ pub(super) fn check_index(x: &Fact, index: &Fact, axis: usize) -> Result<(), OpE
     check_axis(axis, x.rank())?;
     for a in (0..x.rank()).filter(|a| *a != axis) {
         let (i, d) = (&index.shape[a], &x.shape[a]);
-        let fits = match (i.as_const(), d.as_const()) {
+        let is_within = match (i.as_const(), d.as_const()) {
             (Some(i), Some(d)) => i <= d,
             (Some(i), None) => i <= 2,
             _ => i == d,
         };
         ensure!(
-            fits,
+            is_within,
             "the index {index} is larger than {x} on axis {a}, which is not the indexed axis {axis}"
         );
     }

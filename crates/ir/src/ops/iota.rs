@@ -16,7 +16,7 @@ impl OpDef for Iota {
     const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
-        one(DType::I64, Shape::from_elem(self.len.clone(), 1))
+        one_output(DType::I64, Shape::from_elem(self.len.clone(), 1))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -34,6 +34,6 @@ impl OpDef for MatMul {
         );
         let mut shape = a.shape.clone();
         shape[r - 1] = b.shape[r - 1].clone();
-        one(a.dtype, shape)
+        one_output(a.dtype, shape)
     }
 }

@@ -47,7 +47,7 @@ pub use concat::Concat;
 pub use constant::Constant;
 pub use control::{If, Loop};
 pub use conv::{Conv, window_extent};
-pub use conv_grad::{ConvTranspose, ConvWeight, cropped};
+pub use conv_grad::{ConvTranspose, ConvWeight, crop};
 pub use custom::Custom;
 pub use full::Full;
 pub use gather::Gather;
@@ -94,8 +94,8 @@ pub(crate) mod prelude {
     pub(super) use serde::{Deserialize, Serialize};
     pub(super) use std::ops::RangeInclusive;
 
-    /// The facts of an op with one output.
-    pub(super) fn one(dtype: DType, shape: Shape) -> Result<Facts, OpError> {
+    /// Returns the facts of an op with one output.
+    pub(super) fn one_output(dtype: DType, shape: Shape) -> Result<Facts, OpError> {
         Ok(Facts::from_buf([Fact { dtype, shape }]))
     }
 

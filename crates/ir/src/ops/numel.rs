@@ -2,8 +2,8 @@
 
 use super::prelude::*;
 
-/// The number of elements of a tensor of this shape, an i64 of rank 0. The divisor of a mean is computed by this op,
-/// so that programs for other sizes differ in sizes alone.
+/// The number of elements of a tensor of this shape, an i64 of rank 0. The divisor of a mean is computed by this op:
+/// programs for other sizes differ in sizes alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Numel {
     /// The shape.
@@ -17,7 +17,7 @@ impl OpDef for Numel {
     const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
-        one(DType::I64, Shape::new())
+        one_output(DType::I64, Shape::new())
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

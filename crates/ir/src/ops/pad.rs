@@ -34,7 +34,7 @@ impl OpDef for Pad {
             );
         }
         let shape = x.shape.iter().zip(&self.low).zip(&self.high);
-        one(x.dtype, shape.map(|((d, l), h)| &(d + l) + h).collect())
+        one_output(x.dtype, shape.map(|((d, l), h)| &(d + l) + h).collect())
     }
 
     fn needs(&self, _: &[&Fact]) -> Vec<Dim> {

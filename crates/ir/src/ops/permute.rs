@@ -16,11 +16,11 @@ impl OpDef for Permute {
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
-        let mut seen = vec![false; x.rank()];
+        let mut is_used = vec![false; x.rank()];
         for &p in &self.perm {
             check_axis(p, x.rank())?;
             ensure!(
-                !std::mem::replace(&mut seen[p], true),
+                !std::mem::replace(&mut is_used[p], true),
                 "axis {p} appears twice in {:?}",
                 self.perm
             );
@@ -32,7 +32,7 @@ impl OpDef for Permute {
             self.perm.len(),
             x.rank()
         );
-        one(
+        one_output(
             x.dtype,
             self.perm.iter().map(|&p| x.shape[p].clone()).collect(),
         )

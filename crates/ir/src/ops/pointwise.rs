@@ -31,6 +31,6 @@ impl OpDef for Pointwise {
                 inputs[0]
             );
         }
-        one(dtype, inputs[0].shape.clone())
+        one_output(dtype, inputs[0].shape.clone())
     }
 }

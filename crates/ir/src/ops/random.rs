@@ -28,17 +28,17 @@ impl OpDef for Random {
             key.dtype == DType::I64 && key.rank() == 1 && key.shape[0].is(2),
             "the key must be i64[2] (seed, offset), not {key}"
         );
-        let fits = match self.kind {
+        let is_legal = match self.kind {
             RandomKind::Bits => self.dtype == DType::I64,
             _ => self.dtype.is_float() && self.dtype.computes(),
         };
         ensure!(
-            fits,
+            is_legal,
             "{} numbers can't have dtype {}",
             self.kind.name(),
             self.dtype
         );
-        one(self.dtype, self.shape.clone())
+        one_output(self.dtype, self.shape.clone())
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

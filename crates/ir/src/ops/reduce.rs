@@ -21,9 +21,9 @@ impl OpDef for Reduce {
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
         check_computes(x.dtype)?;
-        let extreme = matches!(self.kind, Reduction::Max | Reduction::Min);
+        let is_extreme = matches!(self.kind, Reduction::Max | Reduction::Min);
         ensure!(
-            x.dtype != DType::Bool || extreme,
+            x.dtype != DType::Bool || is_extreme,
             "{} is not defined on bool; cast it to i64 first",
             self.kind.name()
         );
@@ -35,12 +35,12 @@ impl OpDef for Reduce {
                 self.axes
             );
             ensure!(
-                !extreme || !x.shape[a].is(0),
+                !is_extreme || !x.shape[a].is(0),
                 "{} of {x} over axis {a} has no elements",
                 self.kind.name()
             );
         }
-        let kept = (0..x.rank()).filter(|a| !self.axes.contains(a));
-        one(x.dtype, kept.map(|a| x.shape[a].clone()).collect())
+        let kept_axes = (0..x.rank()).filter(|a| !self.axes.contains(a));
+        one_output(x.dtype, kept_axes.map(|a| x.shape[a].clone()).collect())
     }
 }

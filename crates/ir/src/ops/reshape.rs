@@ -17,16 +17,16 @@ impl OpDef for Reshape {
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
-        let to = Fact {
+        let result = Fact {
             dtype: x.dtype,
             shape: self.shape.clone(),
         };
-        let (a, b) = (x.numel(), to.numel());
+        let (a, b) = (x.numel(), result.numel());
         ensure!(
             a == b,
-            "{x} has {a} elements and can't become {to}, which has {b}"
+            "{x} has {a} elements and can't become {result}, which has {b}"
         );
-        Ok(Facts::from_buf([to]))
+        Ok(Facts::from_buf([result]))
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -33,6 +33,6 @@ impl OpDef for Scan {
             "needs a float tensor, not {}",
             x.dtype
         );
-        one(x.dtype, x.shape.clone())
+        one_output(x.dtype, x.shape.clone())
     }
 }

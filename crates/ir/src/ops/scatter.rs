@@ -41,6 +41,6 @@ impl OpDef for Scatter {
             src.shape == index.shape,
             "the source {src} must have the shape of the index {index}"
         );
-        one(x.dtype, x.shape.clone())
+        one_output(x.dtype, x.shape.clone())
     }
 }

@@ -9,19 +9,19 @@ pub struct Slice {
     pub axes: Vec<SliceAxis>,
 }
 
-/// The part that is taken of one axis.
+/// The slice of one axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SliceAxis {
     /// The first index, never negative.
     pub start: Dim,
     /// The number of elements.
     pub len: Dim,
-    /// Distance between two; negative steps walk backwards.
+    /// The distance between adjacent elements; negative steps walk backwards.
     pub step: i64,
 }
 
 impl SliceAxis {
-    /// The whole of an axis.
+    /// Returns the full axis.
     pub fn all(extent: &Dim) -> SliceAxis {
         SliceAxis {
             start: Dim::ZERO,
@@ -49,13 +49,13 @@ impl OpDef for Slice {
             ensure!(s.step != 0, "the step of axis {axis} is 0");
             check_range(axis, s, extent)?;
         }
-        one(x.dtype, self.axes.iter().map(|s| s.len.clone()).collect())
+        one_output(x.dtype, self.axes.iter().map(|s| s.len.clone()).collect())
     }
 
     fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
         let axes = self.axes.iter().zip(&inputs[0].shape);
-        let some = axes.filter(|(s, extent)| !s.len.is(0) && **s != SliceAxis::all(extent));
-        let needs = some.map(|(s, extent)| {
+        let proper = axes.filter(|(s, extent)| !s.len.is(0) && **s != SliceAxis::all(extent));
+        let needs = proper.map(|(s, extent)| {
             let (low, high) = match s.step > 0 {
                 true => (s.start.clone(), s.last()),
                 false => (s.last(), s.start.clone()),

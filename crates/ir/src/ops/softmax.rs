@@ -9,7 +9,7 @@ use kiln_base::prim::Reduction;
 pub struct Softmax {
     /// The axis that is normalised.
     pub axis: usize,
-    /// True to give the logarithm.
+    /// True for the logarithm.
     pub log: bool,
 }
 
@@ -22,7 +22,7 @@ impl OpDef for Softmax {
         ensure!(x.dtype.is_float(), "needs a float tensor, not {}", x.dtype);
         check_computes(x.dtype)?;
         check_axis(self.axis, x.rank())?;
-        one(x.dtype, x.shape.clone())
+        one_output(x.dtype, x.shape.clone())
     }
 }
 
@@ -48,8 +48,8 @@ impl Softmax {
             let log = b.pointwise(Pw::Log, &[sum])?;
             b.pointwise(Pw::Sub, &[shifted, log])?
         } else {
-            let part = b.pointwise(Pw::Reciprocal, &[sum])?;
-            b.pointwise(Pw::Mul, &[exp, part])?
+            let reciprocal = b.pointwise(Pw::Reciprocal, &[sum])?;
+            b.pointwise(Pw::Mul, &[exp, reciprocal])?
         };
         b.cast(&y, dtype)
     }

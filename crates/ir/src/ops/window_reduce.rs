@@ -50,7 +50,7 @@ impl OpDef for WindowReduce {
                 self.dilation[a],
             )?;
         }
-        one(x.dtype, shape)
+        one_output(x.dtype, shape)
     }
 
     fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {

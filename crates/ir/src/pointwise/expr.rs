@@ -151,7 +151,7 @@ pub(super) fn floor_divide_f64(a: f64, b: f64) -> f64 {
 pub(super) fn floor_divide(b: &mut dyn ScalarBuilder, x: u32, y: u32) -> u32 {
     let zero = b.constant(0.0, x);
     let one = b.constant(1.0, x);
-    let plain = b.binary(Binary::Div, x, y);
+    let quotient = b.binary(Binary::Div, x, y);
     let by_zero = b.binary(Binary::Eq, y, zero);
     let r = b.binary(Binary::Rem, x, y);
     let difference = b.binary(Binary::Sub, x, r);
@@ -159,19 +159,19 @@ pub(super) fn floor_divide(b: &mut dyn ScalarBuilder, x: u32, y: u32) -> u32 {
     let inexact = b.binary(Binary::Ne, r, zero);
     let negative_y = b.binary(Binary::Lt, y, zero);
     let negative_r = b.binary(Binary::Lt, r, zero);
-    let signs = b.binary(Binary::Ne, negative_y, negative_r);
-    let step_down = b.binary(Binary::And, inexact, signs);
+    let differ_in_sign = b.binary(Binary::Ne, negative_y, negative_r);
+    let step_down = b.binary(Binary::And, inexact, differ_in_sign);
     let lower = b.binary(Binary::Sub, q, one);
     let q = b.select(step_down, lower, q);
     let floor = b.unary(Unary::Floor, q);
     let gap = b.binary(Binary::Sub, q, floor);
     let half = b.constant(0.5, x);
-    let up = b.binary(Binary::Gt, gap, half);
+    let rounds_up = b.binary(Binary::Gt, gap, half);
     let higher = b.binary(Binary::Add, floor, one);
-    let rounded = b.select(up, higher, floor);
+    let rounded = b.select(rounds_up, higher, floor);
     // A zero takes the sign of the quotient.
     let is_zero = b.binary(Binary::Eq, q, zero);
-    let signed_zero = b.binary(Binary::Mul, plain, zero);
+    let signed_zero = b.binary(Binary::Mul, quotient, zero);
     let finite_zero = b.select(is_zero, signed_zero, rounded);
-    b.select(by_zero, plain, finite_zero)
+    b.select(by_zero, quotient, finite_zero)
 }

@@ -254,7 +254,7 @@ rows! {
     Fmax "fmax" 2 Any Same float |x| if x[1] > x[0] || x[0].is_nan() { x[1] } else { x[0] }; int |x| Ok(x[0].max(x[1])); expr |b, x| ignoring_nan(b, Binary::Max, x[0], x[1]);
     /// The smaller; of a number and NaN, the number.
     Fmin "fmin" 2 Any Same float |x| if x[1] < x[0] || x[0].is_nan() { x[1] } else { x[0] }; int |x| Ok(x[0].min(x[1])); expr |b, x| ignoring_nan(b, Binary::Min, x[0], x[1]);
-    /// √(a² + b²) without overflow on the way.
+    /// √(a² + b²) without intermediate overflow.
     Hypot "hypot" 2 Float Same float |x| x[0].hypot(x[1]); int NO_INT; expr |b, x| binary(b, Binary::Hypot, x[0], x[1]);
     /// log(eᵃ + eᵇ).
     LogAddExp "logaddexp" 2 Float Same

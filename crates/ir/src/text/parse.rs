@@ -27,10 +27,10 @@ impl Graph {
     /// # Errors
     /// If the text does not follow the grammar of [`crate::text`].
     pub fn parse(text: &str) -> Result<Graph, ParseError> {
-        let mut p = Parser { text, at: 0 };
+        let mut p = Parser { text, pos: 0 };
         let parsed = p.program();
-        parsed.map_err(|Failure { at, message }| {
-            let before = text.get(..at).unwrap_or(text);
+        parsed.map_err(|Failure { pos, message }| {
+            let before = text.get(..pos).unwrap_or(text);
             let start_of_line = before.rfind('\n').map_or(0, |i| i + 1);
             ParseError {
                 line: before.matches('\n').count() + 1,
@@ -42,14 +42,14 @@ impl Graph {
 }
 
 struct Failure {
-    at: usize,
+    pos: usize,
     message: String,
 }
 
 struct Parser<'t> {
     text: &'t str,
     /// A byte position on a character boundary.
-    at: usize,
+    pos: usize,
 }
 
 type Parsed<T> = Result<T, Failure>;
@@ -101,29 +101,29 @@ impl<'t> Parser<'t> {
         self.expect(">=")?;
         let min = self.number()?;
         self.skip();
-        let start = self.at;
+        let pos = self.pos;
         let name = self.string()?;
-        let name = attributes::read(name).map_err(|message| Failure { at: start, message })?;
+        let name = attributes::read(name).map_err(|message| Failure { pos, message })?;
         Ok(SymbolInfo { name, min })
     }
 
     /// `%2: f32[4] = op(attributes) %0, %1 { … } else { … }`
     fn node(&mut self, graph: &mut Graph, depth: usize) -> Parsed<()> {
         self.skip();
-        let start = self.at;
+        let pos = self.pos;
         let id = self.id()?;
         if id.index() != graph.len() {
             let next = graph.len();
             let message = format!("expected %{next} or return, not {id}");
-            return Err(Failure { at: start, message });
+            return Err(Failure { pos, message });
         }
         self.expect(":")?;
         let facts = self.facts()?;
         self.expect("=")?;
         self.skip();
-        let op_start = self.at;
+        let op_start = self.pos;
         let name = self.word()?;
-        let attributes = self.parenthesised()?;
+        let attributes = self.skip_parenthesised()?;
         let inputs = match self.operand_follows() {
             true => self.list(Self::value)?.into(),
             false => SmallVec::new(),
@@ -137,7 +137,7 @@ impl<'t> Parser<'t> {
         }
         let op = attributes::op(name, attributes, facts.first(), bodies);
         let op = op.map_err(|message| Failure {
-            at: op_start,
+            pos: op_start,
             message,
         })?;
         graph.push(Node {
@@ -164,11 +164,11 @@ impl<'t> Parser<'t> {
 
     fn fact(&mut self) -> Parsed<Fact> {
         self.skip();
-        let start = self.at;
+        let pos = self.pos;
         let name = self.word()?;
         let Some(dtype) = DType::from_name(name) else {
             let message = format!("{name:?} is not a dtype");
-            return Err(Failure { at: start, message });
+            return Err(Failure { pos, message });
         };
         self.expect("[")?;
         let Some(end) = self.rest().find(']') else {
@@ -181,7 +181,7 @@ impl<'t> Parser<'t> {
         };
         match shape {
             Ok(shape) => {
-                self.at += end + 1;
+                self.pos += end + 1;
                 Ok(Fact::new(dtype, shape))
             }
             Err(e) => self.fail(&e.to_string()),
@@ -205,7 +205,7 @@ impl<'t> Parser<'t> {
     fn value(&mut self) -> Parsed<Value> {
         let node = self.id()?;
         let output = if self.rest().starts_with('.') {
-            self.at += 1;
+            self.pos += 1;
             self.number()?
         } else {
             0
@@ -224,7 +224,7 @@ impl<'t> Parser<'t> {
         let end = self.rest().find(digits).unwrap_or(self.rest().len());
         match self.rest()[..end].parse() {
             Ok(n) => {
-                self.at += end;
+                self.pos += end;
                 Ok(n)
             }
             Err(_) => self.fail("expected a number"),
@@ -240,7 +240,7 @@ impl<'t> Parser<'t> {
             return self.fail("expected a name");
         }
         let word = &self.rest()[..end];
-        self.at += end;
+        self.pos += end;
         Ok(word)
     }
 
@@ -253,15 +253,15 @@ impl<'t> Parser<'t> {
         match end_of_string(self.rest()) {
             Some(end) => {
                 let text = &self.rest()[..end];
-                self.at += end;
+                self.pos += end;
                 Ok(text)
             }
             None => self.fail("the string does not end"),
         }
     }
 
-    /// Everything up to the matching parenthesis, with both; nothing where there is none.
-    fn parenthesised(&mut self) -> Parsed<&'t str> {
+    /// Returns the text in parentheses, with both; empty if no parenthesis follows.
+    fn skip_parenthesised(&mut self) -> Parsed<&'t str> {
         if !self.rest().starts_with('(') {
             return Ok("");
         }
@@ -282,7 +282,7 @@ impl<'t> Parser<'t> {
             }
             i += c.len_utf8();
             if depth == 0 {
-                self.at += i;
+                self.pos += i;
                 return Ok(&rest[..i]);
             }
         }
@@ -293,16 +293,16 @@ impl<'t> Parser<'t> {
     fn skip(&mut self) {
         loop {
             let trimmed = self.rest().trim_start();
-            self.at = self.text.len() - trimmed.len();
+            self.pos = self.text.len() - trimmed.len();
             if !trimmed.starts_with('#') {
                 return;
             }
-            self.at += trimmed.find('\n').unwrap_or(trimmed.len());
+            self.pos += trimmed.find('\n').unwrap_or(trimmed.len());
         }
     }
 
     fn rest(&self) -> &'t str {
-        &self.text[self.at..]
+        &self.text[self.pos..]
     }
 
     fn peek(&mut self, c: char) -> bool {
@@ -310,14 +310,14 @@ impl<'t> Parser<'t> {
         self.rest().starts_with(c)
     }
 
-    /// True if a value comes next, and not the id of the next node, which a colon follows.
+    /// True if an operand comes next, rather than the id of the next node, which ends with a colon.
     fn operand_follows(&mut self) -> bool {
         self.skip();
-        let Some(after) = self.rest().strip_prefix('%') else {
+        let Some(name) = self.rest().strip_prefix('%') else {
             return false;
         };
-        let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
-        !after.trim_start().starts_with(':')
+        let name = name.trim_start_matches(|c: char| c.is_ascii_digit());
+        !name.trim_start().starts_with(':')
     }
 
     /// Takes a token if it comes next; names must end where it ends.
@@ -329,7 +329,7 @@ impl<'t> Parser<'t> {
         if token.ends_with(is_word) && after.starts_with(is_word) {
             return false;
         }
-        self.at += token.len();
+        self.pos += token.len();
         true
     }
 
@@ -342,7 +342,7 @@ impl<'t> Parser<'t> {
 
     fn fail<T>(&self, message: &str) -> Parsed<T> {
         Err(Failure {
-            at: self.at,
+            pos: self.pos,
             message: message.into(),
         })
     }

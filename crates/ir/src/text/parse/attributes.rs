@@ -81,26 +81,26 @@ pub(super) fn op(
             ops::If { branches }.into()
         }
         "loop" => {
-            let from: Loop = read(attributes)?;
+            let attributes_of: Loop = read(attributes)?;
             let [body]: [Graph; 1] = bodies
                 .try_into()
                 .map_err(|_| "loop needs one body".to_string())?;
             ops::Loop {
-                trips: from.trips,
-                carried: from.carried.unwrap_or(body.outputs.len()),
-                scanned: from.scanned,
-                reverse: from.reverse,
-                conditional: from.conditional,
+                trips: attributes_of.trips,
+                carried: attributes_of.carried.unwrap_or(body.outputs.len()),
+                scanned: attributes_of.scanned,
+                reverse: attributes_of.reverse,
+                conditional: attributes_of.conditional,
                 body: Arc::new(body),
             }
             .into()
         }
         _ => {
             // `arg_reduce` is the variant `ArgReduce`.
-            let plain = name.replace('_', "");
+            let joined = name.replace('_', "");
             let variant = Op::VARIANTS
                 .iter()
-                .find(|v| v.eq_ignore_ascii_case(&plain))
+                .find(|v| v.eq_ignore_ascii_case(&joined))
                 .ok_or_else(|| format!("there is no op {name}"))?;
             let op: Op = read(&format!("{variant}{attributes}"))?;
             if op.name() != name {

@@ -8,7 +8,7 @@ use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_base::linalg::Routine;
 use kiln_derive::on_cells;
-use kiln_ir::linalg::{least, parts, permutation, unit_lower};
+use kiln_ir::linalg::{min_dim, permutation, split_packed, unit_lower};
 use kiln_ir::{Builder, OpError, Pw};
 
 /// The factors that [`Tensor::qr`] returns.
@@ -101,10 +101,10 @@ impl Tensor {
             let (_, m, n) = sizes(a)?;
             let (op, k) = match mode {
                 QrMode::Complete => (Routine::QrComplete, m.clone()),
-                _ => (Routine::Qr, least(&m, &n)?),
+                _ => (Routine::Qr, min_dim(&m, &n)?),
             };
             let packed = routine(b, op, &[a])?;
-            let mut found = parts(b, &packed, [&[m, k.clone()], &[k, n]])?;
+            let mut found = split_packed(b, &packed, [&[m, k.clone()], &[k, n]])?;
             if mode == QrMode::R {
                 found[0] = b.full(0.0, a.dtype(), &[Dim::ZERO])?;
             }
@@ -118,7 +118,7 @@ impl Tensor {
     pub fn lu(&self) -> (Tensor, Tensor, Tensor) {
         on_host("linalg.lu", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
-            let k = least(&m, &n)?;
+            let k = min_dim(&m, &n)?;
             let (lu, pivots) = factored(b, a)?;
             let p = permutation(b, &pivots, &m, a.dtype())?;
             let last = a.ndim() - 1;
@@ -187,8 +187,8 @@ fn with_factor(
 /// Returns L and U in one matrix, and the pivots.
 fn factored(b: &mut Recorder, a: &Tensor) -> Result<(Tensor, Tensor), OpError> {
     let (_, m, n) = sizes(a)?;
-    let k = least(&m, &n)?;
+    let k = min_dim(&m, &n)?;
     let packed = routine(b, Routine::Lu, &[a])?;
-    let [factors, pivots] = parts(b, &packed, [&[m, n], &[k]])?;
+    let [factors, pivots] = split_packed(b, &packed, [&[m, n], &[k]])?;
     Ok((factors, b.cast(&pivots, DType::I32)?))
 }

@@ -10,7 +10,7 @@ use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::linalg::Routine;
 use kiln_derive::on_cells;
-use kiln_ir::linalg::least;
+use kiln_ir::linalg::min_dim;
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -176,7 +176,7 @@ impl Tensor {
             let [atol, rtol] = tolerances(b, a, &Cutoff::Default, &rcond)?;
             let inverse = routine(b, Routine::PseudoInverse, &[a, &atol, &rtol])?;
             let x = matmul(b, &inverse, &right)?;
-            let residuals = match least(&m, &n)? == m {
+            let residuals = match min_dim(&m, &n)? == m {
                 true => b.full(0.0, a.dtype(), &[kiln_base::Dim::ZERO])?,
                 false => {
                     let y = matmul(b, a, &x)?;

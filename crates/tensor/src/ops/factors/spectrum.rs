@@ -9,7 +9,7 @@ use crate::{DType, MatrixNorm, Tensor};
 use kiln_base::linalg::Routine;
 use kiln_base::prim::Reduction;
 use kiln_derive::on_cells;
-use kiln_ir::linalg::{least, parts};
+use kiln_ir::linalg::{min_dim, split_packed};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
 options! {
@@ -88,13 +88,13 @@ impl Tensor {
     pub fn svd_with(&self, options: Svd) -> (Tensor, Tensor, Tensor) {
         on_host("linalg.svd", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
-            let k = least(&m, &n)?;
+            let k = min_dim(&m, &n)?;
             let (op, rows, columns) = match options.full_matrices {
                 true => (Routine::SvdFull, m.clone(), n.clone()),
                 false => (Routine::Svd, k.clone(), k.clone()),
             };
             let packed = routine(b, op, &[a])?;
-            parts(b, &packed, [&[m, rows], &[k], &[columns, n]])
+            split_packed(b, &packed, [&[m, rows], &[k], &[columns, n]])
         })
         .into()
     }
@@ -123,7 +123,7 @@ impl Tensor {
             let (_, n) = square(a)?;
             let a = transposed(b, a, triangle)?;
             let packed = routine(b, Routine::Eigh, &[&a])?;
-            parts(
+            split_packed(
                 b,
                 &packed,
                 [std::slice::from_ref(&n), &[n.clone(), n.clone()]],
