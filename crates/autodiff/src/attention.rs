@@ -13,13 +13,13 @@ pub(crate) fn pullback(
 ) -> Result<Gradients<Id>, OpError> {
     // The gradient of a mask is as large as the weights. A random key has none.
     if op.mask(&call.needs_grad[3..]) == Some(&true) {
-        return tape::through_parts(b, call, g);
+        return tape::pullback_decomposed(b, call, g);
     }
-    let (shared, others) = call.inputs.split_at(3);
-    let operands = [shared, std::slice::from_ref(g), others].concat();
-    let all = b.op(AttentionGrad { of: *op }, &operands)?;
-    let parts = AttentionGrad::parts(b, &all, call.inputs)?;
-    let parts = parts.into_iter().zip(call.needs_grad);
-    let parts = parts.map(|(part, needs_grad)| needs_grad.then_some(part));
-    Ok(parts.chain(others.iter().map(|_| None)).collect())
+    let (qkv, other_inputs) = call.inputs.split_at(3);
+    let operands = [qkv, std::slice::from_ref(g), other_inputs].concat();
+    let packed = b.op(AttentionGrad { of: *op }, &operands)?;
+    let gradients = AttentionGrad::parts(b, &packed, call.inputs)?;
+    let gradients = gradients.into_iter().zip(call.needs_grad);
+    let gradients = gradients.map(|(part, needs_grad)| needs_grad.then_some(part));
+    Ok(gradients.chain(other_inputs.iter().map(|_| None)).collect())
 }

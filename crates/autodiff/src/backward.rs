@@ -12,9 +12,9 @@ pub type StepOutput = (usize, u32);
 pub struct BackwardStep<'a, V> {
     /// The rule for gradients of the step.
     pub rule: Rule<'a, V>,
-    /// The operands, each with the earlier step whose result it is, if any.
+    /// The operands, each with the earlier step that produced it, if any.
     pub inputs: SmallVec<[(V, Option<StepOutput>); 3]>,
-    /// The results. Only those of a [`Rule::Op`] need be given.
+    /// The results. Required only for a [`Rule::Op`].
     pub outputs: SmallVec<[V; 1]>,
 }
 
@@ -75,59 +75,60 @@ pub fn backward<B: Builder>(
     for (step, _) in targets {
         (needs_grad[*step], is_target[*step]) = (true, true);
     }
-    let mut sums: Vec<SmallVec<[Option<B::Value>; 1]>> = Vec::with_capacity(steps.len());
+    let mut grads: Vec<SmallVec<[Option<B::Value>; 1]>> = Vec::with_capacity(steps.len());
     for (i, step) in steps.iter().enumerate() {
         let from_needed =
             |(_, from): &(B::Value, Option<StepOutput>)| from.is_some_and(|f| needs_grad[f.0]);
         needs_grad[i] |= step.inputs.iter().any(from_needed);
-        sums.push(SmallVec::from_elem(None, step.outputs.len().max(1)));
+        grads.push(SmallVec::from_elem(None, step.outputs.len().max(1)));
     }
     let problem = |step: usize| move |error: OpError| Problem { step, error };
     for ((step, output), g) in seeds {
-        add(b, &mut sums[step], output, g).map_err(problem(step))?;
+        add(b, &mut grads[step], output, g).map_err(problem(step))?;
     }
     let mut slices = Slices::new(steps);
     for (i, step) in steps.iter().enumerate().rev() {
         for (output, g) in slices.gradients(b, i).map_err(problem(i))? {
-            add(b, &mut sums[i], output, g).map_err(problem(i))?;
+            add(b, &mut grads[i], output, g).map_err(problem(i))?;
         }
-        if !needs_grad[i] || sums[i].iter().all(Option::is_none) {
+        if !needs_grad[i] || grads[i].iter().all(Option::is_none) {
             continue;
         }
         observer.enter(b, i);
-        for (output, sum) in sums[i].iter_mut().enumerate() {
-            if let Some(g) = sum.take() {
+        for (output, grad) in grads[i].iter_mut().enumerate() {
+            if let Some(g) = grad.take() {
                 let g = observer.gradient(b, (i, output as u32), g);
-                *sum = Some(g.map_err(problem(i))?);
+                *grad = Some(g.map_err(problem(i))?);
             }
         }
         let cotangents = match is_target[i] {
-            true => sums[i].clone(),
-            false => std::mem::take(&mut sums[i]),
+            true => grads[i].clone(),
+            false => std::mem::take(&mut grads[i]),
         };
-        let needs: SmallVec<[bool; 3]> = step
+        let active: SmallVec<[bool; 3]> = step
             .inputs
             .iter()
             .map(|(v, from)| {
                 from.is_some_and(|f| needs_grad[f.0]) && b.with_fact(v, |f| f.dtype).is_float()
             })
             .collect();
-        if !needs.contains(&true) || slices.keep(b, step, &cotangents) {
+        if !active.contains(&true) || slices.keep(b, step, &cotangents) {
             continue;
         }
-        let gradients = through(b, step, &cotangents, &needs).map_err(problem(i))?;
-        for (((_, from), g), needs) in step.inputs.iter().zip(gradients).zip(&needs) {
-            if let (Some((at, output)), Some(g), true) = (from, g, needs) {
-                add(b, &mut sums[*at], *output, g).map_err(problem(i))?;
+        let gradients = pull_back(b, step, &cotangents, &active).map_err(problem(i))?;
+        for (((_, from), g), active) in step.inputs.iter().zip(gradients).zip(&active) {
+            if let (Some((producer, output)), Some(g), true) = (from, g, active) {
+                add(b, &mut grads[*producer], *output, g).map_err(problem(i))?;
             }
         }
     }
-    let found = |(step, output): &StepOutput| sums[*step].get(*output as usize).cloned().flatten();
-    Ok(targets.iter().map(found).collect())
+    let grad_of =
+        |(step, output): &StepOutput| grads[*step].get(*output as usize).cloned().flatten();
+    Ok(targets.iter().map(grad_of).collect())
 }
 
 /// Returns the gradients of a step's operands.
-fn through<B: Builder>(
+fn pull_back<B: Builder>(
     b: &mut B,
     step: &BackwardStep<'_, B::Value>,
     cotangents: &[Option<B::Value>],
@@ -155,18 +156,18 @@ fn through<B: Builder>(
 /// Adds to the gradient of an output.
 fn add<B: Builder>(
     b: &mut B,
-    sums: &mut SmallVec<[Option<B::Value>; 1]>,
+    grads: &mut SmallVec<[Option<B::Value>; 1]>,
     output: u32,
     g: B::Value,
 ) -> Result<(), OpError> {
     let output = output as usize;
-    if sums.len() <= output {
-        sums.resize(output + 1, None);
+    if grads.len() <= output {
+        grads.resize(output + 1, None);
     }
-    let sum = &mut sums[output];
-    *sum = Some(match sum.take() {
+    let grad = &mut grads[output];
+    *grad = Some(match grad.take() {
         None => g,
-        Some(so_far) => b.pointwise(Pw::Add, &[so_far, g])?,
+        Some(partial) => b.pointwise(Pw::Add, &[partial, g])?,
     });
     Ok(())
 }
@@ -182,19 +183,19 @@ pub fn gradients(
     inputs: &[Value],
 ) -> Result<Vec<Option<Value>>, Problem> {
     let forward = graph.clone();
-    let at = |v: &Value| (v.node.index(), v.output);
+    let key = |v: &Value| (v.node.index(), v.output);
     let steps: Vec<BackwardStep<'_, Value>> = forward
         .iter()
         .map(|(id, node)| BackwardStep {
             rule: Rule::Op(&node.op),
-            inputs: node.inputs.iter().map(|v| (*v, Some(at(v)))).collect(),
+            inputs: node.inputs.iter().map(|v| (*v, Some(key(v)))).collect(),
             outputs: (0..node.facts.len() as u32)
                 .map(|output| Value { node: id, output })
                 .collect(),
         })
         .collect();
-    let seeds = seeds.iter().map(|(y, g)| (at(y), *g)).collect();
-    let targets: Vec<StepOutput> = inputs.iter().map(at).collect();
+    let seeds = seeds.iter().map(|(y, g)| (key(y), *g)).collect();
+    let targets: Vec<StepOutput> = inputs.iter().map(key).collect();
     let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
     backward(&mut b, &steps, seeds, &targets, &mut Lines(&forward))
 }

@@ -16,19 +16,19 @@ pub(crate) fn pullback(
     let seeded: Vec<usize> = seeded.collect();
     let differentiated = (1..call.inputs.len()).filter(|i| call.needs_grad[*i]);
     let differentiated: Vec<usize> = differentiated.collect();
-    let [then, other] = &op.branches;
+    let [then, otherwise] = &op.branches;
     let (mut then, then_grads) = branch_pullback(then, &seeded, &differentiated)?;
-    let (mut other, other_grads) = branch_pullback(other, &seeded, &differentiated)?;
-    // Operands that neither branch depends on have no gradient; if only one depends on them, the other's is zero.
+    let (mut otherwise, otherwise_grads) = branch_pullback(otherwise, &seeded, &differentiated)?;
+    // An operand that neither branch uses has no gradient. If only one uses it, the other's gradient is zero.
     let mut with_gradient = Vec::new();
     for (i, grads) in differentiated
         .into_iter()
-        .zip(then_grads.into_iter().zip(other_grads))
+        .zip(then_grads.into_iter().zip(otherwise_grads))
     {
         if let (None, None) = grads {
             continue;
         }
-        for (graph, g) in [(&mut then, grads.0), (&mut other, grads.1)] {
+        for (graph, g) in [(&mut then, grads.0), (&mut otherwise, grads.1)] {
             let g = match g {
                 Some(g) => g,
                 None => {
@@ -46,7 +46,7 @@ pub(crate) fn pullback(
     }
     let mut operands = call.inputs.to_vec();
     operands.extend(cotangents.iter().flatten().cloned());
-    let branches = [then, other].map(Arc::new);
+    let branches = [then, otherwise].map(Arc::new);
     let results = b.emit(ops::If { branches }.into(), &operands)?;
     for (i, g) in with_gradient.into_iter().zip(results) {
         gradient[i] = Some(g);
@@ -73,8 +73,8 @@ fn branch_pullback(
 }
 
 /// Returns a value of a graph, and the next input as its cotangent.
-pub(crate) fn seed(graph: &mut Graph, of: Value) -> (Value, Value) {
-    let fact = graph.fact(of).clone();
+pub(crate) fn seed(graph: &mut Graph, value: Value) -> (Value, Value) {
+    let fact = graph.fact(value).clone();
     let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
-    (of, b.input(fact, Role::Data))
+    (value, b.input(fact, Role::Data))
 }

@@ -51,46 +51,46 @@ fn product(
 ) -> Result<(Id, Id), OpError> {
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let axis = op.axis;
-    let one = b.scalar_like(1.0, x)?;
+    let unit = b.scalar_like(1.0, x)?;
     let ones = b.full_like(1.0, x)?;
     // The gradient of x: the product of the elements scattered to it.
     let scattered = b.op(*op, &[ones, index.clone(), src.clone()])?;
     let dx = b.pointwise(Pw::Mul, &[g.clone(), scattered])?;
-    // The gradient of the source: the product of all other factors at its place.
+    // The gradient of the source: the product of all other factors of the same element.
     let is_zero = b.with(Pw::Eq, src, 0.0)?;
-    let filled = b.pointwise(Pw::Select, &[is_zero.clone(), one.clone(), src.clone()])?;
+    let filled = b.pointwise(Pw::Select, &[is_zero.clone(), unit.clone(), src.clone()])?;
     let without_zeros = b.op(*op, &[x.clone(), index.clone(), filled.clone()])?;
-    let own = b.cast(&is_zero, DType::I64)?;
+    let is_zero_count = b.cast(&is_zero, DType::I64)?;
     let shape = b.fact(x).shape;
-    let none = b.full(0i64, DType::I64, &shape)?;
-    let count = b.scatter_add(&none, axis, index, &own)?;
+    let no_zeros = b.full(0i64, DType::I64, &shape)?;
+    let count = b.scatter_add(&no_zeros, axis, index, &is_zero_count)?;
     let product = b.pointwise(Pw::Mul, &[g.clone(), without_zeros])?;
     let product = b.gather(&product, axis, index)?;
     let count = b.gather(&count, axis, index)?;
     let quotient = b.pointwise(Pw::Div, &[product, filled])?;
     let zero = b.scalar_like(0.0, &quotient)?;
     // The gradient of a zero is not 0 if it is the only zero, that of any other element if there is no zero.
-    let alone = b.pointwise(Pw::Eq, &[count, own])?;
-    let dsrc = b.pointwise(Pw::Select, &[alone, quotient, zero])?;
+    let no_other_zero = b.pointwise(Pw::Eq, &[count, is_zero_count])?;
+    let dsrc = b.pointwise(Pw::Select, &[no_other_zero, quotient, zero])?;
     let others = product_of_others(b, axis, index, src)?;
-    let rest = b.pointwise(Pw::Mul, &[g.clone(), x.clone()])?;
-    let rest = b.gather(&rest, axis, index)?;
-    let exact = b.pointwise(Pw::Mul, &[rest, others])?;
+    let scaled = b.pointwise(Pw::Mul, &[g.clone(), x.clone()])?;
+    let scaled = b.gather(&scaled, axis, index)?;
+    let exact = b.pointwise(Pw::Mul, &[scaled, others])?;
     Ok((dx, b.pointwise(Pw::Surrogate, &[dsrc, exact])?))
 }
 
 /// Returns, for each element of a source, the product of the others with the same destination.
 fn product_of_others(b: &mut Erased<'_>, axis: usize, index: &Id, src: &Id) -> Result<Id, OpError> {
-    let [others, own, other] = pairs(b, src, axis)?;
-    let [theirs, ..] = pairs(b, index, axis)?;
+    let [others, own_position, other_position] = pairs(b, src, axis)?;
+    let [other_index, ..] = pairs(b, index, axis)?;
     let mut shape = b.fact(index).shape;
     shape.insert(axis + 1, Dim::ONE);
-    let ours = b.reshape(index, &shape)?;
-    let meet = b.pointwise(Pw::Eq, &[ours, theirs])?;
-    let differ = b.pointwise(Pw::Ne, &[own, other])?;
-    let counts = b.pointwise(Pw::And, &[meet, differ])?;
-    let one = b.scalar_like(1.0, &others)?;
-    let factors = b.pointwise(Pw::Select, &[counts, others, one])?;
+    let own_index = b.reshape(index, &shape)?;
+    let is_same_target = b.pointwise(Pw::Eq, &[own_index, other_index])?;
+    let is_other = b.pointwise(Pw::Ne, &[own_position, other_position])?;
+    let is_factor = b.pointwise(Pw::And, &[is_same_target, is_other])?;
+    let ones = b.scalar_like(1.0, &others)?;
+    let factors = b.pointwise(Pw::Select, &[is_factor, others, ones])?;
     let (kind, axes) = (Reduction::Prod, [axis + 1][..].into());
     b.op(Reduce { kind, axes }, &[factors])
 }
@@ -106,14 +106,14 @@ fn extreme(
     let y = &call.outputs[0];
     let axis = op.axis;
     let dtype = b.with_fact(x, |f| f.dtype);
-    let own = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
-    let own = b.cast(&own, dtype)?;
+    let x_is_extreme = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
+    let x_is_extreme = b.cast(&x_is_extreme, dtype)?;
     let extremes = b.gather(y, axis, index)?;
-    let theirs = b.pointwise(Pw::Eq, &[src.clone(), extremes])?;
-    let theirs = b.cast(&theirs, dtype)?;
-    let count = b.scatter_add(&own, axis, index, &theirs)?;
+    let src_is_extreme = b.pointwise(Pw::Eq, &[src.clone(), extremes])?;
+    let src_is_extreme = b.cast(&src_is_extreme, dtype)?;
+    let count = b.scatter_add(&x_is_extreme, axis, index, &src_is_extreme)?;
     let share = b.pointwise(Pw::Div, &[g.clone(), count])?;
-    let taken = b.gather(&share, axis, index)?;
-    let dx = b.pointwise(Pw::Mul, &[own, share])?;
-    Ok((dx, b.pointwise(Pw::Mul, &[theirs, taken])?))
+    let gathered = b.gather(&share, axis, index)?;
+    let dx = b.pointwise(Pw::Mul, &[x_is_extreme, share])?;
+    Ok((dx, b.pointwise(Pw::Mul, &[src_is_extreme, gathered])?))
 }

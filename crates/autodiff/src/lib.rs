@@ -105,7 +105,7 @@ fn rule(
             let dtype = b.with_fact(&x[0], |f| f.dtype);
             only(b.cast(g, dtype)?)
         }
-        Op::Broadcast(_) => only(views::unbroadcast(b, g, &x[0])?),
+        Op::Broadcast(_) => only(views::sum_to_shape(b, g, &x[0])?),
         Op::Reshape(_) => {
             let shape = b.fact(&x[0]).shape;
             only(b.reshape(g, &shape)?)
@@ -113,7 +113,7 @@ fn rule(
         Op::Permute(op) => only(views::unpermute(b, &op.perm, g)?),
         Op::Slice(op) => only(views::unslice(b, &op.axes, g, &x[0])?),
         Op::Pad(op) => only(views::unpad(b, &op.low, g, &x[0])?),
-        Op::Concat(op) => views::parts(b, op.axis, g, call)?,
+        Op::Concat(op) => views::pullback_concat(b, op.axis, g, call)?,
         Op::Reduce(op) => only(reduce::pullback(b, op, g, &x[0], &y[0])?),
         Op::Scan(op) => only(scan::pullback(b, op, g, &x[0], &y[0])?),
         Op::Gather(op) => index::gather(b, op.axis, g, call)?,
@@ -126,7 +126,7 @@ fn rule(
         Op::Softmax(op) => only(norm::softmax(b, op, g, &y[0])?),
         Op::BatchNorm(op) => norm::batch_norm(b, op, g, call)?,
         Op::Attention(op) => attention::pullback(b, op, g, call)?,
-        Op::AttentionGrad(_) => tape::through_parts(b, call, g)?,
+        Op::AttentionGrad(_) => tape::pullback_decomposed(b, call, g)?,
         Op::Input(_)
         | Op::Full(_)
         | Op::Constant(_)

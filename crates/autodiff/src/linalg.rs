@@ -65,12 +65,12 @@ impl Formula<'_, '_> {
     /// `½ L⁻ᵀ (Φ + Φᵀ) L⁻¹` with Φ the lower triangle of `Lᵀ gL`, half of its diagonal.
     fn cholesky(&mut self, l: &Id, g: &Id) -> Result<Id, OpError> {
         let phi = self.tm(l, g)?;
-        let (whole, strict) = (self.tril(&phi, false)?, self.tril(&phi, true)?);
+        let (lower, strict) = (self.tril(&phi, false)?, self.tril(&phi, true)?);
         let strict = self.t(&strict)?;
-        let both = self.add(&whole, &strict)?;
+        let symmetric = self.add(&lower, &strict)?;
         let lt = self.t(l)?;
-        let x = self.left(&lt, &both, true, false)?;
-        let x = self.right(l, &x, false, false)?;
+        let x = self.solve_left(&lt, &symmetric, true, false)?;
+        let x = self.solve_right(l, &x, false, false)?;
         self.0.with(Pw::Mul, &x, 0.5)
     }
 
@@ -88,29 +88,29 @@ impl Formula<'_, '_> {
         let (l, u) = (unit_lower(self.0, &square)?, self.triu(&square, false)?);
         let (gl, gu) = (self.tril(&g_square, true)?, self.triu(&g_square, false)?);
         let (mut to_l, mut to_u) = (self.tm(&l, &gl)?, self.mt(&gu, &u)?);
-        let mut beyond = None;
+        let mut rectangle = None;
         if *n != k {
             let u2 = self.narrow(&lu, k.clone(), n - &k)?;
             let g2 = self.narrow(&g, k.clone(), n - &k)?;
-            let taken = self.mt(&g2, &u2)?;
-            to_l = self.sub(&to_l, &taken)?;
+            let correction = self.mt(&g2, &u2)?;
+            to_l = self.sub(&to_l, &correction)?;
             let lt = self.t(&l)?;
-            beyond = Some((axis + 1, self.left(&lt, &g2, true, true)?));
+            rectangle = Some((axis + 1, self.solve_left(&lt, &g2, true, true)?));
         } else if *m != k {
             let l2 = self.0.narrow(&lu, axis, k.clone(), m - &k)?;
             let g2 = self.0.narrow(&g, axis, k.clone(), m - &k)?;
-            let taken = self.tm(&l2, &g2)?;
-            to_u = self.sub(&to_u, &taken)?;
+            let correction = self.tm(&l2, &g2)?;
+            to_u = self.sub(&to_u, &correction)?;
             let ut = self.t(&u)?;
-            beyond = Some((axis, self.right(&ut, &g2, false, false)?));
+            rectangle = Some((axis, self.solve_right(&ut, &g2, false, false)?));
         }
         let (to_l, to_u) = (self.tril(&to_l, true)?, self.triu(&to_u, false)?);
         let x = self.add(&to_l, &to_u)?;
         let (lt, ut) = (self.t(&l)?, self.t(&u)?);
-        let x = self.left(&lt, &x, true, true)?;
-        let mut x = self.right(&ut, &x, false, false)?;
-        if let Some((axis, beyond)) = beyond {
-            x = self.0.op(Concat { axis }, &[x, beyond])?;
+        let x = self.solve_left(&lt, &x, true, true)?;
+        let mut x = self.solve_right(&ut, &x, false, false)?;
+        if let Some((axis, rectangle)) = rectangle {
+            x = self.0.op(Concat { axis }, &[x, rectangle])?;
         }
         let pivots = self.0.cast(&pivots, DType::I32)?;
         let p = permutation(self.0, &pivots, m, fact.dtype)?;
@@ -125,24 +125,24 @@ impl Formula<'_, '_> {
         let [q, r] = split_packed(self.0, y, shapes)?;
         let [gq, gr] = split_packed(self.0, g, shapes)?;
         if *n == k {
-            return self.qr_of_tall(&q, &r, &gq, &gr);
+            return self.qr_tall(&q, &r, &gq, &gr);
         }
         // A = (A₁ A₂) with a square A₁ = Q R₁, so that R₂ = Qᵀ A₂.
-        let (r1, g1) = (self.first(&r, &k)?, self.first(&gr, &k)?);
+        let (r1, g1) = (self.first_columns(&r, &k)?, self.first_columns(&gr, &k)?);
         let r2 = self.narrow(&r, k.clone(), n - &k)?;
         let g2 = self.narrow(&gr, k.clone(), n - &k)?;
         let a2 = self.mm(&q, &r2)?;
-        let more = self.mt(&a2, &g2)?;
-        let gq = self.add(&gq, &more)?;
-        let first = self.qr_of_tall(&q, &r1, &gq, &g1)?;
-        let second = self.mm(&q, &g2)?;
+        let from_r2 = self.mt(&a2, &g2)?;
+        let gq = self.add(&gq, &from_r2)?;
+        let left_columns = self.qr_tall(&q, &r1, &gq, &g1)?;
+        let right_columns = self.mm(&q, &g2)?;
         let axis = fact.rank() - 1;
-        self.0.op(Concat { axis }, &[first, second])
+        self.0.op(Concat { axis }, &[left_columns, right_columns])
     }
 
     /// `(gQ + Q S) R⁻ᵀ` with a symmetric S whose upper triangle is that of `gR Rᵀ − Qᵀ gQ` (Walter and Lehmann,
     /// Algorithmic differentiation of linear algebra functions).
-    fn qr_of_tall(&mut self, q: &Id, r: &Id, gq: &Id, gr: &Id) -> Result<Id, OpError> {
+    fn qr_tall(&mut self, q: &Id, r: &Id, gq: &Id, gr: &Id) -> Result<Id, OpError> {
         let (x, y) = (self.mt(gr, r)?, self.tm(q, gq)?);
         let x = self.sub(&x, &y)?;
         let (upper, strict) = (self.triu(&x, false)?, self.triu(&x, true)?);
@@ -151,7 +151,7 @@ impl Formula<'_, '_> {
         let qs = self.mm(q, &s)?;
         let x = self.add(gq, &qs)?;
         let rt = self.t(r)?;
-        self.right(&rt, &x, false, false)
+        self.solve_right(&rt, &x, false, false)
     }
 
     fn qr_complete(&mut self, a: &Id, y: &Id, g: &Id) -> Result<Id, OpError> {
@@ -172,56 +172,59 @@ impl Formula<'_, '_> {
         let (_, m, n) = matrices(&fact)?;
         let k = min_dim(m, n)?;
         let (rows, columns) = if full { (m, n) } else { (&k, &k) };
-        let (left, right) = ([m.clone(), rows.clone()], [columns.clone(), n.clone()]);
+        let (u_shape, vt_shape) = ([m.clone(), rows.clone()], [columns.clone(), n.clone()]);
         let axis = fact.rank() - 2;
-        let mut of = |packed: &Id| -> Result<[Id; 3], OpError> {
-            let [u, s, vt] =
-                split_packed(self.0, packed, [&left, std::slice::from_ref(&k), &right])?;
+        let mut unpack = |packed: &Id| -> Result<[Id; 3], OpError> {
+            let [u, s, vt] = split_packed(
+                self.0,
+                packed,
+                [&u_shape, std::slice::from_ref(&k), &vt_shape],
+            )?;
             let vt = self.0.narrow(&vt, axis, 0i64, k.clone())?;
-            Ok([self.first(&u, &k)?, s, self.t(&vt)?])
+            Ok([self.first_columns(&u, &k)?, s, self.t(&vt)?])
         };
-        let ([u, s, v], [gu, gs, gv]) = (of(y)?, of(g)?);
+        let ([u, s, v], [gu, gs, gv]) = (unpack(y)?, unpack(g)?);
         let row = self.row(&s)?;
         let column = self.unsqueezed(&s)?;
         let largest = self.largest(&s)?;
         let e = [self.add(&row, &column)?, self.sub(&row, &column)?];
-        let of_u = self.skew_over(&u, &gu, &e, &largest)?;
-        let of_u = self.pw(Pw::Mul, &of_u, &row)?;
-        let of_v = self.skew_over(&v, &gv, &e, &largest)?;
-        let of_v = self.pw(Pw::Mul, &of_v, &column)?;
-        let inner = self.add(&of_u, &of_v)?;
-        let of_s = self.diagonal(&gs, &inner)?;
-        let inner = self.add(&inner, &of_s)?;
-        let x = self.mm(&u, &inner)?;
+        let from_u = self.skew_quotient(&u, &gu, &e, &largest)?;
+        let from_u = self.pw(Pw::Mul, &from_u, &row)?;
+        let from_v = self.skew_quotient(&v, &gv, &e, &largest)?;
+        let from_v = self.pw(Pw::Mul, &from_v, &column)?;
+        let middle = self.add(&from_u, &from_v)?;
+        let from_s = self.diagonal(&gs, &middle)?;
+        let middle = self.add(&middle, &from_s)?;
+        let x = self.mm(&u, &middle)?;
         let mut x = self.mt(&x, &v)?;
         if *m != k {
-            let outside = self.outside(&u, &gu, &row, &largest)?;
-            let outside = self.mt(&outside, &v)?;
-            x = self.add(&x, &outside)?;
+            let residual = self.outside_space(&u, &gu, &row, &largest)?;
+            let residual = self.mt(&residual, &v)?;
+            x = self.add(&x, &residual)?;
         }
         if *n != k {
-            let outside = self.outside(&v, &gv, &row, &largest)?;
-            let outside = self.mt(&u, &outside)?;
-            x = self.add(&x, &outside)?;
+            let residual = self.outside_space(&v, &gv, &row, &largest)?;
+            let residual = self.mt(&u, &residual)?;
+            x = self.add(&x, &residual)?;
         }
         Ok(x)
     }
 
     /// `(Uᵀ gU − gUᵀ U) / E`, with 0 on the diagonal; `e` holds two factors of E.
-    fn skew_over(&mut self, u: &Id, gu: &Id, e: &[Id; 2], largest: &Id) -> Result<Id, OpError> {
+    fn skew_quotient(&mut self, u: &Id, gu: &Id, e: &[Id; 2], largest: &Id) -> Result<Id, OpError> {
         let x = self.tm(u, gu)?;
         let xt = self.t(&x)?;
         let skew = self.sub(&x, &xt)?;
-        let once = self.quotient(&skew, &e[0], largest)?;
-        self.quotient(&once, &e[1], largest)
+        let quotient = self.quotient(&skew, &e[0], largest)?;
+        self.quotient(&quotient, &e[1], largest)
     }
 
     /// `(gU − U Uᵀ gU) / S`.
-    fn outside(&mut self, u: &Id, gu: &Id, s: &Id, largest: &Id) -> Result<Id, OpError> {
-        let inside = self.tm(u, gu)?;
-        let inside = self.mm(u, &inside)?;
-        let outside = self.sub(gu, &inside)?;
-        self.quotient(&outside, s, largest)
+    fn outside_space(&mut self, u: &Id, gu: &Id, s: &Id, largest: &Id) -> Result<Id, OpError> {
+        let projection = self.tm(u, gu)?;
+        let projection = self.mm(u, &projection)?;
+        let residual = self.sub(gu, &projection)?;
+        self.quotient(&residual, s, largest)
     }
 
     /// `U gS Vᵀ`.
@@ -230,8 +233,8 @@ impl Formula<'_, '_> {
         let (_, m, n) = matrices(&fact)?;
         let k = min_dim(m, n)?;
         let packed = apply(self.0, Routine::Svd, std::slice::from_ref(a))?;
-        let (left, right) = ([m.clone(), k.clone()], [k.clone(), n.clone()]);
-        let [u, _, vt] = split_packed(self.0, &packed, [&left, &[k], &right])?;
+        let (u_shape, vt_shape) = ([m.clone(), k.clone()], [k.clone(), n.clone()]);
+        let [u, _, vt] = split_packed(self.0, &packed, [&u_shape, &[k], &vt_shape])?;
         let row = self.row(g)?;
         let scaled = self.pw(Pw::Mul, &u, &row)?;
         self.mm(&scaled, &vt)
@@ -278,12 +281,12 @@ impl Formula<'_, '_> {
         self.neg(&x)
     }
 
-    /// The derivative of the cofactors, also for a singular matrix. Its own derivative is that of
+    /// The derivative of the cofactors, even for a singular matrix. Its own derivative is that of
     /// [`Formula::cofactors_by_nodes`].
     fn cofactors(&mut self, a: &Id, g: &Id) -> Result<Id, OpError> {
         let value = self.cofactors_by_svd(a, g)?;
-        let again = self.cofactors_by_nodes(a, g)?;
-        self.pw(Pw::Surrogate, &value, &again)
+        let differentiable = self.cofactors_by_nodes(a, g)?;
+        self.pw(Pw::Surrogate, &value, &differentiable)
     }
 
     /// With `A = U S Vᵀ`, `H = det(U) det(V) Uᵀ gC V` and `Mᵢⱼ = Π Sₖ` over k ≠ i, j: `U B Vᵀ`, where
@@ -297,19 +300,19 @@ impl Formula<'_, '_> {
             let sign = self.as_matrices(&sign)?;
             h = self.pw(Pw::Mul, &h, &sign)?;
         }
-        let m = self.products_but_two(&s, &h)?;
+        let m = self.products_except_two(&s, &h)?;
         let hm = self.pw(Pw::Mul, &h, &m)?;
-        let across = self.t(&hm)?;
-        let across = self.neg(&across)?;
+        let off_diagonal = self.t(&hm)?;
+        let off_diagonal = self.neg(&off_diagonal)?;
         // The diagonal of h, as a column that broadcasts to every column.
         let equal = position_mask(self.0, Pw::Eq, &h)?;
-        let own = self.only(&equal, &h)?;
+        let diagonal = self.masked(&equal, &h)?;
         let last = self.0.fact(&h).rank() - 1;
-        let own = self.0.reduce_keepdim(Reduction::Sum, &own, &[last])?;
-        let along = self.pw(Pw::Mul, &own, &m)?;
-        let along = self.0.sum(&along, &[last - 1])?;
-        let along = self.diagonal(&along, &h)?;
-        let b = self.add(&across, &along)?;
+        let diagonal = self.0.reduce_keepdim(Reduction::Sum, &diagonal, &[last])?;
+        let on_diagonal = self.pw(Pw::Mul, &diagonal, &m)?;
+        let on_diagonal = self.0.sum(&on_diagonal, &[last - 1])?;
+        let on_diagonal = self.diagonal(&on_diagonal, &h)?;
+        let b = self.add(&off_diagonal, &on_diagonal)?;
         let x = self.mm(&u, &b)?;
         self.mm(&x, &vt)
     }
@@ -322,21 +325,21 @@ impl Formula<'_, '_> {
     }
 
     /// Returns, for each i and j, the product of the elements of `s` except these two; 0 where i = j.
-    fn products_but_two(&mut self, s: &Id, like: &Id) -> Result<Id, OpError> {
+    fn products_except_two(&mut self, s: &Id, like: &Id) -> Result<Id, OpError> {
         let last = self.0.fact(s).rank() - 1;
         let before = products_before(self.0, s, last, false)?;
-        let behind = products_before(self.0, s, last, true)?;
-        let (before, behind) = (self.unsqueezed(&before)?, self.row(&behind)?);
+        let after = products_before(self.0, s, last, true)?;
+        let (before, after) = (self.unsqueezed(&before)?, self.row(&after)?);
         // The elements between i and j, where i is the smaller.
         let above = position_mask(self.0, Pw::Lt, like)?;
-        let one = self.0.scalar_like(1.0, s)?;
+        let ones = self.0.scalar_like(1.0, s)?;
         let row = self.row(s)?;
         let shape = self.0.fact(like).shape;
         let row = self.0.broadcast_to(&row, &shape)?;
-        let factors = self.0.pointwise(Pw::Select, &[above, row, one])?;
+        let factors = self.0.pointwise(Pw::Select, &[above, row, ones])?;
         let between = products_before(self.0, &factors, last + 1, false)?;
         let product = self.pw(Pw::Mul, &before, &between)?;
-        let product = self.pw(Pw::Mul, &product, &behind)?;
+        let product = self.pw(Pw::Mul, &product, &after)?;
         let upper = self.triu(&product, true)?;
         let lower = self.t(&upper)?;
         self.add(&upper, &lower)
@@ -350,35 +353,35 @@ impl Formula<'_, '_> {
         if fact.shape[rank - 1].is(0) {
             return Ok(g.clone());
         }
-        let [lambda, weight] = self.nodes(&fact)?;
-        let lift = self.lift(a, &lambda)?;
-        let lift = self.pw(Pw::Mul, &lambda, &lift)?;
-        let moved = self.add(a, &lift)?;
-        let shape = self.0.fact(&moved).shape;
+        let [lambda, weight] = self.chebyshev_nodes(&fact)?;
+        let direction = self.small_vectors(a, &lambda)?;
+        let direction = self.pw(Pw::Mul, &lambda, &direction)?;
+        let shifted = self.add(a, &direction)?;
+        let shape = self.0.fact(&shifted).shape;
         let g = self.0.broadcast_to(g, &shape)?;
-        let both = apply(self.0, Routine::SignAndLog, std::slice::from_ref(&moved))?;
-        let sign = self.narrow(&both, 0i64, 1i64)?;
-        let log = self.narrow(&both, 1i64, 1i64)?;
+        let pair = apply(self.0, Routine::SignAndLog, std::slice::from_ref(&shifted))?;
+        let sign = self.narrow(&pair, 0i64, 1i64)?;
+        let log = self.narrow(&pair, 1i64, 1i64)?;
         let size = self.0.pointwise(Pw::Exp, &[log])?;
         let det = self.pw(Pw::Mul, &sign, &size)?;
         let det = self.unsqueezed(&det)?;
-        let inverse = apply(self.0, Routine::InverseUnchecked, &[moved])?;
+        let inverse = apply(self.0, Routine::InverseUnchecked, &[shifted])?;
         let inverse = self.t(&inverse)?;
-        let both = self.pw(Pw::Mul, &g, &inverse)?;
+        let pair = self.pw(Pw::Mul, &g, &inverse)?;
         let axes = [rank - 1, rank];
-        let sum = self.0.reduce_keepdim(Reduction::Sum, &both, &axes)?;
-        let first = self.pw(Pw::Mul, &sum, &inverse)?;
-        let second = self.mt(&inverse, &g)?;
-        let second = self.mm(&second, &inverse)?;
-        let all = self.sub(&first, &second)?;
-        let all = self.pw(Pw::Mul, &all, &det)?;
-        let all = self.pw(Pw::Mul, &all, &weight)?;
-        self.0.sum(&all, &[0])
+        let sum = self.0.reduce_keepdim(Reduction::Sum, &pair, &axes)?;
+        let inner_term = self.pw(Pw::Mul, &sum, &inverse)?;
+        let outer_term = self.mt(&inverse, &g)?;
+        let outer_term = self.mm(&outer_term, &inverse)?;
+        let cotangent = self.sub(&inner_term, &outer_term)?;
+        let cotangent = self.pw(Pw::Mul, &cotangent, &det)?;
+        let cotangent = self.pw(Pw::Mul, &cotangent, &weight)?;
+        self.0.sum(&cotangent, &[0])
     }
 
     /// Returns 2n Chebyshev nodes along a leading dim of matrices `[n, n]`, and the weights of their values for the
     /// value at 0.
-    fn nodes(&mut self, matrices: &Fact) -> Result<[Id; 2], OpError> {
+    fn chebyshev_nodes(&mut self, matrices: &Fact) -> Result<[Id; 2], OpError> {
         let mut shape = Shape::from_elem(Dim::ONE, matrices.rank() + 1);
         shape[0] = &matrices.shape[matrices.rank() - 1] * &Dim::Const(2);
         let len = shape[0].clone();
@@ -390,29 +393,29 @@ impl Formula<'_, '_> {
         let angle = self.0.with(Pw::Add, &number, 0.5)?;
         let angle = self.0.with(Pw::Mul, &angle, PI)?;
         let angle = self.pw(Pw::Div, &angle, &count)?;
-        let turn = self.0.with(Pw::Mul, &number, PI)?;
-        let sign = self.0.pointwise(Pw::Cos, &[turn])?;
+        let half_turns = self.0.with(Pw::Mul, &number, PI)?;
+        let sign = self.0.pointwise(Pw::Cos, &[half_turns])?;
         let size = self.0.pointwise(Pw::Tan, std::slice::from_ref(&angle))?;
         let weight = self.pw(Pw::Mul, &sign, &size)?;
-        let whole = self.0.reduce_keepdim(Reduction::Sum, &weight, &[0])?;
-        let weight = self.pw(Pw::Div, &weight, &whole)?;
+        let total = self.0.reduce_keepdim(Reduction::Sum, &weight, &[0])?;
+        let weight = self.pw(Pw::Div, &weight, &total)?;
         Ok([self.0.pointwise(Pw::Cos, &[angle])?, weight])
     }
 
     /// Returns the matrix D of the singular vectors of A with small singular values, as large as A, so that `A + λD`
     /// is regular for these λ. No gradient flows to it.
-    fn lift(&mut self, a: &Id, lambda: &Id) -> Result<Id, OpError> {
-        let fixed = Barrier { detach: true };
-        let fixed = self.0.op(fixed, std::slice::from_ref(a))?;
-        let [u, s, vt] = self.square_svd(&fixed)?;
+    fn small_vectors(&mut self, a: &Id, lambda: &Id) -> Result<Id, OpError> {
+        let detached = Barrier { detach: true };
+        let detached = self.0.op(detached, std::slice::from_ref(a))?;
+        let [u, s, vt] = self.square_svd(&detached)?;
         let largest = self.largest(&s)?;
-        let none = self.0.with(Pw::Eq, &largest, 0.0)?;
-        let one = self.0.scalar_like(1.0, &largest)?;
-        let size = self.0.pointwise(Pw::Select, &[none, one, largest])?;
+        let is_zero = self.0.with(Pw::Eq, &largest, 0.0)?;
+        let ones = self.0.scalar_like(1.0, &largest)?;
+        let size = self.0.pointwise(Pw::Select, &[is_zero, ones, largest])?;
         let lambda = self.0.pointwise(Pw::Abs, std::slice::from_ref(lambda))?;
-        let least = self.0.reduce_keepdim(Reduction::Min, &lambda, &[0])?;
-        let least = self.0.reshape(&least, &[])?;
-        let bound = self.pw(Pw::Mul, &size, &least)?;
+        let min_lambda = self.0.reduce_keepdim(Reduction::Min, &lambda, &[0])?;
+        let min_lambda = self.0.reshape(&min_lambda, &[])?;
+        let bound = self.pw(Pw::Mul, &size, &min_lambda)?;
         let bound = self.0.with(Pw::Mul, &bound, 0.5)?;
         let s = self.row(&s)?;
         let small = self.pw(Pw::Lt, &s, &bound)?;
@@ -442,10 +445,10 @@ impl Formula<'_, '_> {
         let ayky = self.mm(&ay, &ky)?;
         let x = self.sub(&x, &ayky)?;
         let ka = self.mm(&k, a)?;
-        let rest = self.sub(&gt, &ka)?;
+        let difference = self.sub(&gt, &ka)?;
         let yty = self.mm(&yt, y)?;
-        let last = self.mm(&yty, &rest)?;
-        self.add(&x, &last)
+        let row_space_term = self.mm(&yty, &difference)?;
+        self.add(&x, &row_space_term)
     }
 
     /// `gB = A⁻ᵀ gX` and `gA = −gB Xᵀ`; for a triangular A, gA is restricted to its triangle.
@@ -458,7 +461,7 @@ impl Formula<'_, '_> {
         let (a, x) = (&call.inputs[0], &call.outputs[0]);
         let at = self.t(a)?;
         let gb = match routine {
-            Routine::SolveTriangular { upper, unit } => self.left(&at, g, !upper, unit)?,
+            Routine::SolveTriangular { upper, unit } => self.solve_left(&at, g, !upper, unit)?,
             _ => apply(self.0, routine, &[at, g.clone()])?,
         };
         if !call.needs_grad[0] {

@@ -68,8 +68,8 @@ struct LoopStep<'a> {
     stacked: Vec<(usize, Value)>,
     /// The scanned operands that have gradients (by position among the operands), with the gradients.
     scanned: Vec<(usize, Value)>,
-    /// The same for the operands that all steps share.
-    alike: Vec<(usize, Value)>,
+    /// The operands that all steps share, with the gradients.
+    shared: Vec<(usize, Value)>,
 }
 
 impl<'a> LoopStep<'a> {
@@ -89,9 +89,9 @@ impl<'a> LoopStep<'a> {
         let active = active(op, needs_grad);
         let forward = joint.len();
         let mut seeds = Vec::new();
-        let mut seed = |joint: &mut Graph, at: usize| {
-            let (of, g) = branch::seed(joint, outputs[at].value);
-            seeds.push((of, g));
+        let mut seed = |joint: &mut Graph, i: usize| {
+            let (output, g) = branch::seed(joint, outputs[i].value);
+            seeds.push((output, g));
             g
         };
         let mut carried: Vec<(usize, Value, Option<Value>)> = Vec::new();
@@ -102,20 +102,24 @@ impl<'a> LoopStep<'a> {
         for i in (op.carried..outputs.len()).filter(|i| seeded[*i]) {
             stacked.push((i, seed(&mut joint, i)));
         }
-        let others = (op.carried..needs_grad.len()).filter(|i| needs_grad[*i]);
-        let others: Vec<usize> = others.collect();
-        let operands = carried.iter().map(|c| c.0).chain(others.iter().copied());
+        let fixed = (op.carried..needs_grad.len()).filter(|i| needs_grad[*i]);
+        let fixed: Vec<usize> = fixed.collect();
+        let operands = carried.iter().map(|c| c.0).chain(fixed.iter().copied());
         let targets: Vec<Value> = operands.map(|i| inputs[i + 1].value()).collect();
-        let found = gradients(&mut joint, &seeds, &targets).map_err(|p| p.error)?;
-        let mut found = found.into_iter();
+        let grads = gradients(&mut joint, &seeds, &targets).map_err(|p| p.error)?;
+        let mut grads = grads.into_iter();
         for c in &mut carried {
-            c.2 = found.next().flatten();
+            c.2 = grads.next().flatten();
         }
-        let (mut scanned, mut alike) = (Vec::new(), Vec::new());
-        for (i, g) in others.into_iter().zip(found) {
+        let (mut scanned, mut shared) = (Vec::new(), Vec::new());
+        for (i, g) in fixed.into_iter().zip(grads) {
             let is_scanned = i < op.carried + op.scanned;
-            let list = if is_scanned { &mut scanned } else { &mut alike };
-            list.extend(g.map(|g| (i, g)));
+            let to = if is_scanned {
+                &mut scanned
+            } else {
+                &mut shared
+            };
+            to.extend(g.map(|g| (i, g)));
         }
         Ok(LoopStep {
             op,
@@ -125,29 +129,29 @@ impl<'a> LoopStep<'a> {
             carried,
             stacked,
             scanned,
-            alike,
+            shared,
         })
     }
 
     /// Returns the gradients that a step computes.
     fn results(&self) -> impl Iterator<Item = Value> {
         let carried = self.carried.iter().filter_map(|c| c.2);
-        carried.chain(self.scanned.iter().chain(&self.alike).map(|(_, g)| *g))
+        carried.chain(self.scanned.iter().chain(&self.shared).map(|(_, g)| *g))
     }
 
     /// Returns the forward values that the pullback needs and does not rematerialise, ascending.
     fn residuals(&self) -> Vec<Value> {
-        let mut found = BTreeSet::new();
-        let mut seen = vec![false; self.joint.len()];
+        let mut residuals = BTreeSet::new();
+        let mut visited = vec![false; self.joint.len()];
         let mut stack: Vec<Value> = self.results().collect();
         while let Some(v) = stack.pop() {
             if self.is_residual(v) {
-                found.insert(v);
-            } else if !std::mem::replace(&mut seen[v.node.index()], true) {
+                residuals.insert(v);
+            } else if !std::mem::replace(&mut visited[v.node.index()], true) {
                 stack.extend(&self.joint.node(v.node).inputs);
             }
         }
-        found.into_iter().collect()
+        residuals.into_iter().collect()
     }
 
     fn is_residual(&self, v: Value) -> bool {
@@ -187,8 +191,8 @@ fn active(op: &ops::Loop, needs_grad: &[bool]) -> Vec<bool> {
         for (id, node) in body.iter() {
             reached[id.index()] = match &node.op {
                 Op::Input(i) => match (i.index as usize).checked_sub(1) {
-                    Some(at) if at < op.carried => active[at],
-                    Some(at) => needs_grad[at],
+                    Some(operand) if operand < op.carried => active[operand],
+                    Some(operand) => needs_grad[operand],
                     None => false,
                 },
                 _ => {
@@ -197,17 +201,17 @@ fn active(op: &ops::Loop, needs_grad: &[bool]) -> Vec<bool> {
                 }
             };
         }
-        let before = active.clone();
+        let previous = active.clone();
         for (a, o) in active.iter_mut().zip(&body.outputs) {
             *a |= reached[o.value.node.index()] && is_float(body, o.value);
         }
-        if active == before {
+        if active == previous {
             return active;
         }
     }
 }
 
-/// Returns the residuals, each stacked by the loop or by another run of it.
+/// Returns the stacked residuals. A second run of the loop stacks those that the loop itself does not.
 fn stacked_residuals(
     b: &mut Erased<'_>,
     op: &ops::Loop,
@@ -216,17 +220,17 @@ fn stacked_residuals(
 ) -> Result<Vec<Id>, OpError> {
     let mut missing = residuals.to_vec();
     missing.retain(|r| stacked(op, *r).is_none());
-    let again = match missing.is_empty() {
+    let recomputed = match missing.is_empty() {
         true => Default::default(),
         false => b.emit(stacking(op, &missing).into(), call.inputs)?,
     };
-    let mut again = again.into_iter().skip(op.body.outputs.len());
+    let mut recomputed = recomputed.into_iter().skip(op.body.outputs.len());
     let stack = |r: &Value| match stacked(op, *r) {
         Some(at) => Some(call.outputs[at].clone()),
-        None => again.next(),
+        None => recomputed.next(),
     };
-    let found: Option<Vec<Id>> = residuals.iter().map(stack).collect();
-    found.ok_or_else(|| OpError::new("a residual is missing"))
+    let stacks: Option<Vec<Id>> = residuals.iter().map(stack).collect();
+    stacks.ok_or_else(|| OpError::new("a residual is missing"))
 }
 
 /// The body of the loop over the steps' pullbacks, under construction.
@@ -245,7 +249,7 @@ impl Backward<'_> {
         GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).input(fact, Role::Data)
     }
 
-    /// Adds the next input, in place of a value of the joint graph.
+    /// Adds the next input, which replaces a value of the joint graph.
     fn input(&mut self, v: Value) {
         let fact = self.step.joint.fact(v).clone();
         let input = self.fresh(fact);
@@ -258,8 +262,8 @@ impl Backward<'_> {
         let mut needed = vec![false; joint.len()];
         let mut stack = values.to_vec();
         while let Some(v) = stack.pop() {
-            let known = self.map.contains_key(&v);
-            if !known && !std::mem::replace(&mut needed[v.node.index()], true) {
+            let is_copied = self.map.contains_key(&v);
+            if !is_copied && !std::mem::replace(&mut needed[v.node.index()], true) {
                 stack.extend(&joint.node(v.node).inputs);
             }
         }
@@ -277,16 +281,16 @@ impl Backward<'_> {
         }
     }
 
-    /// Adds the outputs: the next carried gradients and sums, the gradients of scanned operands, and the values that
-    /// sums need.
+    /// Adds the outputs: the next carried gradients and sums, the gradients of scanned operands, and the values to
+    /// stack for sums.
     fn outputs(&mut self, sums: &[Sum], totals: &[Value]) -> Result<(), OpError> {
         let step = self.step;
-        let alike = step.alike.iter().zip(sums);
-        let carried = alike.filter(|(_, s)| matches!(s, Sum::Carried));
-        let shares: Vec<Value> = carried.map(|((_, g), _)| *g).collect();
+        let shared = step.shared.iter().zip(sums);
+        let carried = shared.filter(|(_, s)| matches!(s, Sum::Carried));
+        let terms: Vec<Value> = carried.map(|((_, g), _)| *g).collect();
         let mut needed: Vec<Value> = step.carried.iter().filter_map(|c| c.2).collect();
         needed.extend(step.scanned.iter().map(|(_, g)| *g));
-        needed.extend(shares.iter().chain(&self.stacks));
+        needed.extend(terms.iter().chain(&self.stacks));
         self.copy(&needed);
         let mut b = GraphBuilder::new(&mut self.graph, Loc::UNKNOWN);
         let mut outputs = Vec::new();
@@ -296,7 +300,7 @@ impl Backward<'_> {
                 None => zeros(&mut b, step.joint.fact(*input))?,
             });
         }
-        for (share, total) in shares.iter().zip(totals) {
+        for (share, total) in terms.iter().zip(totals) {
             outputs.push(b.pointwise(Pw::Add, &[*total, self.map[share]])?);
         }
         outputs.extend(step.scanned.iter().map(|(_, g)| self.map[g]));
@@ -320,50 +324,50 @@ pub(crate) fn pullback(
     let step = LoopStep::new(op, call.needs_grad, &seeded)?;
     let residuals = step.residuals();
     let inputs: Vec<Value> = op.body.inputs().iter().map(|id| id.value()).collect();
-    let others = &inputs[1 + op.carried..];
+    let inputs = &inputs[1 + op.carried..];
     let sums = step.sums();
-    let mut back = Backward {
+    let mut backward_body = Backward {
         step: &step,
         graph: Graph::default(),
         map: BTreeMap::new(),
         stacks: Vec::new(),
     };
     for v in sums.iter().flat_map(Sum::stacked) {
-        let known = residuals.contains(&v) || others[..op.scanned].contains(&v);
-        if !known && !back.stacks.contains(&v) {
-            back.stacks.push(v);
+        let is_available = residuals.contains(&v) || inputs[..op.scanned].contains(&v);
+        if !is_available && !backward_body.stacks.contains(&v) {
+            backward_body.stacks.push(v);
         }
     }
-    back.graph.symbols.clone_from(&op.body.symbols);
+    backward_body.graph.symbols.clone_from(&op.body.symbols);
     // Operands and inputs have the same order: carried, scanned, shared by all steps.
-    back.input(inputs[0]);
+    backward_body.input(inputs[0]);
     let mut operands: Vec<Id> = Vec::new();
     for (i, g, _) in &step.carried {
-        back.input(*g);
+        backward_body.input(*g);
         operands.push(match &cotangents[*i] {
             Some(g) => g.clone(),
             None => zeros(b, step.joint.fact(*g))?,
         });
     }
     let mut totals = Vec::new();
-    let alike = sums.iter().zip(&step.alike);
-    for (_, (_, g)) in alike.filter(|(s, _)| matches!(s, Sum::Carried)) {
+    let shared = sums.iter().zip(&step.shared);
+    for (_, (_, g)) in shared.filter(|(s, _)| matches!(s, Sum::Carried)) {
         let fact = step.joint.fact(*g).clone();
         operands.push(zeros(b, &fact)?);
-        totals.push(back.fresh(fact));
+        totals.push(backward_body.fresh(fact));
     }
     let carried = operands.len();
     let stacked_residuals = stacked_residuals(b, op, call, &residuals)?;
     operands.extend(stacked_residuals.iter().cloned());
-    residuals.iter().for_each(|v| back.input(*v));
+    residuals.iter().for_each(|v| backward_body.input(*v));
     for (i, g) in &step.stacked {
         operands.extend(cotangents[*i].clone());
-        back.input(*g);
+        backward_body.input(*g);
     }
     operands.extend(call.inputs[op.carried..].iter().cloned());
-    others.iter().for_each(|v| back.input(*v));
-    back.outputs(&sums, &totals)?;
-    let (stacks, graph) = (back.stacks, back.graph);
+    inputs.iter().for_each(|v| backward_body.input(*v));
+    backward_body.outputs(&sums, &totals)?;
+    let (stacks, graph) = (backward_body.stacks, backward_body.graph);
     let mut gradient = Gradients::from_elem(None, call.inputs.len());
     if graph.outputs.is_empty() {
         return Ok(gradient);
@@ -388,14 +392,14 @@ pub(crate) fn pullback(
     }
     let stacked: Vec<Id> = results.collect();
     let stack = |v: &Value| {
-        let at = |list: &[Value]| list.iter().position(|x| x == v);
-        let new = at(&stacks).map(|i| stacked[i].clone());
-        let new = new.or_else(|| at(&residuals).map(|i| stacked_residuals[i].clone()));
-        let new = new.or_else(|| at(others).map(|i| call.inputs[op.carried + i].clone()));
+        let index = |list: &[Value]| list.iter().position(|x| x == v);
+        let new = index(&stacks).map(|i| stacked[i].clone());
+        let new = new.or_else(|| index(&residuals).map(|i| stacked_residuals[i].clone()));
+        let new = new.or_else(|| index(inputs).map(|i| call.inputs[op.carried + i].clone()));
         new.ok_or_else(|| OpError::new("a term of a sum is missing"))
     };
     let mut totals = totals.into_iter();
-    for (sum, (i, g)) in sums.iter().zip(&step.alike) {
+    for (sum, (i, g)) in sums.iter().zip(&step.shared) {
         gradient[*i] = match sum {
             Sum::Carried => totals.next(),
             Sum::Product {

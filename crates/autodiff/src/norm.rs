@@ -17,8 +17,8 @@ pub(crate) fn softmax(b: &mut Erased<'_>, op: &Softmax, g: &Id, y: &Id) -> Resul
     }
     let product = b.pointwise(Pw::Mul, &[g.clone(), y.clone()])?;
     let sum = b.reduce_keepdim(Reduction::Sum, &product, &[op.axis])?;
-    let rest = b.pointwise(Pw::Sub, &[g.clone(), sum])?;
-    b.pointwise(Pw::Mul, &[y.clone(), rest])
+    let centred = b.pointwise(Pw::Sub, &[g.clone(), sum])?;
+    b.pointwise(Pw::Mul, &[y.clone(), centred])
 }
 
 /// With `n = (x − mean) · r`, `r = 1 / √(variance + eps)`, the gradients are `g·w·r` for x, minus its sum for the

@@ -31,96 +31,96 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
     let (g, y) = (Expr::G, Expr::Y);
     let x = Expr::X(0);
     let z = Expr::X(1);
-    let one = |e: Expr| vec![Some(e)];
-    let two = |a: Expr, b: Expr| vec![Some(a), Some(b)];
+    let unary = |e: Expr| vec![Some(e)];
+    let binary = |a: Expr, b: Expr| vec![Some(a), Some(b)];
     let is = |op: Pw, a: Expr, b: Expr| Expr::call(op, [a, b]);
     let square = |e: Expr| e.then(Square);
     match op {
-        Neg => one(-g),
-        Abs => one(g * x.then(Sign)),
-        Sqrt => one(g / (y * 2.0)),
-        Rsqrt => one(g * y.clone().then(Square) * y * -0.5),
-        Reciprocal => one(-(g * square(y))),
-        Square => one(g * x * 2.0),
-        Exp => one(g * y),
-        Exp2 => one(g * y * LN_2),
-        Expm1 => one(g * (y + 1.0)),
-        Log => one(g / x),
-        Log2 => one(g / (x * LN_2)),
-        Log10 => one(g / (x * LN_10)),
-        Log1p => one(g / (x + 1.0)),
-        Sin => one(g * x.then(Cos)),
-        Cos => one(-(g * x.then(Sin))),
-        Tan => one(g * (square(y) + 1.0)),
-        Asin => one(g * (1.0 - square(x)).then(Rsqrt)),
-        Acos => one(-(g * (1.0 - square(x)).then(Rsqrt))),
-        Atan => one(g / (square(x) + 1.0)),
-        Sinh => one(g * x.then(Cosh)),
-        Cosh => one(g * x.then(Sinh)),
-        Tanh => one(g * (1.0 - square(y))),
-        Asinh => one(g * (square(x) + 1.0).then(Rsqrt)),
-        Acosh => one(g * (square(x) - 1.0).then(Rsqrt)),
-        Atanh => one(g / (1.0 - square(x))),
-        Erf => one(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI),
-        Erfc => one(-(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI)),
-        ErfInv => one(g * square(y).then(Exp) / FRAC_2_SQRT_PI),
+        Neg => unary(-g),
+        Abs => unary(g * x.then(Sign)),
+        Sqrt => unary(g / (y * 2.0)),
+        Rsqrt => unary(g * y.clone().then(Square) * y * -0.5),
+        Reciprocal => unary(-(g * square(y))),
+        Square => unary(g * x * 2.0),
+        Exp => unary(g * y),
+        Exp2 => unary(g * y * LN_2),
+        Expm1 => unary(g * (y + 1.0)),
+        Log => unary(g / x),
+        Log2 => unary(g / (x * LN_2)),
+        Log10 => unary(g / (x * LN_10)),
+        Log1p => unary(g / (x + 1.0)),
+        Sin => unary(g * x.then(Cos)),
+        Cos => unary(-(g * x.then(Sin))),
+        Tan => unary(g * (square(y) + 1.0)),
+        Asin => unary(g * (1.0 - square(x)).then(Rsqrt)),
+        Acos => unary(-(g * (1.0 - square(x)).then(Rsqrt))),
+        Atan => unary(g / (square(x) + 1.0)),
+        Sinh => unary(g * x.then(Cosh)),
+        Cosh => unary(g * x.then(Sinh)),
+        Tanh => unary(g * (1.0 - square(y))),
+        Asinh => unary(g * (square(x) + 1.0).then(Rsqrt)),
+        Acosh => unary(g * (square(x) - 1.0).then(Rsqrt)),
+        Atanh => unary(g / (1.0 - square(x))),
+        Erf => unary(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI),
+        Erfc => unary(-(g * (-square(x)).then(Exp) * FRAC_2_SQRT_PI)),
+        ErfInv => unary(g * square(y).then(Exp) / FRAC_2_SQRT_PI),
         LogNdtr => {
             let exponent = square(x) * -0.5 - y;
-            one(g * exponent.then(Exp) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2))
+            unary(g * exponent.then(Exp) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2))
         }
         Ndtri => {
             let density = 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-            one(g * (square(y) * 0.5).then(Exp) / density)
+            unary(g * (square(y) * 0.5).then(Exp) / density)
         }
-        Lgamma => one(g * x.then(Digamma)),
-        Digamma => one(g * is(Zeta, 2.0.into(), x)),
-        I0 => one(g * x.then(I1)),
-        I0e => one(g * (x.clone().then(I1e) - x.then(Sign) * y)),
-        I1 => one(g * (x.clone().then(I0) - over(y, x, 1.0.into(), BESSEL))),
+        Lgamma => unary(g * x.then(Digamma)),
+        Digamma => unary(g * is(Zeta, 2.0.into(), x)),
+        I0 => unary(g * x.then(I1)),
+        I0e => unary(g * (x.clone().then(I1e) - x.then(Sign) * y)),
+        I1 => unary(g * (x.clone().then(I0) - ratio(y, x, 1.0.into(), BESSEL))),
         I1e => {
-            let fall = (-x.clone().then(Abs)).then(Exp);
-            let drop = y.clone() * x.clone().then(Sign) + over(y, x.clone(), fall, BESSEL);
-            one(g * (x.then(I0e) - drop))
+            let decay = (-x.clone().then(Abs)).then(Exp);
+            let drop = y.clone() * x.clone().then(Sign) + ratio(y, x.clone(), decay, BESSEL);
+            unary(g * (x.then(I0e) - drop))
         }
         Sinc => {
             let angle = x * PI;
-            let fall = angle.clone().then(Cos) - y;
-            one(g * over(fall, angle.clone(), angle, SINC) * PI)
+            let decay = angle.clone().then(Cos) - y;
+            unary(g * ratio(decay, angle.clone(), angle, SINC) * PI)
         }
-        Sigmoid => one(g * (1.0 - y.clone()) * y),
-        LogSigmoid => one(g * (-x).then(Sigmoid)),
-        Relu => one(select(is(Le, y, 0.0.into()), 0.0, g)),
-        Relu6 => one(outside(x, 0.0, 6.0, 0.0, g)),
+        Sigmoid => unary(g * (1.0 - y.clone()) * y),
+        LogSigmoid => unary(g * (-x).then(Sigmoid)),
+        Relu => unary(select(is(Le, y, 0.0.into()), 0.0, g)),
+        Relu6 => unary(select_outside(x, 0.0, 6.0, 0.0, g)),
         Gelu => {
             let cdf = ((x.clone() * FRAC_1_SQRT_2).then(Erf) + 1.0) * 0.5;
             let pdf = (square(x.clone()) * -0.5).then(Exp) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
-            one(g * (cdf + x * pdf))
+            unary(g * (cdf + x * pdf))
         }
         GeluTanh => {
             let k = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-            let inner = (square(x.clone()) * 0.044715 + 1.0) * x.clone() * k;
+            let argument = (square(x.clone()) * 0.044715 + 1.0) * x.clone() * k;
             let slope = (square(x.clone()) * (3.0 * 0.044715) + 1.0) * k;
-            let t = inner.then(Tanh);
+            let t = argument.then(Tanh);
             let left = (t.clone() + 1.0) * 0.5;
-            one(g * (left + x * 0.5 * (1.0 - square(t)) * slope))
+            unary(g * (left + x * 0.5 * (1.0 - square(t)) * slope))
         }
         Silu => {
             let s = x.clone().then(Sigmoid);
-            one(g * s.clone() * (x * (1.0 - s) + 1.0))
+            unary(g * s.clone() * (x * (1.0 - s) + 1.0))
         }
-        Softplus => one(g * x.then(Sigmoid)),
-        Softsign => one(g / square(x.then(Abs) + 1.0)),
+        Softplus => unary(g * x.then(Sigmoid)),
+        Softsign => unary(g / square(x.then(Abs) + 1.0)),
         Mish => {
             let t = x.clone().then(Softplus).then(Tanh);
-            let inner = x.clone() * (1.0 - square(t.clone())) * x.then(Sigmoid);
-            one(g * (t + inner))
+            let argument = x.clone() * (1.0 - square(t.clone())) * x.then(Sigmoid);
+            unary(g * (t + argument))
         }
         // NaN counts as above 0.
-        Elu => one(select(is(Le, x, 0.0.into()), g.clone() * (y + 1.0), g)),
+        Elu => unary(select(is(Le, x, 0.0.into()), g.clone() * (y + 1.0), g)),
         Selu => {
             let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
             let above = g.clone() * scale;
-            one(select(
+            unary(select(
                 is(Le, x, 0.0.into()),
                 g * (y + scale * alpha),
                 above,
@@ -129,24 +129,24 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         // NaN counts as outside.
         Hardsigmoid => {
             let (above, below) = (is(Gt, x.clone(), (-3.0).into()), is(Lt, x, 3.0.into()));
-            one(select(is(And, above, below), g / 6.0, 0.0))
+            unary(select(is(And, above, below), g / 6.0, 0.0))
         }
         Hardswish => {
             let middle = g.clone() * (x.clone() / 3.0 + 0.5);
             let high = select(is(Lt, x.clone(), 3.0.into()), middle, g);
-            one(select(is(Le, x, (-3.0).into()), 0.0, high))
+            unary(select(is(Le, x, (-3.0).into()), 0.0, high))
         }
-        Add => two(g.clone(), g),
-        Sub => two(g.clone(), -g),
-        Mul => two(g.clone() * z, g * x),
-        Div => two(g.clone() / z.clone(), -(g * (y / z))),
+        Add => binary(g.clone(), g),
+        Sub => binary(g.clone(), -g),
+        Mul => binary(g.clone() * z, g * x),
+        Div => binary(g.clone() / z.clone(), -(g * (y / z))),
         Fmod => {
-            let whole = (x / z).then(Trunc);
-            two(g.clone(), -(g * whole))
+            let quotient = (x / z).then(Trunc);
+            binary(g.clone(), -(g * quotient))
         }
         Remainder => {
-            let whole = is(FloorDivide, x, z);
-            two(g.clone(), -(g * whole))
+            let quotient = is(FloorDivide, x, z);
+            binary(g.clone(), -(g * quotient))
         }
         Pow => {
             // The derivative of a constant is nowhere infinite: 0 · x⁻¹ is 0 at 0.
@@ -159,19 +159,19 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             );
             let base = g.clone() * z.clone() * is(Pow, x.clone(), lower);
             let flat = is(And, is(Eq, x.clone(), 0.0.into()), is(Ge, z, 0.0.into()));
-            two(base, g * y * select(flat, 1.0, x).then(Log))
+            binary(base, g * y * select(flat, 1.0, x).then(Log))
         }
         // At the origin the gradients are 0.
         Atan2 => {
             let length = square(x.clone()) + square(z.clone());
             let length = select(is(Eq, length.clone(), 0.0.into()), f64::INFINITY, length);
-            two(g.clone() * (z / length.clone()), -(g * (x / length)))
+            binary(g.clone() * (z / length.clone()), -(g * (x / length)))
         }
         // At a tie both have half of the gradient.
         Maximum | Minimum => {
             let loses = if op == Maximum { Lt } else { Gt };
             let share = select(is(Eq, x.clone(), z.clone()), g.clone() * 0.5, g);
-            two(
+            binary(
                 select(is(loses, x.clone(), z.clone()), 0.0, share.clone()),
                 select(is(loses, z, x), 0.0, share),
             )
@@ -181,45 +181,45 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
         Fmax | Fmin => {
             let wins = if op == Fmax { Ge } else { Le };
             let share = select(is(Eq, x.clone(), z.clone()), g.clone() * 0.5, g);
-            let first = is(Or, is(wins, x.clone(), z.clone()), z.clone().then(IsNan));
+            let first_wins = is(Or, is(wins, x.clone(), z.clone()), z.clone().then(IsNan));
             let number = is(Eq, z.clone(), z.clone());
-            let second = is(Or, is(wins, z, x.clone()), x.then(IsNan));
-            let second = is(And, second, number);
-            two(
-                select(first, share.clone(), 0.0),
-                select(second, share, 0.0),
+            let second_wins = is(Or, is(wins, z, x.clone()), x.then(IsNan));
+            let second_wins = is(And, second_wins, number);
+            binary(
+                select(first_wins, share.clone(), 0.0),
+                select(second_wins, share, 0.0),
             )
         }
         Hypot => {
             let length = select(is(Eq, y.clone(), 0.0.into()), f64::INFINITY, y);
-            two(g.clone() * (x / length.clone()), g * (z / length))
+            binary(g.clone() * (x / length.clone()), g * (z / length))
         }
         LogAddExp | LogAddExp2 => {
             let scale = if op == LogAddExp { 1.0 } else { LN_2 };
             let share = |a: Expr, b: Expr| g.clone() * ((a - b) * scale).then(Sigmoid);
-            two(share(x.clone(), z.clone()), share(z, x))
+            binary(share(x.clone(), z.clone()), share(z, x))
         }
         Xlogy | Xlog1py => {
             let (end, base) = match op {
                 Xlogy => (0.0, z.clone()),
                 _ => (-1.0, z.clone() + 1.0),
             };
-            let nothing = is(
+            let is_zero_product = is(
                 And,
                 is(Eq, x.clone(), 0.0.into()),
                 is(Le, z.clone(), end.into()),
             );
-            let log = is(op, g.clone(), select(nothing, 1.0 + end, z));
+            let log = is(op, g.clone(), select(is_zero_product, 1.0 + end, z));
             let flat = is(
                 And,
                 is(Eq, x.clone(), 0.0.into()),
                 is(Eq, base.clone(), 0.0.into()),
             );
-            two(log, g * x / select(flat, f64::INFINITY, base))
+            binary(log, g * x / select(flat, f64::INFINITY, base))
         }
         Zeta => {
             let next = is(Zeta, x.clone() + 1.0, z);
-            two(
+            binary(
                 Expr::Missing("zeta has no derivative with respect to its exponent"),
                 -(g * x * next),
             )
@@ -241,15 +241,15 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             let at_high = is(And, is(Eq, x, high.clone()), apart);
             let crossed = is(Gt, low.clone(), high.clone());
             let ordered = is(Le, low, high);
-            let all = |where_, other| select(where_, g.clone(), other);
-            let at = is(Or, at_low.clone(), at_high.clone());
-            let inside = select(at, half.clone(), g.clone());
+            let pass = |condition, otherwise| select(condition, g.clone(), otherwise);
+            let at_bound = is(Or, at_low.clone(), at_high.clone());
+            let inside = select(at_bound, half.clone(), g.clone());
             let low = select(at_low, half.clone(), 0.0);
             let high = select(at_high, half, 0.0);
             vec![
                 Some(select(is(Or, under.clone(), over.clone()), 0.0, inside)),
-                Some(all(is(And, under, ordered.clone()), low)),
-                Some(all(is(Or, is(And, over, ordered), crossed), high)),
+                Some(pass(is(And, under, ordered.clone()), low)),
+                Some(pass(is(Or, is(And, over, ordered), crossed), high)),
             ]
         }
         // An infinite bound is not a bound.
@@ -259,15 +259,15 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             let open_high = is(Eq, high.clone(), f64::INFINITY.into());
             let above = is(Or, is(Gt, x.clone(), low), open_low);
             let below = is(Or, is(Lt, x, high), open_high);
-            one(select(is(And, above, below), g, 0.0))
+            unary(select(is(And, above, below), g, 0.0))
         }
-        First => two(g, Expr::Zeros),
+        First => binary(g, Expr::Zeros),
         Surrogate => vec![None, Some(g)],
         BinaryCrossEntropy => {
             let variance = is(Maximum, x.clone() * (1.0 - x.clone()), 1e-12.into());
             let log = |p: Expr| is(Maximum, p.then(Log), (-100.0).into());
             let odds = log(1.0 - x.clone()) - log(x.clone());
-            two(g.clone() * ((x - z) / variance), g * odds)
+            binary(g.clone() * ((x - z) / variance), g * odds)
         }
         Lerp => {
             let weight = Expr::X(2);
@@ -278,8 +278,8 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
             ]
         }
         // Constant wherever they have a derivative.
-        Sign | Floor | Ceil | Round | Trunc => one(Expr::Zeros),
-        FloorDivide => two(Expr::Zeros, Expr::Zeros),
+        Sign | Floor | Ceil | Round | Trunc => unary(Expr::Zeros),
+        FloorDivide => binary(Expr::Zeros, Expr::Zeros),
         // Without float operands, or without a float result.
         IsNan | IsInf | Not | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Shl | Shr
         | SignBit | Gcd | Lcm => vec![],
@@ -313,16 +313,16 @@ const SINC: &[f64] = &[
 ];
 
 /// `y / x`, but for |x| < 1 the series `factor · Σ cₖ x²ᵏ`, which has every derivative at 0.
-fn over(y: Expr, x: Expr, factor: Expr, c: &[f64]) -> Expr {
-    let near = Expr::call(Pw::Lt, [x.clone().then(Pw::Abs), 1.0.into()]);
-    let square = select(near.clone(), x.clone(), 0.0).then(Pw::Square);
+fn ratio(y: Expr, x: Expr, factor: Expr, c: &[f64]) -> Expr {
+    let is_small = Expr::call(Pw::Lt, [x.clone().then(Pw::Abs), 1.0.into()]);
+    let square = select(is_small.clone(), x.clone(), 0.0).then(Pw::Square);
     let sum = |sum: Expr, c: &f64| sum * square.clone() + *c;
     let series = c.iter().rev().fold(Expr::from(0.0), sum) * factor;
-    select(near.clone(), series, y / select(near, 1.0, x))
+    select(is_small.clone(), series, y / select(is_small, 1.0, x))
 }
 
 /// `x <= low or x >= high ? other : inside`; NaN is inside.
-fn outside(x: Expr, low: f64, high: f64, other: f64, inside: Expr) -> Expr {
+fn select_outside(x: Expr, low: f64, high: f64, other: f64, inside: Expr) -> Expr {
     let below = Expr::call(Pw::Le, [x.clone(), low.into()]);
     let above = Expr::call(Pw::Ge, [x, high.into()]);
     select(Expr::call(Pw::Or, [below, above]), other, inside)

@@ -27,11 +27,11 @@ pub(crate) fn pullback(
         Reduction::Max | Reduction::Min => {
             let dtype = b.with_fact(x, |f| f.dtype);
             let y = b.reshape(y, &keepdim_shape)?;
-            let best = b.pointwise(Pw::Eq, &[x.clone(), y])?;
-            let ones = b.cast(&best, dtype)?;
-            let count = b.reduce_keepdim(Reduction::Sum, &ones, &op.axes)?;
+            let is_extreme = b.pointwise(Pw::Eq, &[x.clone(), y])?;
+            let extremes = b.cast(&is_extreme, dtype)?;
+            let count = b.reduce_keepdim(Reduction::Sum, &extremes, &op.axes)?;
             let share = b.pointwise(Pw::Div, &[g, count])?;
-            b.pointwise(Pw::Mul, &[ones, share])
+            b.pointwise(Pw::Mul, &[extremes, share])
         }
     }
 }
@@ -42,21 +42,21 @@ fn products_of_others(b: &mut Erased<'_>, x: &Id, axes: &[usize]) -> Result<Id, 
     let shape = b.fact(x).shape;
     let rank = shape.len();
     let mut perm: Axes = (0..rank).filter(|a| !axes.contains(a)).collect();
-    let first = perm.len();
+    let kept = perm.len();
     perm.extend(axes.iter().copied());
-    let moved = b.permute(x, &perm)?;
-    let apart: Shape = perm.iter().map(|a| shape[*a].clone()).collect();
-    let n = numel(&apart[first..]);
+    let permuted = b.permute(x, &perm)?;
+    let permuted_shape: Shape = perm.iter().map(|a| shape[*a].clone()).collect();
+    let n = numel(&permuted_shape[kept..]);
     if n.is(0) {
         return Ok(x.clone());
     }
-    let mut flat: Shape = apart[..first].into();
+    let mut flat: Shape = permuted_shape[..kept].into();
     flat.push(n);
-    let rows = b.reshape(&moved, &flat)?;
-    let before = products_before(b, &rows, first, false)?;
-    let behind = products_before(b, &rows, first, true)?;
-    let others = b.pointwise(Pw::Mul, &[before, behind])?;
-    let others = b.reshape(&others, &apart)?;
+    let rows = b.reshape(&permuted, &flat)?;
+    let before = products_before(b, &rows, kept, false)?;
+    let after = products_before(b, &rows, kept, true)?;
+    let others = b.pointwise(Pw::Mul, &[before, after])?;
+    let others = b.reshape(&others, &permuted_shape)?;
     crate::views::unpermute(b, &perm, &others)
 }
 
@@ -73,18 +73,18 @@ pub(crate) fn products_before(
         axis,
         reverse,
     };
-    let through = b.op(scan, std::slice::from_ref(x))?;
+    let inclusive = b.op(scan, std::slice::from_ref(x))?;
     let mut shape = fact.shape.clone();
     shape[axis] = Dim::ONE;
     let one = b.full(1.0, fact.dtype, &shape)?;
-    let less = &fact.shape[axis] - &Dim::ONE;
-    if less.is(0) {
+    let len = &fact.shape[axis] - &Dim::ONE;
+    if len.is(0) {
         return Ok(one);
     }
     let start = if reverse { Dim::ONE } else { Dim::ZERO };
-    let rest = b.narrow(&through, axis, start, less)?;
-    let parts = if reverse { [rest, one] } else { [one, rest] };
-    b.op(Concat { axis }, &parts)
+    let tail = b.narrow(&inclusive, axis, start, len)?;
+    let pieces = if reverse { [tail, one] } else { [one, tail] };
+    b.op(Concat { axis }, &pieces)
 }
 
 /// Returns three tensors over all pairs of positions (j, i) along an axis, in dims `axis` and `axis + 1`: the element
@@ -93,10 +93,10 @@ pub(crate) fn pairs(b: &mut Erased<'_>, x: &Id, axis: usize) -> Result<[Id; 3], 
     let mut shape = b.fact(x).shape;
     let len = shape[axis].clone();
     shape.insert(axis, Dim::ONE);
-    let wide = b.reshape(x, &shape)?;
+    let unsqueezed = b.reshape(x, &shape)?;
     shape[axis] = len;
     Ok([
-        b.broadcast_to(&wide, &shape)?,
+        b.broadcast_to(&unsqueezed, &shape)?,
         positions(b, &shape, axis)?,
         positions(b, &shape, axis + 1)?,
     ])
@@ -106,8 +106,8 @@ pub(crate) fn pairs(b: &mut Erased<'_>, x: &Id, axis: usize) -> Result<[Id; 3], 
 pub(crate) fn positions(b: &mut Erased<'_>, shape: &Shape, axis: usize) -> Result<Id, OpError> {
     let len = shape[axis].clone();
     let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;
-    let mut along = Shape::from_elem(Dim::ONE, shape.len());
-    along[axis] = len;
-    let numbers = b.reshape(&numbers, &along)?;
+    let mut along_axis = Shape::from_elem(Dim::ONE, shape.len());
+    along_axis[axis] = len;
+    let numbers = b.reshape(&numbers, &along_axis)?;
     b.broadcast_to(&numbers, shape)
 }

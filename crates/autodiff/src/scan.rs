@@ -15,15 +15,15 @@ pub(crate) fn pullback(
     y: &Id,
 ) -> Result<Id, OpError> {
     match op.kind {
-        ScanKind::Sum => back(b, op, ScanKind::Sum, g),
+        ScanKind::Sum => scan_back(b, op, ScanKind::Sum, g),
         ScanKind::Prod => product(b, op, g, x, y),
         ScanKind::Max | ScanKind::Min => extreme(b, op, g, x, y),
         ScanKind::LogSumExp => log_sum_exp(b, op, g, x, y),
     }
 }
 
-/// A scan in the opposite direction.
-fn back(b: &mut Erased<'_>, op: &Scan, kind: ScanKind, v: &Id) -> Result<Id, OpError> {
+/// Scans in the opposite direction.
+fn scan_back(b: &mut Erased<'_>, op: &Scan, kind: ScanKind, v: &Id) -> Result<Id, OpError> {
     let op = Scan {
         kind,
         axis: op.axis,
@@ -45,26 +45,26 @@ fn product(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, 
 fn product_of_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id) -> Result<Id, OpError> {
     let axis = op.axis;
     let [xs, js, is] = pairs(b, x, axis)?;
-    let (behind, not_before) = match op.reverse {
+    let (after, not_before) = match op.reverse {
         false => (Pw::Gt, Pw::Ge),
         true => (Pw::Lt, Pw::Le),
     };
-    let one = b.scalar_like(1.0, &xs)?;
-    let is_behind = b.pointwise(behind, &[is.clone(), js.clone()])?;
-    let factors = b.pointwise(Pw::Select, &[is_behind, xs, one])?;
-    let along = Scan {
+    let ones = b.scalar_like(1.0, &xs)?;
+    let is_after = b.pointwise(after, &[is.clone(), js.clone()])?;
+    let factors = b.pointwise(Pw::Select, &[is_after, xs, ones])?;
+    let inner_scan = Scan {
         axis: axis + 1,
         ..*op
     };
-    let between = b.op(along, &[factors])?;
+    let between = b.op(inner_scan, &[factors])?;
     let [gs, ..] = pairs(b, g, axis)?;
     let terms = b.pointwise(Pw::Mul, &[gs, between])?;
     let zero = b.scalar_like(0.0, &terms)?;
-    let counts = b.pointwise(not_before, &[is, js])?;
-    let terms = b.pointwise(Pw::Select, &[counts, terms, zero])?;
-    let sums = b.sum(&terms, &[axis + 1])?;
-    let before = products_before(b, x, axis, op.reverse)?;
-    b.pointwise(Pw::Mul, &[before, sums])
+    let is_included = b.pointwise(not_before, &[is, js])?;
+    let terms = b.pointwise(Pw::Select, &[is_included, terms, zero])?;
+    let total = b.sum(&terms, &[axis + 1])?;
+    let products_before_j = products_before(b, x, axis, op.reverse)?;
+    b.pointwise(Pw::Mul, &[products_before_j, total])
 }
 
 fn product_by_quotient(
@@ -81,40 +81,40 @@ fn product_by_quotient(
         kind: ScanKind::Sum,
         ..*op
     };
-    let met = b.op(sum, &[zeros])?;
-    let before = b.with(Pw::Eq, &met, 0i64)?;
-    let after_one = b.with(Pw::Eq, &met, 1i64)?;
-    let first = b.pointwise(Pw::And, &[is_zero, after_one.clone()])?;
-    let one = b.scalar_like(1.0, x)?;
+    let zero_count = b.op(sum, &[zeros])?;
+    let before_zero = b.with(Pw::Eq, &zero_count, 0i64)?;
+    let after_first_zero = b.with(Pw::Eq, &zero_count, 1i64)?;
+    let is_first_zero = b.pointwise(Pw::And, &[is_zero, after_first_zero.clone()])?;
+    let ones = b.scalar_like(1.0, x)?;
 
     let terms = b.pointwise(Pw::Mul, &[g.clone(), y.clone()])?;
-    let terms = b.pointwise(Pw::Select, &[before.clone(), terms, zero.clone()])?;
-    let sums = back(b, op, ScanKind::Sum, &terms)?;
-    let divisor = b.pointwise(Pw::Select, &[before.clone(), x.clone(), one.clone()])?;
-    let plain = b.pointwise(Pw::Div, &[sums, divisor])?;
+    let terms = b.pointwise(Pw::Select, &[before_zero.clone(), terms, zero.clone()])?;
+    let totals = scan_back(b, op, ScanKind::Sum, &terms)?;
+    let divisor = b.pointwise(Pw::Select, &[before_zero.clone(), x.clone(), ones.clone()])?;
+    let quotient = b.pointwise(Pw::Div, &[totals, divisor])?;
 
-    let filled = b.pointwise(Pw::Select, &[first.clone(), one, x.clone()])?;
+    let filled = b.pointwise(Pw::Select, &[is_first_zero.clone(), ones, x.clone()])?;
     let products = b.op(*op, &[filled])?;
     let terms = b.pointwise(Pw::Mul, &[g.clone(), products])?;
-    let terms = b.pointwise(Pw::Select, &[after_one, terms, zero.clone()])?;
-    let sums = back(b, op, ScanKind::Sum, &terms)?;
-    let at_first = b.pointwise(Pw::Select, &[first, sums, zero])?;
-    b.pointwise(Pw::Select, &[before, plain, at_first])
+    let terms = b.pointwise(Pw::Select, &[after_first_zero, terms, zero.clone()])?;
+    let totals = scan_back(b, op, ScanKind::Sum, &terms)?;
+    let at_first = b.pointwise(Pw::Select, &[is_first_zero, totals, zero])?;
+    b.pointwise(Pw::Select, &[before_zero, quotient, at_first])
 }
 
-/// Passes each gradient to the element that was the extreme there, the latest of equal ones.
+/// Passes each gradient to the element that was the extreme there, the latest of equal elements.
 fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
-    let same = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
+    let is_equal = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
     let nan = b.pointwise(Pw::IsNan, std::slice::from_ref(x))?;
-    let holds = b.pointwise(Pw::Or, &[same, nan])?;
-    let numbers = positions(b, &shape, op.axis)?;
-    let (kind, none) = match op.reverse {
+    let is_extreme = b.pointwise(Pw::Or, &[is_equal, nan])?;
+    let positions = positions(b, &shape, op.axis)?;
+    let (kind, never) = match op.reverse {
         false => (ScanKind::Max, -1),
         true => (ScanKind::Min, i64::MAX),
     };
-    let none = b.scalar_like(none, &numbers)?;
-    let candidates = b.pointwise(Pw::Select, &[holds, numbers, none])?;
+    let never = b.scalar_like(never, &positions)?;
+    let candidates = b.pointwise(Pw::Select, &[is_extreme, positions, never])?;
     let index = b.op(Scan { kind, ..*op }, &[candidates])?;
     let zero = b.full_like(0.0, x)?;
     b.scatter_add(&zero, op.axis, &index, g)
@@ -123,7 +123,7 @@ fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, 
 /// `Σ g_i · exp(x_j − y_i)` over the `i` whose sum includes `j`, in logarithms to avoid overflow and underflow;
 /// positive and negative gradients separately. For f16 and bf16 it is computed in f32 from the operand alone:
 /// logarithms in these dtypes lose elements that are much smaller than others. Its own derivative is that of
-/// [`shares_of_pairs`].
+/// [`softmax_pairs`].
 fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let dtype = b.with_fact(x, |f| f.dtype);
     if let DType::F16 | DType::BF16 = dtype {
@@ -133,18 +133,18 @@ fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<
         let share = log_sum_exp(b, op, &g, &x, &y)?;
         return b.cast(&share, dtype);
     }
-    let exact = shares_of_pairs(b, op, g, x, y)?;
+    let exact = softmax_pairs(b, op, g, x, y)?;
     let never = b.scalar_like(f64::NEG_INFINITY, g)?;
     let mut sides = Vec::with_capacity(2);
     for sign in [1.0, -1.0] {
         let amount = b.with(Pw::Mul, g, sign)?;
-        let some = b.with(Pw::Gt, &amount, 0.0)?;
+        let has_sign = b.with(Pw::Gt, &amount, 0.0)?;
         let log = b.pointwise(Pw::Log, &[amount])?;
         let log = b.pointwise(Pw::Sub, &[log, y.clone()])?;
-        let log = b.pointwise(Pw::Select, &[some, log, never.clone()])?;
-        let sums = back(b, op, ScanKind::LogSumExp, &log)?;
-        let sums = b.pointwise(Pw::Add, &[sums, x.clone()])?;
-        sides.push(b.pointwise(Pw::Exp, &[sums])?);
+        let log = b.pointwise(Pw::Select, &[has_sign, log, never.clone()])?;
+        let log_totals = scan_back(b, op, ScanKind::LogSumExp, &log)?;
+        let log_totals = b.pointwise(Pw::Add, &[log_totals, x.clone()])?;
+        sides.push(b.pointwise(Pw::Exp, &[log_totals])?);
     }
     let value = b.pointwise(Pw::Sub, &sides)?;
     b.pointwise(Pw::Surrogate, &[value, exact])
@@ -152,20 +152,20 @@ fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<
 
 /// `Σ g_i · exp(x_j − y_i)` over the `i` whose sum includes `j`, from all pairs. It has every derivative, even where
 /// some `g_i` is 0.
-fn shares_of_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
+fn softmax_pairs(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
     let axis = op.axis;
     let [ys, js, is] = pairs(b, y, axis)?;
     let [gs, ..] = pairs(b, g, axis)?;
     let mut shape = b.fact(x).shape;
     shape.insert(axis + 1, Dim::ONE);
     let xs = b.reshape(x, &shape)?;
-    let saw = if op.reverse { Pw::Le } else { Pw::Ge };
-    let saw = b.pointwise(saw, &[is, js])?;
-    let some = b.with(Pw::Gt, &xs, f64::NEG_INFINITY)?;
-    let saw = b.pointwise(Pw::And, &[saw, some])?;
+    let is_included = if op.reverse { Pw::Le } else { Pw::Ge };
+    let is_included = b.pointwise(is_included, &[is, js])?;
+    let is_finite = b.with(Pw::Gt, &xs, f64::NEG_INFINITY)?;
+    let is_included = b.pointwise(Pw::And, &[is_included, is_finite])?;
     let log = b.pointwise(Pw::Sub, &[xs, ys])?;
-    let never = b.scalar_like(f64::NEG_INFINITY, &log)?;
-    let log = b.pointwise(Pw::Select, &[saw, log, never])?;
+    let minus_infinity = b.scalar_like(f64::NEG_INFINITY, &log)?;
+    let log = b.pointwise(Pw::Select, &[is_included, log, minus_infinity])?;
     let share = b.pointwise(Pw::Exp, &[log])?;
     let terms = b.pointwise(Pw::Mul, &[gs, share])?;
     b.sum(&terms, &[axis + 1])

@@ -17,7 +17,7 @@ const MIN_SLICES: usize = 33;
 struct Piece<V> {
     /// The output of the step that is sliced, and its value.
     output: u32,
-    of: V,
+    source: V,
     axis: usize,
     start: i64,
     end: i64,
@@ -28,20 +28,20 @@ struct Piece<V> {
 pub(crate) struct Slices<V>(HashMap<usize, Vec<Piece<V>>>);
 
 impl<V: Clone> Slices<V> {
-    /// Those of a program, without cotangents.
+    /// Returns the slices of a program, without cotangents.
     pub fn new(steps: &[BackwardStep<'_, V>]) -> Slices<V> {
         let mut counts: HashMap<usize, usize> = HashMap::new();
         for step in steps {
-            if let (Rule::Op(Op::Slice(_)), Some((_, Some(of)))) = (&step.rule, step.inputs.first())
+            if let (Rule::Op(Op::Slice(_)), Some((_, Some(x)))) = (&step.rule, step.inputs.first())
             {
-                *counts.entry(of.0).or_default() += 1;
+                *counts.entry(x.0).or_default() += 1;
             }
         }
-        let many = counts.into_iter().filter(|(_, count)| *count >= MIN_SLICES);
-        Slices(many.map(|(step, _)| (step, Vec::new())).collect())
+        let often_sliced = counts.into_iter().filter(|(_, count)| *count >= MIN_SLICES);
+        Slices(often_sliced.map(|(step, _)| (step, Vec::new())).collect())
     }
 
-    /// Keeps the cotangent of a step if it is one of many slices, along one axis and of known sizes; true if it is.
+    /// Keeps the cotangent of a step if it is one of many slices along one axis with known sizes. Returns true if kept.
     pub fn keep<B: Builder<Value = V>>(
         &mut self,
         b: &B,
@@ -52,20 +52,20 @@ impl<V: Clone> Slices<V> {
             let Rule::Op(Op::Slice(slice)) = &step.rule else {
                 return None;
             };
-            let (x, of) = step.inputs.first()?;
-            let (at, output) = (*of)?;
-            let pieces = self.0.get_mut(&at)?;
+            let (x, producer) = step.inputs.first()?;
+            let (step_index, output) = (*producer)?;
+            let pieces = self.0.get_mut(&step_index)?;
             let extents = b.fact(x).shape;
-            let cuts = slice.axes.iter().zip(&extents).enumerate();
-            let mut cuts = cuts.filter(|(_, (cut, extent))| **cut != SliceAxis::all(extent));
-            let (axis, (cut, _)) = cuts.next()?;
-            let (start, len) = (cut.start.as_const()?, cut.len.as_const()?);
-            if cut.step != 1 || len == 0 || cuts.next().is_some() {
+            let parts = slice.axes.iter().zip(&extents).enumerate();
+            let mut parts = parts.filter(|(_, (part, extent))| **part != SliceAxis::all(extent));
+            let (axis, (part, _)) = parts.next()?;
+            let (start, len) = (part.start.as_const()?, part.len.as_const()?);
+            if part.step != 1 || len == 0 || parts.next().is_some() {
                 return None;
             }
             pieces.push(Piece {
                 output,
-                of: x.clone(),
+                source: x.clone(),
                 axis,
                 start,
                 end: start + len,
@@ -76,25 +76,25 @@ impl<V: Clone> Slices<V> {
         keep().is_some()
     }
 
-    /// The gradients of a step's outputs by the slices of it. An output has several where slices overlap.
+    /// Returns the gradients of a step's outputs from its slices. An output has several where slices overlap.
     pub fn gradients<B: Builder<Value = V>>(
         &mut self,
         b: &mut B,
-        at: usize,
+        step: usize,
     ) -> Result<Vec<(u32, V)>, OpError> {
-        let mut pieces = self.0.remove(&at).unwrap_or_default();
+        let mut pieces = self.0.remove(&step).unwrap_or_default();
         pieces.sort_by_key(|p| (p.output, p.axis, p.start));
         let mut gradients = Vec::new();
-        for alike in pieces.chunk_by(|p, q| (p.output, p.axis) == (q.output, q.axis)) {
-            for layer in layers(alike) {
-                gradients.push((alike[0].output, concatenated(b, &layer)?));
+        for same_axis in pieces.chunk_by(|p, q| (p.output, p.axis) == (q.output, q.axis)) {
+            for layer in layers(same_axis) {
+                gradients.push((same_axis[0].output, concatenate(b, &layer)?));
             }
         }
         Ok(gradients)
     }
 }
 
-/// The pieces, which are sorted by their start, in lists without overlaps.
+/// Distributes pieces, sorted by their start, over lists without overlaps.
 fn layers<V>(pieces: &[Piece<V>]) -> Vec<Vec<&Piece<V>>> {
     let mut layers: Vec<Vec<&Piece<V>>> = Vec::new();
     let mut ends: BinaryHeap<Reverse<(i64, usize)>> = BinaryHeap::new();
@@ -116,37 +116,37 @@ fn layers<V>(pieces: &[Piece<V>]) -> Vec<Vec<&Piece<V>>> {
     layers
 }
 
-/// The cotangents in their places, and zeros between them.
-fn concatenated<B: Builder>(b: &mut B, pieces: &[&Piece<B::Value>]) -> Result<B::Value, OpError> {
-    let (of, axis) = (b.fact(&pieces[0].of), pieces[0].axis);
+/// Concatenates the cotangents, with zeros between them.
+fn concatenate<B: Builder>(b: &mut B, pieces: &[&Piece<B::Value>]) -> Result<B::Value, OpError> {
+    let (source, axis) = (b.fact(&pieces[0].source), pieces[0].axis);
     let mut zeros: HashMap<Dim, B::Value> = HashMap::new();
-    let mut whole = Vec::with_capacity(pieces.len());
-    let mut fill = |b: &mut B, whole: &mut Vec<B::Value>, len: Dim| {
+    let mut pieces_out = Vec::with_capacity(pieces.len());
+    let mut fill = |b: &mut B, pieces_out: &mut Vec<B::Value>, len: Dim| {
         if len.is(0) {
             return Ok(());
         }
         let gap = match zeros.get(&len) {
             Some(gap) => gap.clone(),
             None => {
-                let mut shape = of.shape.clone();
+                let mut shape = source.shape.clone();
                 shape[axis] = len.clone();
-                let gap = b.full(0.0, of.dtype, &shape)?;
+                let gap = b.full(0.0, source.dtype, &shape)?;
                 zeros.insert(len, gap.clone());
                 gap
             }
         };
-        whole.push(gap);
+        pieces_out.push(gap);
         Ok(())
     };
     let mut end = 0;
     for piece in pieces {
-        fill(b, &mut whole, Dim::Const(piece.start - end))?;
-        whole.push(piece.cotangent.clone());
+        fill(b, &mut pieces_out, Dim::Const(piece.start - end))?;
+        pieces_out.push(piece.cotangent.clone());
         end = piece.end;
     }
-    fill(b, &mut whole, &of.shape[axis] - &Dim::Const(end))?;
-    match &whole[..] {
+    fill(b, &mut pieces_out, &source.shape[axis] - &Dim::Const(end))?;
+    match &pieces_out[..] {
         [only] => Ok(only.clone()),
-        _ => b.op(Concat { axis }, &whole),
+        _ => b.op(Concat { axis }, &pieces_out),
     }
 }

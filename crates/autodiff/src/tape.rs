@@ -19,11 +19,11 @@ struct Taped {
     outputs: SmallVec<[Id; 1]>,
 }
 
-/// A value of the wrapped builder, and its place on the tape.
+/// A value of the wrapped builder, and its position on the tape.
 #[derive(Clone)]
 struct Marked {
     value: Id,
-    at: StepOutput,
+    id: StepOutput,
 }
 
 impl Builder for Tape<'_, '_> {
@@ -39,10 +39,10 @@ impl Builder for Tape<'_, '_> {
         let node = self.steps.len();
         let marked = |(i, v): (usize, &Id)| Marked {
             value: v.clone(),
-            at: (node, i as u32),
+            id: (node, i as u32),
         };
         let result = outputs.iter().enumerate().map(marked).collect();
-        let inputs = inputs.iter().map(|v| (v.value.clone(), Some(v.at)));
+        let inputs = inputs.iter().map(|v| (v.value.clone(), Some(v.id)));
         self.steps.push(Taped {
             op: Some(op),
             inputs: inputs.collect(),
@@ -61,7 +61,7 @@ impl Builder for Tape<'_, '_> {
 }
 
 /// Returns the gradients of a composite's operands by differentiating its decomposition.
-pub(crate) fn through_parts(
+pub(crate) fn pullback_decomposed(
     b: &mut Erased<'_>,
     call: &Call<'_, Id>,
     g: &Id,
@@ -78,10 +78,10 @@ pub(crate) fn through_parts(
             outputs: SmallVec::from_elem(v.clone(), 1),
         });
         let value = v.clone();
-        operands.push(Marked { value, at: (i, 0) });
+        operands.push(Marked { value, id: (i, 0) });
     }
-    let whole = call.op.decompose(&mut tape, &operands);
-    let whole = whole.unwrap_or_else(|| Err(crate::no_derivative(call.op)))?;
+    let result = call.op.decompose(&mut tape, &operands);
+    let result = result.unwrap_or_else(|| Err(crate::no_derivative(call.op)))?;
     let steps = std::mem::take(&mut tape.steps);
     let steps: Vec<BackwardStep<'_, Id>> = steps
         .iter()
@@ -93,8 +93,8 @@ pub(crate) fn through_parts(
         .collect();
     let targets = (0..call.inputs.len()).filter(|i| call.needs_grad[*i]);
     let targets: Vec<StepOutput> = targets.map(|i| (i, 0)).collect();
-    let found = backward(b, &steps, vec![(whole.at, g.clone())], &targets, &mut ());
-    let mut found = found.map_err(|p: Problem| p.error)?.into_iter();
-    let gradient = |needs_grad: &bool| needs_grad.then(|| found.next().flatten()).flatten();
+    let grads = backward(b, &steps, vec![(result.id, g.clone())], &targets, &mut ());
+    let mut grads = grads.map_err(|p: Problem| p.error)?.into_iter();
+    let gradient = |needs_grad: &bool| needs_grad.then(|| grads.next().flatten()).flatten();
     Ok(call.needs_grad.iter().map(gradient).collect())
 }

@@ -7,7 +7,7 @@ use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, Fact, OpError, Shape};
 
 /// Sums over the axes along which `x` was broadcast to the shape of `g`.
-pub(crate) fn unbroadcast(b: &mut Erased<'_>, g: &Id, x: &Id) -> Result<Id, OpError> {
+pub(crate) fn sum_to_shape(b: &mut Erased<'_>, g: &Id, x: &Id) -> Result<Id, OpError> {
     let (from, to) = (b.fact(x).shape, b.fact(g).shape);
     let extra = to.len() - from.len();
     let stretched = |a: &usize| *a < extra || from[a - extra].is(1) && !to[*a].is(1);
@@ -17,11 +17,11 @@ pub(crate) fn unbroadcast(b: &mut Erased<'_>, g: &Id, x: &Id) -> Result<Id, OpEr
 }
 
 pub(crate) fn unpermute(b: &mut Erased<'_>, perm: &[usize], g: &Id) -> Result<Id, OpError> {
-    let mut back = vec![0; perm.len()];
-    for (to, from) in perm.iter().enumerate() {
-        back[*from] = to;
+    let mut inverse = vec![0; perm.len()];
+    for (to_axis, from_axis) in perm.iter().enumerate() {
+        inverse[*from_axis] = to_axis;
     }
-    b.permute(g, &back)
+    b.permute(g, &inverse)
 }
 
 /// Returns the gradient at the elements that the slice selected, zero elsewhere.
@@ -33,26 +33,26 @@ pub(crate) fn unslice(
 ) -> Result<Id, OpError> {
     let extents = b.fact(x).shape;
     let mut g = g.clone();
-    for (a, (part, extent)) in axes.iter().zip(&extents).enumerate() {
-        if *part == SliceAxis::all(extent) {
+    for (a, (slice, extent)) in axes.iter().zip(&extents).enumerate() {
+        if *slice == SliceAxis::all(extent) {
             continue;
         }
-        if part.len.is(0) {
+        if slice.len.is(0) {
             let Fact { dtype, mut shape } = b.fact(&g);
             shape[a] = extent.clone();
             g = b.full(0.0, dtype, &shape)?;
             continue;
         }
-        let span = &(&part.len - &Dim::ONE) * &Dim::Const(part.step);
-        let mut first = part.start.clone();
-        if part.step < 0 {
+        let span = &(&slice.len - &Dim::ONE) * &Dim::Const(slice.step);
+        let mut start = slice.start.clone();
+        if slice.step < 0 {
             g = b.reversed(&g, a)?;
-            first = &first + &span;
+            start = &start + &span;
         }
-        g = b.spaced(&g, a, part.step.unsigned_abs() as usize)?;
-        let used = b.fact(&g).shape[a].clone();
-        let behind = &(extent - &first) - &used;
-        g = b.pad_axis_zero(&g, a, first, behind)?;
+        g = b.spaced(&g, a, slice.step.unsigned_abs() as usize)?;
+        let covered = b.fact(&g).shape[a].clone();
+        let end = &(extent - &start) - &covered;
+        g = b.pad_axis_zero(&g, a, start, end)?;
     }
     Ok(g)
 }
@@ -67,8 +67,8 @@ pub(crate) fn unpad(b: &mut Erased<'_>, low: &Shape, g: &Id, x: &Id) -> Result<I
     Ok(g)
 }
 
-/// Returns the operands' parts of the gradient of a concatenation.
-pub(crate) fn parts(
+/// Returns the gradients of the operands of a concatenation: slices of its gradient.
+pub(crate) fn pullback_concat(
     b: &mut Erased<'_>,
     axis: usize,
     g: &Id,
@@ -79,8 +79,8 @@ pub(crate) fn parts(
     for (x, needs_grad) in call.inputs.iter().zip(call.needs_grad) {
         let len = b.fact(x).shape[axis].clone();
         let end = &start + &len;
-        let part = needs_grad.then(|| b.narrow(g, axis, start, len));
-        out.push(part.transpose()?);
+        let slice = needs_grad.then(|| b.narrow(g, axis, start, len));
+        out.push(slice.transpose()?);
         start = end;
     }
     Ok(out)

@@ -23,19 +23,19 @@ pub(crate) fn pullback(
 /// Adds the gradient of every window to all its elements, by sums over windows of the spaced gradient.
 fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
-    let first = shape.len() - op.kernel.len();
+    let first_axis = shape.len() - op.kernel.len();
     let mut g = g.clone();
     let mut padding = Vec::new();
     for a in 0..op.kernel.len() {
-        let axis = first + a;
+        let axis = first_axis + a;
         g = b.spaced(&g, axis, op.stride[a])?;
-        let reach = (op.dilation[a] * (op.kernel[a] - 1)) as i64;
-        let low = reach - op.padding[a].0 as i64;
+        let span = (op.dilation[a] * (op.kernel[a] - 1)) as i64;
+        let low = span - op.padding[a].0 as i64;
         let extent = b.fact(&g).shape[axis].clone();
-        let high = &(&(&shape[axis] - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
+        let high = &(&(&shape[axis] - &extent) - &Dim::Const(low)) + &Dim::Const(span);
         // An upper bound of the elements that the stride left out at the end.
-        let most = reach - op.padding[a].1 as i64 + op.stride[a] as i64 - 1;
-        let high = high.as_const().unwrap_or(most);
+        let bound = span - op.padding[a].1 as i64 + op.stride[a] as i64 - 1;
+        let high = high.as_const().unwrap_or(bound);
         let border;
         (g, border) = crop(b, &g, axis, low, high)?;
         padding.push(border);
@@ -48,7 +48,7 @@ fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpEr
         dilation: op.dilation.clone(),
     };
     let mut dx = b.op(op, &[g])?;
-    for (axis, extent) in shape.iter().enumerate().skip(first) {
+    for (axis, extent) in shape.iter().enumerate().skip(first_axis) {
         dx = b.narrow(&dx, axis, 0i64, extent.clone())?;
     }
     Ok(dx)
@@ -57,48 +57,48 @@ fn sum(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpEr
 /// Passes each gradient to the first extreme of its window, or to the first NaN.
 fn extreme(b: &mut Erased<'_>, op: &WindowReduce, g: &Id, x: &Id) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
-    let first = shape.len() - op.kernel.len();
+    let first_axis = shape.len() - op.kernel.len();
     let out = b.fact(g).shape;
-    let steps = (first..shape.len()).map(|a| numel(&shape[a + 1..]));
+    let steps = (first_axis..shape.len()).map(|a| numel(&shape[a + 1..]));
     let steps: Vec<Dim> = steps.collect();
     // The positions in the plane of the start of each window, and of its first element outside the padding, which
     // stays the extreme if all are infinite.
     let mut start = b.full(0i64, DType::I64, &out)?;
-    let mut place = start.clone();
+    let mut best_position = start.clone();
     for (a, step) in steps.iter().enumerate() {
-        let window = positions(b, &out, first + a)?;
-        let at = b.with(Pw::Mul, &window, op.stride[a] as i64)?;
-        let at = b.with(Pw::Sub, &at, op.padding[a].0 as i64)?;
-        let inside = inside(b, &at, op.dilation[a] as i64, op.padding[a].0 > 0)?;
-        for (sum, at) in [(&mut start, at), (&mut place, inside)] {
-            let at = b.with_size(Pw::Mul, &at, step)?;
-            *sum = b.pointwise(Pw::Add, &[sum.clone(), at])?;
+        let window = positions(b, &out, first_axis + a)?;
+        let position = b.with(Pw::Mul, &window, op.stride[a] as i64)?;
+        let position = b.with(Pw::Sub, &position, op.padding[a].0 as i64)?;
+        let first_inside = inside(b, &position, op.dilation[a] as i64, op.padding[a].0 > 0)?;
+        for (sum, position) in [(&mut start, position), (&mut best_position, first_inside)] {
+            let position = b.with_size(Pw::Mul, &position, step)?;
+            *sum = b.pointwise(Pw::Add, &[sum.clone(), position])?;
         }
     }
     let taps = taps(b, op, x, &out)?;
-    let beaten = match op.kind {
+    let is_no_better = match op.kind {
         Reduction::Max => Pw::Le,
         _ => Pw::Ge,
     };
     let mut best = taps[0].0.clone();
-    for (value, within) in &taps[1..] {
-        let offset = within.iter().zip(&steps);
+    for (value, tap) in &taps[1..] {
+        let offset = tap.iter().zip(&steps);
         let offset = offset.fold(Dim::ZERO, |sum, (w, s)| &sum + &(&Dim::Const(*w) * s));
         // A NaN is not worse than any value, so it is selected, and then kept.
-        let worse = b.pointwise(beaten, &[value.clone(), best.clone()])?;
-        let known = b.pointwise(Pw::Eq, &[best.clone(), best.clone()])?;
+        let worse = b.pointwise(is_no_better, &[value.clone(), best.clone()])?;
+        let is_number = b.pointwise(Pw::Eq, &[best.clone(), best.clone()])?;
         let better = b.pointwise(Pw::Not, &[worse])?;
-        let better = b.pointwise(Pw::And, &[better, known])?;
-        let at = b.with_size(Pw::Add, &start, &offset)?;
+        let better = b.pointwise(Pw::And, &[better, is_number])?;
+        let position = b.with_size(Pw::Add, &start, &offset)?;
         best = b.pointwise(Pw::Select, &[better.clone(), value.clone(), best])?;
-        place = b.pointwise(Pw::Select, &[better, at, place])?;
+        best_position = b.pointwise(Pw::Select, &[better, position, best_position])?;
     }
-    let rows = |shape: &Shape| [numel(&shape[..first]), numel(&shape[first..])];
-    let place = b.reshape(&place, &rows(&out))?;
-    let g = b.reshape(g, &rows(&out))?;
+    let plane_shape = |shape: &Shape| [numel(&shape[..first_axis]), numel(&shape[first_axis..])];
+    let best_position = b.reshape(&best_position, &plane_shape(&out))?;
+    let g = b.reshape(g, &plane_shape(&out))?;
     let zero = b.full_like(0.0, x)?;
-    let zero = b.reshape(&zero, &rows(&shape))?;
-    let dx = b.scatter_add(&zero, 1, &place, &g)?;
+    let zero = b.reshape(&zero, &plane_shape(&shape))?;
+    let dx = b.scatter_add(&zero, 1, &best_position, &g)?;
     b.reshape(&dx, &shape)
 }
 
@@ -107,10 +107,10 @@ fn inside(b: &mut Erased<'_>, start: &Id, dilation: i64, padded: bool) -> Result
     if !padded {
         return Ok(start.clone());
     }
-    let missing = b.with(Pw::Mul, start, -1i64)?;
-    let missing = b.with(Pw::Add, &missing, dilation - 1)?;
-    let missing = b.with(Pw::Maximum, &missing, 0i64)?;
-    let skipped = b.with(Pw::FloorDivide, &missing, dilation)?;
+    let steps = b.with(Pw::Mul, start, -1i64)?;
+    let steps = b.with(Pw::Add, &steps, dilation - 1)?;
+    let steps = b.with(Pw::Maximum, &steps, 0i64)?;
+    let skipped = b.with(Pw::FloorDivide, &steps, dilation)?;
     let skipped = b.with(Pw::Mul, &skipped, dilation)?;
     b.pointwise(Pw::Add, &[start.clone(), skipped])
 }
@@ -127,11 +127,11 @@ fn taps(
     out: &Shape,
 ) -> Result<Vec<Tap<Id>>, OpError> {
     let fact = b.fact(x);
-    let first = fact.rank() - op.kernel.len();
+    let first_axis = fact.rank() - op.kernel.len();
     let mut low = Shape::from_elem(Dim::ZERO, fact.rank());
     let mut high = low.clone();
     for (a, p) in op.padding.iter().enumerate() {
-        (low[first + a], high[first + a]) = (Dim::from(p.0), Dim::from(p.1));
+        (low[first_axis + a], high[first_axis + a]) = (Dim::from(p.0), Dim::from(p.1));
     }
     let value = Scalar::Float(match op.kind {
         Reduction::Max => f64::NEG_INFINITY,
@@ -144,20 +144,20 @@ fn taps(
     let mut taps = Vec::with_capacity(count);
     for tap in 0..count {
         let mut axes: Vec<SliceAxis> = extents.iter().map(SliceAxis::all).collect();
-        let mut within = vec![0; op.kernel.len()];
-        let mut rest = tap;
+        let mut window_offset = vec![0; op.kernel.len()];
+        let mut remaining = tap;
         for a in (0..op.kernel.len()).rev() {
-            let offset = rest % op.kernel[a] * op.dilation[a];
-            within[a] = offset as i64;
-            axes[first + a] = SliceAxis {
+            let offset = remaining % op.kernel[a] * op.dilation[a];
+            window_offset[a] = offset as i64;
+            axes[first_axis + a] = SliceAxis {
                 start: Dim::from(offset),
-                len: out[first + a].clone(),
+                len: out[first_axis + a].clone(),
                 step: op.stride[a] as i64,
             };
-            rest /= op.kernel[a];
+            remaining /= op.kernel[a];
         }
         let values = b.op(Slice { axes }, std::slice::from_ref(&padded))?;
-        taps.push((values, within));
+        taps.push((values, window_offset));
     }
     Ok(taps)
 }

@@ -48,7 +48,7 @@ impl Formula<'_, '_> {
         self.0.pointwise(Pw::Neg, std::slice::from_ref(x))
     }
 
-    /// A part of the last dim.
+    /// A slice of the last dim.
     pub(super) fn narrow(
         &mut self,
         x: &Id,
@@ -60,7 +60,7 @@ impl Formula<'_, '_> {
     }
 
     /// The first `k` columns.
-    pub(super) fn first(&mut self, x: &Id, k: &Dim) -> Result<Id, OpError> {
+    pub(super) fn first_columns(&mut self, x: &Id, k: &Dim) -> Result<Id, OpError> {
         self.narrow(x, 0i64, k.clone())
     }
 
@@ -68,7 +68,7 @@ impl Formula<'_, '_> {
     pub(super) fn corner(&mut self, x: &Id, k: &Dim) -> Result<Id, OpError> {
         let axis = self.0.fact(x).rank() - 2;
         let rows = self.0.narrow(x, axis, 0i64, k.clone())?;
-        self.first(&rows, k)
+        self.first_columns(&rows, k)
     }
 
     pub(super) fn unsqueezed(&mut self, x: &Id) -> Result<Id, OpError> {
@@ -90,7 +90,7 @@ impl Formula<'_, '_> {
     }
 
     /// Returns x where the mask holds, else 0.
-    pub(super) fn only(&mut self, mask: &Id, x: &Id) -> Result<Id, OpError> {
+    pub(super) fn masked(&mut self, mask: &Id, x: &Id) -> Result<Id, OpError> {
         let zero = self.0.scalar_like(0.0, x)?;
         self.0
             .pointwise(Pw::Select, &[mask.clone(), x.clone(), zero])
@@ -99,13 +99,13 @@ impl Formula<'_, '_> {
     /// The lower triangle; without the diagonal if `strict`.
     pub(super) fn tril(&mut self, x: &Id, strict: bool) -> Result<Id, OpError> {
         let mask = position_mask(self.0, if strict { Pw::Gt } else { Pw::Ge }, x)?;
-        self.only(&mask, x)
+        self.masked(&mask, x)
     }
 
     /// The upper triangle; without the diagonal if `strict`.
     pub(super) fn triu(&mut self, x: &Id, strict: bool) -> Result<Id, OpError> {
         let mask = position_mask(self.0, if strict { Pw::Lt } else { Pw::Le }, x)?;
-        self.only(&mask, x)
+        self.masked(&mask, x)
     }
 
     /// Matrices of the size of `like` with these vectors on their diagonals.
@@ -113,8 +113,8 @@ impl Formula<'_, '_> {
         let mask = position_mask(self.0, Pw::Eq, like)?;
         let shape = self.0.fact(like).shape;
         let row = self.row(v)?;
-        let wide = self.0.broadcast_to(&row, &shape)?;
-        self.only(&mask, &wide)
+        let broadcast = self.0.broadcast_to(&row, &shape)?;
+        self.masked(&mask, &broadcast)
     }
 
     /// Returns the largest magnitude in each vector, as matrices of one element; 0 without elements.
@@ -143,15 +143,27 @@ impl Formula<'_, '_> {
     }
 
     /// Solves `A X = B` for X.
-    pub(super) fn left(&mut self, a: &Id, x: &Id, upper: bool, unit: bool) -> Result<Id, OpError> {
+    pub(super) fn solve_left(
+        &mut self,
+        a: &Id,
+        x: &Id,
+        upper: bool,
+        unit: bool,
+    ) -> Result<Id, OpError> {
         let operands = [a.clone(), x.clone()];
         apply(self.0, Routine::SolveTriangular { upper, unit }, &operands)
     }
 
     /// Solves `X A = B` for X.
-    pub(super) fn right(&mut self, a: &Id, x: &Id, upper: bool, unit: bool) -> Result<Id, OpError> {
+    pub(super) fn solve_right(
+        &mut self,
+        a: &Id,
+        x: &Id,
+        upper: bool,
+        unit: bool,
+    ) -> Result<Id, OpError> {
         let (a, x) = (self.t(a)?, self.t(x)?);
-        let x = self.left(&a, &x, !upper, unit)?;
+        let x = self.solve_left(&a, &x, !upper, unit)?;
         self.t(&x)
     }
 }

@@ -5,7 +5,7 @@ use crate::erased::{Erased, Id};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Op, OpError, Value, ops};
 
-/// The way in which the terms of the steps are summed in the gradient of a loop-invariant operand.
+/// The method by which a loop-invariant operand's gradient sums the terms of the steps.
 pub(super) enum Sum {
     /// As an additional carried value.
     Carried,
@@ -35,9 +35,9 @@ impl Sum {
 impl LoopStep<'_> {
     /// Returns the sums for the gradients of the loop-invariant operands.
     pub(super) fn sums(&self) -> Vec<Sum> {
-        let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.classify(*g)).collect();
+        let mut sums: Vec<Sum> = self.shared.iter().map(|(_, g)| self.classify(*g)).collect();
         let stacked: Vec<Value> = sums.iter().flat_map(Sum::stacked).collect();
-        for (sum, (_, g)) in sums.iter_mut().zip(&self.alike) {
+        for (sum, (_, g)) in sums.iter_mut().zip(&self.shared) {
             let mut node = self.joint.node(g.node);
             while let Op::Reshape(_) = node.op {
                 node = self.joint.node(node.inputs[0].node);
@@ -92,12 +92,12 @@ pub(super) fn product(
         true => left,
         false => b.permute(&left, &[0, 2, 1])?,
     };
-    let rows = |b: &mut Erased<'_>, v: &Id| {
+    let flatten_rows = |b: &mut Erased<'_>, v: &Id| {
         let shape = b.fact(v).shape;
         let flat = [&shape[0] * &shape[1], shape[2].clone()];
         b.reshape(v, &flat)
     };
-    let (left, right) = (rows(b, &left)?, rows(b, &right)?);
+    let (left, right) = (flatten_rows(b, &left)?, flatten_rows(b, &right)?);
     let left = b.permute(&left, &[1, 0])?;
     let mut sum = b.op(ops::MatMul {}, &[left, right])?;
     for view in views {
