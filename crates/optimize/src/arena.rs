@@ -51,8 +51,8 @@ impl Arena {
             is_body,
             changed: false,
         };
-        for (at, o) in arena.graph.outputs.iter().enumerate() {
-            arena.outputs.entry(o.value.node).or_default().push(at);
+        for (output, o) in arena.graph.outputs.iter().enumerate() {
+            arena.outputs.entry(o.value.node).or_default().push(output);
             if let Target::Assign(input) = o.target {
                 arena.assigned.insert(input);
             }
@@ -128,10 +128,10 @@ impl Arena {
         survivors
     }
 
-    fn remove_user(&mut self, of: NodeId, user: NodeId) {
-        let users = &mut self.users[of.index()];
-        if let Some(at) = users.iter().rposition(|u| *u == user) {
-            users.swap_remove(at);
+    fn remove_user(&mut self, node: NodeId, user: NodeId) {
+        let users = &mut self.users[node.index()];
+        if let Some(slot) = users.iter().rposition(|u| *u == user) {
+            users.swap_remove(slot);
         }
     }
 
@@ -151,7 +151,7 @@ impl Arena {
         id
     }
 
-    /// Redirects the readers that `old` had before the patch. Returns those readers.
+    /// Redirects the readers of the replaced values. Returns the readers whose operands changed.
     pub(crate) fn redirect(
         &mut self,
         readers: &[NodeId],
@@ -175,16 +175,15 @@ impl Arena {
         }
         let replaced = replacements.iter();
         let outputs = replaced.filter_map(|(old, _)| self.outputs.remove(&old.node));
-        for at in outputs.flatten().collect::<Vec<usize>>() {
-            let o = &mut self.graph.outputs[at];
+        for output in outputs.flatten().collect::<Vec<usize>>() {
+            let o = &mut self.graph.outputs[output];
             o.value = target(o.value).unwrap_or(o.value);
-            self.outputs.entry(o.value.node).or_default().push(at);
+            self.outputs.entry(o.value.node).or_default().push(output);
         }
         touched
     }
 
-    /// The slots of a node that may read a replaced value, ascending. They leave the map until they are entered under
-    /// their new operand.
+    /// Takes the slots of a node that may read a replaced value out of the map. They are ascending.
     fn slots_of(&mut self, reader: NodeId, replacements: &[(Value, Value)]) -> Slots {
         let inputs = &self.graph.node(reader).inputs;
         if inputs.len() <= MAX_SCANNED {
@@ -198,9 +197,9 @@ impl Arena {
             slots
         });
         let replaced = replacements.iter().filter_map(|(old, _)| known.remove(old));
-        let mut found: Slots = replaced.flatten().collect();
-        found.sort();
-        found
+        let mut slots_found: Slots = replaced.flatten().collect();
+        slots_found.sort();
+        slots_found
     }
 
     /// The live nodes in topological order, as near to program order as that allows; `None` where

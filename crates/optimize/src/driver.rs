@@ -67,11 +67,11 @@ fn run_list(
 ) -> Result<Graph, OptimizeError> {
     for id in graph.ids() {
         for body in graph.node_mut(id).op.bodies_mut() {
-            let before = report.fired.len();
-            let body_of = Graph::clone(body);
-            let inner = run_list(body_of, passes, options, report, depth + 1, &mut |_, _| {})?;
-            if report.fired.len() > before {
-                *body = Arc::new(inner);
+            let fired_before = report.fired.len();
+            let recorded = Graph::clone(body);
+            let optimized = run_list(recorded, passes, options, report, depth + 1, &mut |_, _| {})?;
+            if report.fired.len() > fired_before {
+                *body = Arc::new(optimized);
             }
         }
     }
@@ -81,7 +81,7 @@ fn run_list(
         if depth == 0 {
             report.rounds = round;
         }
-        let before = report.fired.len();
+        let fired_before = report.fired.len();
         for pass in passes {
             let fired = report.fired.len();
             arena = run_pass(arena, pass, options, report, depth)?;
@@ -90,7 +90,7 @@ fn run_list(
                 observe(pass, &arena.graph);
             }
         }
-        if report.fired.len() == before || report.stopped {
+        if report.fired.len() == fired_before || report.stopped {
             break;
         }
     }

@@ -46,7 +46,7 @@ pub struct Pass {
     pub run: Run,
 }
 
-/// The way in which a pass runs.
+/// The method by which a pass runs.
 #[derive(Copy, Clone)]
 pub enum Run {
     /// Rules on every node, operands first, until none applies.

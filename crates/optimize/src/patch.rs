@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 pub struct Patch {
     /// Numbered from the arena's length on.
     pub(crate) nodes: Vec<Node>,
-    pub(crate) first: usize,
+    pub(crate) first_new: usize,
     pub(crate) replacements: Vec<(Value, Value)>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> PatchBuilder<'a> {
             loc,
             patch: Patch {
                 nodes: Vec::new(),
-                first: view.graph().len(),
+                first_new: view.graph().len(),
                 replacements: Vec::new(),
             },
         }
@@ -50,7 +50,7 @@ impl<'a> PatchBuilder<'a> {
     }
 
     fn fact_of(&self, v: Value) -> &Fact {
-        match v.node.index().checked_sub(self.patch.first) {
+        match v.node.index().checked_sub(self.patch.first_new) {
             Some(i) => &self.patch.nodes[i].facts[v.output as usize],
             None => self.view.fact(v),
         }
@@ -65,7 +65,7 @@ impl Builder for PatchBuilder<'_> {
             let inputs: SmallVec<[&Fact; 4]> = inputs.iter().map(|v| self.fact_of(*v)).collect();
             op.infer(&inputs)?
         };
-        let node = NodeId((self.patch.first + self.patch.nodes.len()) as u32);
+        let node = NodeId((self.patch.first_new + self.patch.nodes.len()) as u32);
         let count = facts.len() as u32;
         self.patch.nodes.push(Node {
             op,

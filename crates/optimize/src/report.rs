@@ -12,9 +12,9 @@ pub struct Fired {
     pub rule: &'static str,
     /// The node that the rule looked at, such as `add(f32[4], f32[4]) -> f32[4]`.
     pub node: String,
-    /// The place where the user recorded that node.
+    /// The location where the user recorded that node.
     pub loc: Loc,
-    /// The number of bodies of loops and branches that the node lies in.
+    /// The nesting depth of the node in bodies of loops and branches.
     pub depth: usize,
 }
 

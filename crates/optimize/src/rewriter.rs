@@ -95,11 +95,11 @@ impl<'a> Rewriter<'a> {
         }
         let touched = self.arena.redirect(&readers, &patch.replacements);
         let replaced = patch.replacements.iter().map(|(old, _)| old.node);
-        let mut around: Vec<NodeId> = Vec::new();
+        let mut neighbours: Vec<NodeId> = Vec::new();
         for id in replaced.chain(new.iter().rev().copied()) {
-            around.extend(self.arena.drop_unused(id));
+            neighbours.extend(self.arena.drop_unused(id));
         }
-        for id in new.into_iter().chain(touched).chain(around) {
+        for id in new.into_iter().chain(touched).chain(neighbours) {
             self.enqueue(id);
         }
         self.verify_patch(rule, node)?;
@@ -195,32 +195,32 @@ impl<'a> Rewriter<'a> {
     }
 
     fn check(&self, rule: &'static str, node: NodeId, patch: &Patch) -> Result<(), OptimizeError> {
-        let bad = |problem: String| Err(self.bad_patch(rule, node, problem));
-        if patch.first != self.arena.graph.len() {
-            return bad("it was made for another state of the graph".into());
+        let reject = |problem: String| Err(self.bad_patch(rule, node, problem));
+        if patch.first_new != self.arena.graph.len() {
+            return reject("it was made for another state of the graph".into());
         }
         if patch.replacements.is_empty() {
-            return bad("it replaces nothing".into());
+            return reject("it replaces nothing".into());
         }
-        let fact = |v: Value| match v.node.index().checked_sub(patch.first) {
+        let fact = |v: Value| match v.node.index().checked_sub(patch.first_new) {
             Some(i) => patch.nodes.get(i)?.facts.get(v.output as usize),
             None => self.arena.is_live(v).then(|| self.arena.graph.fact(v)),
         };
         for (i, n) in patch.nodes.iter().enumerate() {
-            let exists = |v: &Value| v.node.index() < patch.first + i && fact(*v).is_some();
+            let exists = |v: &Value| v.node.index() < patch.first_new + i && fact(*v).is_some();
             if let Some(v) = n.inputs.iter().find(|v| !exists(v)) {
-                return bad(format!("its {} reads {v}, which isn't there", n.op.name()));
+                return reject(format!("its {} reads {v}, which isn't there", n.op.name()));
             }
         }
         for (old, new) in &patch.replacements {
             if old == new {
-                return bad(format!("it replaces {old} by itself"));
+                return reject(format!("it replaces {old} by itself"));
             }
             if !self.arena.is_live(*old) {
-                return bad(format!("it replaces {old}, which isn't there"));
+                return reject(format!("it replaces {old}, which isn't there"));
             }
             let Some(after) = fact(*new) else {
-                return bad(format!("it replaces {old} by {new}, which isn't there"));
+                return reject(format!("it replaces {old} by {new}, which isn't there"));
             };
             let before = self.arena.graph.fact(*old);
             if before != after {
@@ -282,16 +282,17 @@ impl<'a> Rewriter<'a> {
     }
 }
 
-/// The verifier's report on a graph, if it finds anything. For a body, rules about symbols are left out: the program
-/// declares them, and is verified as a whole.
+/// Returns the verifier's report on a graph as an error, if there are violations. For a body, rules about symbols are
+/// left out: the program declares them, and is verified as a whole.
 pub(crate) fn violations(graph: &Graph, is_body: bool) -> Result<(), String> {
-    let Err(mut found) = verify(graph) else {
+    let Err(mut violations) = verify(graph) else {
         return Ok(());
     };
-    found.retain(|v| !is_body || !matches!(v.rule, VerifierRule::Symbols | VerifierRule::Origins));
-    if found.is_empty() {
+    violations
+        .retain(|v| !is_body || !matches!(v.rule, VerifierRule::Symbols | VerifierRule::Origins));
+    if violations.is_empty() {
         return Ok(());
     }
-    let lines: Vec<String> = found.iter().map(|v| v.to_string()).collect();
+    let lines: Vec<String> = violations.iter().map(|v| v.to_string()).collect();
     Err(lines.join("\n"))
 }

@@ -96,17 +96,17 @@ impl<'a> Sums<'a> {
     }
 
     /// True if `v` sums to zero for all finite data, as `x − mean(x)` does. False where each element is zero, as in
-    /// `x − x` and `0 · x`: a program may use these for the NaN that they give.
+    /// `x − x` and `0 · x`: a program may compute these for their NaN.
     pub fn is_zero(&self, v: Value) -> bool {
-        let zero = || {
+        let prove_zero = || {
             let linear = self.linear(v, DEPTH)?;
             let mut factors: Vec<(Value, Polynomial)> = Vec::new();
             for (rows, value) in &linear {
                 let Some(x) = value else { continue };
                 match factors.iter().position(|(value, _)| value == x) {
                     None => factors.push((*x, rows.clone())),
-                    Some(at) => {
-                        let (_, factor) = factors.swap_remove(at);
+                    Some(i) => {
+                        let (_, factor) = factors.swap_remove(i);
                         factors.push((*x, factor.plus(rows.clone())?));
                     }
                 }
@@ -114,7 +114,7 @@ impl<'a> Sums<'a> {
             let varies = !factors.is_empty() && factors.iter().all(|(_, f)| !f.0.is_empty());
             Some(varies && self.total(linear)?.0.is_empty())
         };
-        zero().unwrap_or(false)
+        prove_zero().unwrap_or(false)
     }
 
     /// True if `v`, with one number per row, is the sum of `x` divided by the number of elements.
@@ -126,7 +126,7 @@ impl<'a> Sums<'a> {
         difference().is_some_and(|d| d.0.is_empty())
     }
 
-    /// The source that is stretched to `v`, if `v` is constant along the axes and so has one number per row.
+    /// Returns the source that is broadcast to `v`, if `v` is constant along the axes, and so has one number per row.
     pub fn row_of(&self, v: Value) -> Option<Value> {
         let producer = self.view.producer(v);
         if !matches!(producer.op, Op::Broadcast(_)) || self.view.fact(v).shape[..] != *self.shape {
@@ -134,11 +134,11 @@ impl<'a> Sums<'a> {
         }
         let source = producer.inputs[0];
         let from = &self.view.fact(source).shape;
-        let added = self.shape.len() - from.len();
-        let constant = |axis: &usize| *axis < added || from[axis - added].is(1);
-        let whole = |axis: usize| axis >= added && from[axis - added] == self.shape[axis];
-        let rest = (0..self.shape.len()).filter(|a| !self.axes.contains(a));
-        (self.axes.iter().all(constant) && rest.clone().all(whole)).then_some(source)
+        let extra = self.shape.len() - from.len();
+        let is_constant = |axis: &usize| *axis < extra || from[axis - extra].is(1);
+        let is_full = |axis: usize| axis >= extra && from[axis - extra] == self.shape[axis];
+        let other_axes = (0..self.shape.len()).filter(|a| !self.axes.contains(a));
+        (self.axes.iter().all(is_constant) && other_axes.clone().all(is_full)).then_some(source)
     }
 
     /// The number that `v` holds everywhere, if it is finite.
@@ -163,7 +163,7 @@ impl<'a> Sums<'a> {
         Some(sum)
     }
 
-    /// The normal form of a value of the whole shape.
+    /// Returns the normal form of a value of the full shape.
     fn linear(&self, v: Value, depth: usize) -> Option<Linear> {
         let depth = depth.checked_sub(1)?;
         let opaque = || Some(vec![(Polynomial::number(1.0), Some(v))]);
@@ -178,40 +178,40 @@ impl<'a> Sums<'a> {
             return opaque();
         };
         let operand = |i: usize| self.linear(node.inputs[i], depth);
-        let scaled = |linear: Linear, by: &Polynomial| -> Option<Linear> {
+        let scale = |linear: Linear, factor: &Polynomial| -> Option<Linear> {
             (linear.into_iter())
-                .map(|(rows, x)| Some((rows.times(by)?, x)))
+                .map(|(as_rows, x)| Some((as_rows.times(factor)?, x)))
                 .collect()
         };
-        let rows = |linear: &Linear| match &linear[..] {
-            [(rows, None)] => Some(rows.clone()),
+        let as_rows = |linear: &Linear| match &linear[..] {
+            [(as_rows, None)] => Some(as_rows.clone()),
             _ => None,
         };
         match p.0 {
-            Pw::Neg => scaled(operand(0)?, &Polynomial::number(-1.0)),
+            Pw::Neg => scale(operand(0)?, &Polynomial::number(-1.0)),
             Pw::Add | Pw::Sub => {
                 let sign = if p.0 == Pw::Add { 1.0 } else { -1.0 };
                 let mut sum = operand(0)?;
-                sum.extend(scaled(operand(1)?, &Polynomial::number(sign))?);
+                sum.extend(scale(operand(1)?, &Polynomial::number(sign))?);
                 (sum.len() <= MAX_TERMS).then_some(sum)
             }
             Pw::Mul => {
                 let (a, b) = (operand(0)?, operand(1)?);
-                match (rows(&a), rows(&b)) {
-                    (_, Some(by)) => scaled(a, &by),
-                    (Some(by), None) => scaled(b, &by),
+                match (as_rows(&a), as_rows(&b)) {
+                    (_, Some(factor)) => scale(a, &factor),
+                    (Some(factor), None) => scale(b, &factor),
                     (None, None) => opaque(),
                 }
             }
-            Pw::Div => match rows(&operand(1)?).and_then(|by| by.inverse()) {
-                Some(by) => scaled(operand(0)?, &by),
+            Pw::Div => match as_rows(&operand(1)?).and_then(|factor| factor.inverse()) {
+                Some(factor) => scale(operand(0)?, &factor),
                 None => opaque(),
             },
             _ => opaque(),
         }
     }
 
-    /// The polynomial of a value with one number per row, of any shape.
+    /// Returns the polynomial of a value with one number per row, in any shape.
     fn row(&self, v: Value, depth: usize) -> Option<Polynomial> {
         let depth = depth.checked_sub(1)?;
         if let Some(number) = self.number(v) {
@@ -240,7 +240,7 @@ impl<'a> Sums<'a> {
                 Pw::Sub => operand(0)?.plus(operand(1)?.scaled(-1.0)),
                 Pw::Mul => operand(0)?.times(&operand(1)?),
                 Pw::Div => match operand(1)?.inverse() {
-                    Some(by) => operand(0)?.times(&by),
+                    Some(inverse) => operand(0)?.times(&inverse),
                     None => opaque(),
                 },
                 _ => opaque(),
@@ -266,21 +266,21 @@ impl Polynomial {
         }])
     }
 
-    fn scaled(mut self, by: f64) -> Polynomial {
-        self.0.iter_mut().for_each(|t| t.number *= by);
+    fn scaled(mut self, factor: f64) -> Polynomial {
+        self.0.iter_mut().for_each(|t| t.number *= factor);
         self
     }
 
-    /// Adds two polynomials. Terms that cancel, but for the rounding of their numbers, are dropped.
+    /// Adds two polynomials. Terms that cancel up to rounding are dropped.
     fn plus(mut self, other: Polynomial) -> Option<Polynomial> {
         for term in other.0 {
             match self.0.iter().position(|t| t.atoms == term.atoms) {
                 None => self.0.push(term),
-                Some(at) => {
-                    let (a, b) = (self.0[at].number, term.number);
-                    self.0[at].number = a + b;
+                Some(i) => {
+                    let (a, b) = (self.0[i].number, term.number);
+                    self.0[i].number = a + b;
                     if (a + b).abs() <= 1e-14 * (a.abs() + b.abs()) {
-                        self.0.swap_remove(at);
+                        self.0.swap_remove(i);
                     }
                 }
             }
@@ -315,11 +315,11 @@ impl Term {
         let mut atoms = self.atoms.clone();
         for (atom, power) in &other.atoms {
             match atoms.binary_search_by(|(a, _)| a.cmp(atom)) {
-                Err(at) => atoms.insert(at, (*atom, *power)),
-                Ok(at) => {
-                    atoms[at].1 += power;
-                    if atoms[at].1 == 0 {
-                        atoms.remove(at);
+                Err(i) => atoms.insert(i, (*atom, *power)),
+                Ok(i) => {
+                    atoms[i].1 += power;
+                    if atoms[i].1 == 0 {
+                        atoms.remove(i);
                     }
                 }
             }

@@ -29,8 +29,7 @@ impl<'a> View<'a> {
         self.arena.graph.fact(v)
     }
 
-    /// The nodes that read a node, once for each operand slot, in no particular (but a
-    /// deterministic) order.
+    /// The readers of a node, once for each operand slot, in a deterministic order.
     pub fn users(&self, id: NodeId) -> &'a [NodeId] {
         &self.arena.users[id.index()]
     }
@@ -70,14 +69,14 @@ impl<'a> View<'a> {
     pub fn multiplies_as_f32(&self, dtype: DType) -> bool {
         match self.machine {
             Machine::Cpu(cpu) => {
-                let by = || Instruction::of([dtype; 2], false, cpu.level, true);
-                dtype.is_half() && by().terms == [DType::F32; 2]
+                let instruction = || Instruction::of([dtype; 2], false, cpu.level, true);
+                dtype.is_half() && instruction().terms == [DType::F32; 2]
             }
             Machine::Gpu(_) => false,
         }
     }
 
-    /// The axis of the result of a permutation, reshape or cast that holds all of an axis of its operand.
+    /// Returns the axis of the result of a permutation, reshape or cast that corresponds to an axis of its operand.
     pub fn result_axis(&self, id: NodeId, axis: usize) -> Option<usize> {
         let node = self.node(id);
         match &node.op {
@@ -121,8 +120,8 @@ impl<'a> View<'a> {
     }
 
     /// The patch that replaces the only output of `node` by an existing value.
-    pub fn replace(&self, node: NodeId, by: Value) -> Option<crate::Patch> {
-        Some(self.patch(node).replacing(node.value(), by))
+    pub fn replace(&self, node: NodeId, value: Value) -> Option<crate::Patch> {
+        Some(self.patch(node).replacing(node.value(), value))
     }
 
     /// The patch that replaces the only output of `node` by one op; nothing where the op does not

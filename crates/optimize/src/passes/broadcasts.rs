@@ -32,7 +32,7 @@ fn pointwise_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let shape = &node.fact().shape;
     let sources = (node.inputs.iter()).map(|v| source(view, *v));
     let sources: Vec<Source> = sources.collect::<Option<_>>()?;
-    let small = joint(view, &sources, shape)?;
+    let small = joint_shape_of(view, &sources, shape)?;
     let mut patch = view.patch(id);
     let operands = sources.iter().map(|s| match s {
         Source::Value(v) => patch.broadcast_to(v, &small),
@@ -44,7 +44,7 @@ fn pointwise_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// The source that is stretched to an operand.
+/// The source that is broadcast to an operand.
 enum Source<'a> {
     Value(Value),
     Number(&'a Full),
@@ -57,22 +57,22 @@ fn source<'a>(view: &View<'a>, v: Value) -> Option<Source<'a>> {
     }
 }
 
-/// The shape that all sources stretch to, if it is smaller than `shape` and at least one source is not a number.
-fn joint(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape> {
-    let mut small = Shape::from_elem(Dim::ONE, shape.len());
+/// Returns the shape that all sources broadcast to, if it is smaller than `shape` and one source is not a number.
+fn joint_shape_of(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape> {
+    let mut joint = Shape::from_elem(Dim::ONE, shape.len());
     let mut rank = None;
     for s in sources {
         let Source::Value(v) = s else { continue };
         rank = rank.max(Some(view.fact(*v).rank()));
         let from = &view.fact(*v).shape;
-        let added = shape.len() - from.len();
+        let extra = shape.len() - from.len();
         for (a, d) in from.iter().enumerate().filter(|(_, d)| !d.is(1)) {
-            small[a + added] = d.clone();
+            joint[a + extra] = d.clone();
         }
     }
-    let smaller = small.iter().zip(shape).any(|(s, d)| s.is(1) && !d.is(1));
-    let added = shape.len() - rank?;
-    smaller.then(|| small.drain(added..).collect())
+    let shrinks = joint.iter().zip(shape).any(|(s, d)| s.is(1) && !d.is(1));
+    let extra = shape.len() - rank?;
+    shrinks.then(|| joint.drain(extra..).collect())
 }
 
 /// max(broadcast(x), the stretched axes) = x.
@@ -89,19 +89,19 @@ fn extreme_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     }
     let x = below.inputs[0];
     let (from, to) = (&view.fact(x).shape, &below.fact().shape);
-    let added = to.len() - from.len();
+    let extra = to.len() - from.len();
     // The extreme over an empty axis is the identity, not x.
-    let stretched = |a: &usize| (*a < added || from[a - added].is(1)) && !to[*a].is(0);
-    if !reduce.axes.iter().all(stretched) {
+    let is_broadcast = |a: &usize| (*a < extra || from[a - extra].is(1)) && !to[*a].is(0);
+    if !reduce.axes.iter().all(is_broadcast) {
         return None;
     }
     let shape = &node.fact().shape;
     let mut patch = view.patch(id);
-    let kept: Shape = (added..to.len())
+    let kept_shape: Shape = (extra..to.len())
         .filter(|a| !reduce.axes.contains(a))
-        .map(|a| from[a - added].clone())
+        .map(|a| from[a - extra].clone())
         .collect();
-    let new = patch.reshape(&x, &kept).ok()?;
+    let new = patch.reshape(&x, &kept_shape).ok()?;
     let new = patch.broadcast_to(&new, shape).ok()?;
     Some(patch.replacing(id.value(), new))
 }

@@ -12,7 +12,7 @@
 //! the data for the derivative of a variance with respect to its mean.
 //!
 //! Conditions: f32 or f64 (extents may be symbols). For the first rule, every reader of x either takes the mean of x
-//! from it or sums it along the same axes, so that x need not be computed at all.
+//! from it or sums it along the same axes, so x need not be computed.
 //!
 //! The first two rules need y to be the result of a product and b its bias, a parameter. Where b cancels most of y,
 //! y + b has few correct digits anyway, since the product rounds y. Any other y may be exact; the mean of y would
@@ -39,9 +39,9 @@ pub const PASS: Pass = Pass {
     ]),
 };
 
-fn operands(view: &View<'_>, id: NodeId, which: Pw) -> Option<[Value; 2]> {
-    let (row, operands) = view.row(id)?;
-    (row == which).then(|| [operands[0], operands[1]])
+fn operands(view: &View<'_>, id: NodeId, op: Pw) -> Option<[Value; 2]> {
+    let (pw, operands) = view.row(id)?;
+    (pw == op).then(|| [operands[0], operands[1]])
 }
 
 fn summed_axes<'a>(view: &View<'a>, id: NodeId) -> Option<&'a [usize]> {
@@ -53,7 +53,7 @@ fn summed_axes<'a>(view: &View<'a>, id: NodeId) -> Option<&'a [usize]> {
 
 /// `y` and `b` of `x = y + b`, where b is the bias of the product y and constant along the axes; b is returned before
 /// it is stretched.
-fn shifted(view: &View<'_>, sums: &Sums<'_>, x: NodeId) -> Option<(Value, Value)> {
+fn split_bias(view: &View<'_>, sums: &Sums<'_>, x: NodeId) -> Option<(Value, Value)> {
     let [a, b] = operands(view, x, Pw::Add)?;
     [(a, b), (b, a)].into_iter().find_map(|(y, b)| {
         let row = sums.row_of(b)?;
@@ -82,10 +82,10 @@ fn is_parameter(view: &View<'_>, mut b: Value) -> bool {
     }
 }
 
-/// The stretched mean of a node that is `x − mean(x)`.
-fn centre(view: &View<'_>, sums: &Sums<'_>, id: NodeId, x: Value) -> Option<Value> {
-    let [from, mean] = operands(view, id, Pw::Sub)?;
-    (from == x && sums.is_mean(sums.row_of(mean)?, x)).then_some(mean)
+/// Returns the broadcast mean if a node is `x − mean(x)`.
+fn mean_of_centred(view: &View<'_>, sums: &Sums<'_>, id: NodeId, x: Value) -> Option<Value> {
+    let [minuend, mean] = operands(view, id, Pw::Sub)?;
+    (minuend == x && sums.is_mean(sums.row_of(mean)?, x)).then_some(mean)
 }
 
 /// x − mean(x) = y − mean(y), for all readers of x.
@@ -95,10 +95,10 @@ fn bias_before_norm(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let axes = users.iter().find_map(|u| summed_axes(view, *u))?;
     let x = id.value();
     let sums = Sums::new(*view, x, axes)?;
-    let (y, _) = shifted(view, &sums, id)?;
+    let (y, _) = split_bias(view, &sums, id)?;
     let mut centred = Vec::new();
     for &u in users {
-        match centre(view, &sums, u, x) {
+        match mean_of_centred(view, &sums, u, x) {
             Some(mean) => centred.push((u, mean)),
             None if summed_axes(view, u) == Some(axes) => {}
             None => return None,
@@ -109,7 +109,7 @@ fn bias_before_norm(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     }
     let mut patch = view.patch(centred[0].0);
-    let new = centre_of(&mut patch, y, &sums, axes, &view.fact(mean).shape).ok()?;
+    let new = subtract_mean(&mut patch, y, &sums, axes, &view.fact(mean).shape).ok()?;
     for (node, _) in centred {
         patch.replace(node.value(), new);
     }
@@ -117,7 +117,7 @@ fn bias_before_norm(view: &View<'_>, id: NodeId) -> Option<Patch> {
 }
 
 /// `y − mean(y)`; the mean has the shape `row` before it is stretched.
-fn centre_of(
+fn subtract_mean(
     b: &mut PatchBuilder<'_>,
     y: Value,
     sums: &Sums<'_>,
@@ -151,7 +151,7 @@ fn bias_behind_view(view: &View<'_>, id: NodeId) -> Option<Patch> {
     }
     views.first()?;
     let [a, b] = operands(view, x, Pw::Add)?;
-    let ((b, mut axis), mut y) = match (along(view, b), along(view, a)) {
+    let ((b, mut axis), mut y) = match (source_along_axis(view, b), source_along_axis(view, a)) {
         (Some(b), _) => (b, a),
         (None, Some(a)) => (a, b),
         (None, None) => return None,
@@ -161,9 +161,9 @@ fn bias_behind_view(view: &View<'_>, id: NodeId) -> Option<Patch> {
         axis = view.result_axis(*v, axis)?;
         y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
     }
-    let to = &view.node(id).fact().shape;
-    let mut column = vec![Dim::ONE; to.len() - axis];
-    column[0] = to[axis].clone();
+    let shape = &view.node(id).fact().shape;
+    let mut column = vec![Dim::ONE; shape.len() - axis];
+    column[0] = shape[axis].clone();
     let b = patch.reshape(&b, &column).ok()?;
     let new = patch.pointwise(Pw::Add, &[y, b]).ok()?;
     Some(patch.replacing(id.value(), new))
@@ -181,21 +181,21 @@ fn is_rounding(view: &View<'_>, id: NodeId) -> bool {
     matches!(node.op, Op::Cast(_)) && float(id.value()) && float(node.inputs[0])
 }
 
-/// The source that is stretched to a value from one number for each index of an axis, and that axis.
-fn along(view: &View<'_>, stretched: Value) -> Option<(Value, usize)> {
+/// Returns the source that is broadcast to a value with one number for each index of an axis, and that axis.
+fn source_along_axis(view: &View<'_>, stretched: Value) -> Option<(Value, usize)> {
     let node = view.producer(stretched);
     if !matches!(node.op, Op::Broadcast(_)) {
         return None;
     }
-    let (from, to) = (&view.fact(node.inputs[0]).shape, &node.fact().shape);
-    let mut long = (0..from.len()).filter(|a| !from[*a].is(1));
-    let axis = match (long.next(), long.next()) {
+    let (from, shape) = (&view.fact(node.inputs[0]).shape, &node.fact().shape);
+    let mut non_unit = (0..from.len()).filter(|a| !from[*a].is(1));
+    let axis = match (non_unit.next(), non_unit.next()) {
         (Some(axis), None) => axis,
         (None, _) => from.len().checked_sub(1)?,
         _ => return None,
     };
-    let at = axis + to.len() - from.len();
-    (from[axis] == to[at]).then_some((node.inputs[0], at))
+    let result_axis = axis + shape.len() - from.len();
+    (from[axis] == shape[result_axis]).then_some((node.inputs[0], result_axis))
 }
 
 /// Σ (y + b) = Σ y + n · b.
@@ -203,7 +203,7 @@ fn sum_of_shift(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let axes = summed_axes(view, id)?;
     let x = view.node(id).inputs[0];
     let sums = Sums::new(*view, x, axes)?;
-    let (y, b) = shifted(view, &sums, x.node)?;
+    let (y, b) = split_bias(view, &sums, x.node)?;
     if view.use_count(x.node) != 1 {
         return None;
     }
@@ -223,18 +223,18 @@ fn zero_sum(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let mut kept: Vec<usize> = (0..view.fact(z).rank()).collect();
     kept.retain(|a| !summed.contains(a));
     while is_view(view, z.node) || is_rounding(view, z.node) {
-        let of = view.producer(z).inputs[0];
-        let below = |k: &usize| {
-            let mut axes = 0..view.fact(of).rank();
+        let operand = view.producer(z).inputs[0];
+        let axis_below = |k: &usize| {
+            let mut axes = 0..view.fact(operand).rank();
             axes.find(|a| view.result_axis(z.node, *a) == Some(*k))
         };
-        kept = kept.iter().map(below).collect::<Option<_>>()?;
-        z = of;
+        kept = kept.iter().map(axis_below).collect::<Option<_>>()?;
+        z = operand;
     }
     let mut axes: Vec<usize> = (0..view.fact(z).rank()).collect();
     axes.retain(|a| !kept.contains(a));
-    let computed = matches!(view.producer(z).op, Op::Pointwise(_));
-    if !computed || !Sums::new(*view, z, &axes)?.is_zero(z) {
+    let is_pointwise = matches!(view.producer(z).op, Op::Pointwise(_));
+    if !is_pointwise || !Sums::new(*view, z, &axes)?.is_zero(z) {
         return None;
     }
     let Fact { dtype, shape } = view.node(id).fact();

@@ -24,7 +24,7 @@ const HASHED_BYTES: usize = 256;
 
 fn merge_equal(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
     let hasher = hashbrown::DefaultHashBuilder::default();
-    let mut seen: HashTable<NodeId> = HashTable::new();
+    let mut unique: HashTable<NodeId> = HashTable::new();
     for id in rewriter.ids() {
         let view = rewriter.view();
         let node = view.node(id);
@@ -32,11 +32,11 @@ fn merge_equal(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
             continue;
         }
         let hash = hash(&hasher, node);
-        let twin = seen
+        let twin = unique
             .find(hash, |other| is_equal(&view, *other, id))
             .copied();
         let Some(twin) = twin else {
-            seen.insert_unique(hash, id, |other| {
+            unique.insert_unique(hash, id, |other| {
                 self::hash(&hasher, rewriter.view().node(*other))
             });
             continue;

@@ -27,7 +27,7 @@ pub const PASS: Pass = Pass {
 /// The maximum number of bytes of a result, and of each operand. Larger ones are computed when the program runs.
 const MAX_BYTES: i64 = 4096;
 
-/// Ops on tensors that hold one number everywhere.
+/// Ops on uniform tensors.
 fn full_fold(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let first = view.as_full(*node.inputs.first()?)?;
@@ -75,8 +75,8 @@ fn constant_fold(view: &View<'_>, id: NodeId) -> Option<Patch> {
         _ => !node.inputs.is_empty(),
     };
     // Ops with several outputs, such as barriers, only order values: there is nothing to compute.
-    let one = node.facts.len() == 1;
-    if !folds || !one || !is_small(node.fact()) {
+    let has_one_output = node.facts.len() == 1;
+    if !folds || !has_one_output || !is_small(node.fact()) {
         return None;
     }
     let is_constant = |v: &Value| {
@@ -111,15 +111,15 @@ fn is_small(fact: &Fact) -> bool {
         && fact.shape.iter().all(|d| d.as_const().is_some_and(small))
 }
 
-/// The number that an array holds everywhere.
+/// Returns the number that all elements of an array equal.
 fn uniform(array: &Array) -> Option<Scalar> {
-    let at = |i: usize| match array.data() {
+    let element = |i: usize| match array.data() {
         Data::Float(v) => Scalar::Float(v[i]),
         Data::Int(v) if array.dtype().kind() == Kind::Bool => Scalar::Bool(v[i] != 0),
         Data::Int(v) => Scalar::Int(v[i]),
     };
-    // Scalars compare by bits, so zeros of two signs are not one number.
-    (!array.is_empty() && (1..array.len()).all(|i| at(i) == at(0))).then(|| at(0))
+    // Scalars compare by bits, so 0 and −0 differ.
+    (!array.is_empty() && (1..array.len()).all(|i| element(i) == element(0))).then(|| element(0))
 }
 
 fn full(value: Scalar, fact: &Fact) -> Full {

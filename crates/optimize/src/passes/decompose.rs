@@ -11,7 +11,7 @@
 //! decomposition; engines may still contract or reorder the primitives.
 
 use super::emptiness::empty;
-use super::loop_values::replaced;
+use super::loop_values::replace_outputs;
 use crate::{Options, Pass, Patch, Run, View, optimize_with, rules};
 use kiln_base::Machine;
 use kiln_ir::{DType, Graph, NodeId, Op};
@@ -42,11 +42,11 @@ pub fn decompose(graph: Graph, machine: &Machine) -> Graph {
 
 fn composite(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
-    let whole = match &node.op {
+    let is_fusable = match &node.op {
         Op::Attention(_) => !weights_are_read(view, id),
         _ => true,
     };
-    if whole && has_kernel(view, &node.op, node.facts[0].dtype) {
+    if is_fusable && has_kernel(view, &node.op, node.facts[0].dtype) {
         return None;
     }
     let mut patch = view.patch(id);
@@ -59,36 +59,36 @@ fn masked_loop(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let Op::Loop(op) = &node.op else { return None };
     let masked = op.masked().filter(|_| view.is_for_gpu())?.ok()?;
     let outputs: Vec<usize> = (0..op.carried).collect();
-    replaced(view, id, masked.into(), &node.inputs, &outputs)
+    replace_outputs(view, id, masked.into(), &node.inputs, &outputs)
 }
 
 /// True if another op needs the attention's weights: a product reads its query and its key. The weights are then
-/// computed once for both; attention as one kernel would compute them for itself alone.
+/// computed once for both, rather than again inside the attention kernel.
 fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
-    let reads = |operand: usize| {
-        let mut found = Vec::new();
-        readers(
+    let products_of = |operand: usize| {
+        let mut products = Vec::new();
+        collect_products(
             view,
             view.node(id).inputs[operand].node,
             operand,
-            &mut found,
+            &mut products,
         );
-        found
+        products
     };
-    let keys = reads(1);
-    reads(0).iter().any(|r| keys.contains(r))
+    let keys = products_of(1);
+    products_of(0).iter().any(|r| keys.contains(r))
 }
 
-/// The products that read a value as this operand, through views and casts.
-fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>) {
+/// Collects the products that read a value as this operand, through views and casts.
+fn collect_products(view: &View<'_>, id: NodeId, operand: usize, products: &mut Vec<NodeId>) {
     for user in view.users(id) {
         let node = view.node(*user);
         match &node.op {
             Op::MatMul(_) if node.inputs[operand].node == id => {
-                found.push(*user);
+                products.push(*user);
             }
             op if op.is_view() || matches!(op, Op::Cast(_)) => {
-                readers(view, *user, operand, found);
+                collect_products(view, *user, operand, products);
             }
             _ => {}
         }

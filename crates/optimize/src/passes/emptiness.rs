@@ -29,20 +29,20 @@ pub(super) fn empty(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let [fact] = &node.facts[..] else {
         return None;
     };
-    let stays = match &node.op {
+    let is_kept = match &node.op {
         Op::Input(_) | Op::Full(_) | Op::Constant(_) | Op::Custom(_) => true,
         Op::Scatter(_) => !is_empty(view.fact(node.inputs[1])),
         op => !op.bodies().is_empty(),
     };
-    if stays || !is_empty(fact) {
+    if is_kept || !is_empty(fact) {
         return None;
     }
-    let nothing = Full {
+    let empty_tensor = Full {
         value: Scalar::Int(0).cast(fact.dtype),
         dtype: fact.dtype,
         shape: fact.shape.clone(),
     };
-    view.replace_with(id, nothing, &[])
+    view.replace_with(id, empty_tensor, &[])
 }
 
 fn is_empty(fact: &Fact) -> bool {

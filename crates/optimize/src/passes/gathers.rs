@@ -45,15 +45,15 @@ fn gather_of_extreme(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if let Op::Reshape(_) = view.producer(index).op {
         index = view.producer(index).inputs[0];
     }
-    let found = view.producer(index);
-    let Op::ArgReduce(extreme) = &found.op else {
+    let producer = view.producer(index);
+    let Op::ArgReduce(extreme) = &producer.op else {
         return None;
     };
     // One element per lane, in the order of the lanes.
-    let mut kept = view.fact(x).shape.clone();
-    kept[gather.axis] = Dim::ONE;
-    let same = found.inputs[0] == x && extreme.axis == gather.axis;
-    if !same || node.fact().shape != kept {
+    let mut reduced_shape = view.fact(x).shape.clone();
+    reduced_shape[gather.axis] = Dim::ONE;
+    let is_same_lane = producer.inputs[0] == x && extreme.axis == gather.axis;
+    if !is_same_lane || node.fact().shape != reduced_shape {
         return None;
     }
     let mut patch = view.patch(id);
@@ -72,10 +72,10 @@ fn gather_of_pointwise(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let [x, index] = node.inputs[..] else {
         return None;
     };
-    let pays = is_shorter(view, x, index, gather.axis)
+    let is_cheaper = is_shorter(view, x, index, gather.axis)
         && !view.is_output(x.node)
         && (view.is_prepared(id.value()) || !view.is_prepared(x));
-    if !pays {
+    if !is_cheaper {
         return None;
     }
     let mut chain = Chain {
@@ -83,7 +83,7 @@ fn gather_of_pointwise(view: &View<'_>, id: NodeId) -> Option<Patch> {
         gather,
         index,
         shape: &node.fact().shape,
-        at: HashMap::new(),
+        gathered: HashMap::new(),
         rows: 0,
         gathers: 0,
     };
@@ -97,13 +97,13 @@ fn gather_of_pointwise(view: &View<'_>, id: NodeId) -> Option<Patch> {
 /// True if the index is at most half as long as the axis, and as large as x off it.
 fn is_shorter(view: &View<'_>, x: Value, index: Value, axis: usize) -> bool {
     let (from, to) = (&view.fact(x).shape, &view.fact(index).shape);
-    let short = match (to[axis].as_const(), from[axis].as_const()) {
+    let is_short = match (to[axis].as_const(), from[axis].as_const()) {
         (Some(i), Some(n)) => 2 * i <= n,
         // A symbol is at least 2.
         (Some(i), None) => i <= 1,
         _ => false,
     };
-    short && (0..from.len()).all(|a| a == axis || from[a] == to[a])
+    is_short && (0..from.len()).all(|a| a == axis || from[a] == to[a])
 }
 
 /// A pointwise row of floats and masks, or a cast.
@@ -127,19 +127,19 @@ struct Chain<'a> {
     /// The index's shape.
     shape: &'a Shape,
     /// The gathered elements of each value.
-    at: HashMap<Value, Value>,
+    gathered: HashMap<Value, Value>,
     rows: usize,
     gathers: usize,
 }
 
 impl Chain<'_> {
-    /// The gathered elements of a value; `None` where that would read a value that is not in memory.
-    fn chosen(&mut self, b: &mut PatchBuilder<'_>, v: Value) -> Option<Result<Value, OpError>> {
-        if let Some(new) = self.at.get(&v) {
+    /// Returns the gathered elements of a value; `None` if that would read a value that is not in memory.
+    fn gather(&mut self, b: &mut PatchBuilder<'_>, v: Value) -> Option<Result<Value, OpError>> {
+        if let Some(new) = self.gathered.get(&v) {
             return Some(Ok(*new));
         }
         let node = self.view.producer(v);
-        let new = if let Some(c) = self.constant(v) {
+        let new = if let Some(c) = self.source_along_axis(v) {
             b.broadcast_to(&c, self.shape)
         } else if let Some(full) = self.view.as_full(v) {
             b.full(full.value, full.dtype, self.shape)
@@ -152,7 +152,7 @@ impl Chain<'_> {
             return None;
         };
         if let Ok(new) = &new {
-            self.at.insert(v, *new);
+            self.gathered.insert(v, *new);
         }
         Some(new)
     }
@@ -164,23 +164,23 @@ impl Chain<'_> {
         }
         self.rows += 1;
         let operands = node.inputs.iter();
-        operands.map(|v| self.chosen(b, *v)?.ok()).collect()
+        operands.map(|v| self.gather(b, *v)?.ok()).collect()
     }
 
-    /// The source of a value that is stretched along the axis.
-    fn constant(&self, v: Value) -> Option<Value> {
+    /// Returns the source of a value that is broadcast along the axis.
+    fn source_along_axis(&self, v: Value) -> Option<Value> {
         let node = self.view.producer(v);
         let Op::Broadcast(_) = node.op else {
             return None;
         };
-        let (from, to) = (self.view.fact(node.inputs[0]), node.fact());
-        let added = to.rank() - from.rank();
+        let (source, fact) = (self.view.fact(node.inputs[0]), node.fact());
+        let extra = fact.rank() - source.rank();
         let axis = self.gather.axis;
-        let stretched = axis < added || from.shape[axis - added] == Dim::ONE;
-        stretched.then_some(node.inputs[0])
+        let is_broadcast = axis < extra || source.shape[axis - extra] == Dim::ONE;
+        is_broadcast.then_some(node.inputs[0])
     }
 
-    /// True if a value is stored in any case, even if the gather no longer reads it.
+    /// True if a value is stored even if the gather no longer reads it.
     fn is_in_memory(&self, mut v: Value) -> bool {
         let fuses = |u: &NodeId| {
             let node = self.view.node(*u);
@@ -188,8 +188,8 @@ impl Chain<'_> {
         };
         loop {
             let node = self.view.producer(v);
-            let held = matches!(node.op, Op::Input(_) | Op::Constant(_));
-            if held || self.view.is_output(v.node) || !self.view.users(v.node).iter().all(fuses) {
+            let leaf = matches!(node.op, Op::Input(_) | Op::Constant(_));
+            if leaf || self.view.is_output(v.node) || !self.view.users(v.node).iter().all(fuses) {
                 return true;
             }
             if !node.op.is_view() {

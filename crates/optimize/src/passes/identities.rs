@@ -36,10 +36,10 @@ pub const PASS: Pass = Pass {
     ]),
 };
 
-/// The operand of a row of one operand.
-fn under(view: &View<'_>, v: Value, which: Pw) -> Option<Value> {
+/// Returns the operand of a value that `expected` computes.
+fn operand_of(view: &View<'_>, v: Value, expected: Pw) -> Option<Value> {
     let (pw, operands) = view.row(v.node)?;
-    (pw == which).then(|| operands[0])
+    (pw == expected).then(|| operands[0])
 }
 
 fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
@@ -74,7 +74,7 @@ fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
 
 fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (pw, x) = view.row(id)?;
-    let minus = |i: usize| under(view, x[i], Pw::Neg);
+    let minus = |i: usize| operand_of(view, x[i], Pw::Neg);
     let dtype = view.fact(x[0]).dtype;
     let as_op = |pw: Pw, operands: &[Value]| view.replace_with(id, Pointwise(pw), operands);
     match pw {
@@ -90,7 +90,7 @@ fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
         Pw::Mul => as_op(pw, &[minus(0)?, minus(1)?]),
         Pw::Div if dtype.is_float() => as_op(pw, &[minus(0)?, minus(1)?]),
         Pw::Abs if dtype.is_float() => as_op(pw, &[minus(0)?]),
-        Pw::Square => as_op(pw, &[minus(0).or_else(|| under(view, x[0], Pw::Abs))?]),
+        Pw::Square => as_op(pw, &[minus(0).or_else(|| operand_of(view, x[0], Pw::Abs))?]),
         _ => None,
     }
 }
@@ -98,16 +98,16 @@ fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
 fn idempotent(view: &View<'_>, id: NodeId) -> Option<Patch> {
     const ROUNDS: [Pw; 4] = [Pw::Floor, Pw::Ceil, Pw::Round, Pw::Trunc];
     let (pw, x) = view.row(id)?;
-    let again = match pw {
-        Pw::Abs | Pw::Sign | Pw::Relu | Pw::Relu6 => under(view, x[0], pw).is_some(),
+    let noop = match pw {
+        Pw::Abs | Pw::Sign | Pw::Relu | Pw::Relu6 => operand_of(view, x[0], pw).is_some(),
         Pw::Floor | Pw::Ceil | Pw::Round | Pw::Trunc => view
             .row(x[0].node)
             .is_some_and(|(below, _)| ROUNDS.contains(&below)),
         Pw::Maximum | Pw::Minimum | Pw::Fmax | Pw::Fmin | Pw::And | Pw::Or => x[0] == x[1],
-        Pw::Not => return view.replace(id, under(view, x[0], Pw::Not)?),
+        Pw::Not => return view.replace(id, operand_of(view, x[0], Pw::Not)?),
         _ => false,
     };
-    if again { view.replace(id, x[0]) } else { None }
+    if noop { view.replace(id, x[0]) } else { None }
 }
 
 fn choice(view: &View<'_>, id: NodeId) -> Option<Patch> {
@@ -121,14 +121,14 @@ fn choice(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if view.holds(c, 0.0) {
         return view.replace(id, b);
     }
-    if let Some(c) = under(view, c, Pw::Not) {
+    if let Some(c) = operand_of(view, c, Pw::Not) {
         return select(&[c, b, a]);
     }
-    let same = |v: Value| match view.row(v.node) {
-        Some((Pw::Select, inner)) if inner[0] == c => Some((inner[1], inner[2])),
+    let select_of = |v: Value| match view.row(v.node) {
+        Some((Pw::Select, x)) if x[0] == c => Some((x[1], x[2])),
         _ => None,
     };
-    match (same(a), same(b)) {
+    match (select_of(a), select_of(b)) {
         (Some((a, _)), _) => select(&[c, a, b]),
         (_, Some((_, b))) => select(&[c, a, b]),
         _ => None,
@@ -164,8 +164,8 @@ fn inverse_of_power(x: f64, dtype: DType) -> Option<f64> {
         _ => -126,
     };
     let inverse = 1.0 / x;
-    let power = x.is_normal() && x.to_bits() & FRACTION == 0 && x.abs() != 1.0;
-    (power && inverse.is_normal() && inverse.abs() >= 2f64.powi(lowest)).then_some(inverse)
+    let is_power = x.is_normal() && x.to_bits() & FRACTION == 0 && x.abs() != 1.0;
+    (is_power && inverse.is_normal() && inverse.abs() >= 2f64.powi(lowest)).then_some(inverse)
 }
 
 fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
@@ -174,31 +174,31 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (Op::Cast(_), Op::Cast(_)) = (&node.op, &below.op) else {
         return None;
     };
-    let (from, over, to) = (
+    let (from, via, to) = (
         view.fact(below.inputs[0]).dtype,
         below.fact().dtype,
         node.fact().dtype,
     );
-    if !keeps_all(from, over) {
+    if !represents_all(from, via) {
         return None;
     }
     if from == to {
         return view.replace(id, below.inputs[0]);
     }
     // A float saturates where an integer wraps, and an integer is cast to narrower floats through f32.
-    let same = match (from.kind(), over.kind()) {
+    let is_same = match (from.kind(), via.kind()) {
         (Kind::Float, _) => to.is_float(),
-        (_, Kind::Float) => to.is_float() || keeps_all(from, to),
+        (_, Kind::Float) => to.is_float() || represents_all(from, to),
         _ => true,
     };
-    if !same || (over == DType::F64 && to.is_narrow_float()) {
+    if !is_same || (via == DType::F64 && to.is_narrow_float()) {
         return None;
     }
     view.replace_with(id, Cast::to(to), &below.inputs)
 }
 
 /// True if the second dtype represents every value of the first.
-fn keeps_all(from: DType, to: DType) -> bool {
+fn represents_all(from: DType, to: DType) -> bool {
     match (from.float(), to.float()) {
         // −0, infinities and NaN.
         _ if to.float8().is_some_and(|to| to.fnuz && from.is_float()) => from == to,

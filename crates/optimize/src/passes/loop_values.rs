@@ -23,7 +23,7 @@ fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
         let Op::Loop(op) = &view.node(id).op else {
             return None;
         };
-        let twins = twins(op, &read(view, id));
+        let twins = twins(op, &read_outputs(view, id));
         let output = |output: usize| Value {
             node: id,
             output: output as u32,
@@ -36,14 +36,14 @@ fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
         let Op::Loop(op) = &view.node(id).op else {
             return None;
         };
-        let (kept, smaller, inputs) = smaller(op, &read(view, id))?;
+        let (outputs, smaller, inputs) = without_unread(op, &read_outputs(view, id))?;
         let operands: Vec<Value> = inputs.iter().map(|i| view.node(id).inputs[*i]).collect();
-        let patch = replaced(view, id, smaller.into(), &operands, &kept)?;
+        let patch = replace_outputs(view, id, smaller.into(), &operands, &outputs)?;
         Some(("unread_loop_value", patch))
     })
 }
 
-/// Applies the result of `smaller`, the name of a rule and its patch, at each node that something reads.
+/// Applies the result of `without_unread`, the name of a rule and its patch, at each node that something reads.
 pub(super) fn shrink_each(
     rewriter: &mut Rewriter<'_>,
     smaller: impl Fn(&View<'_>, NodeId) -> Option<(&'static str, Patch)>,
@@ -61,8 +61,8 @@ pub(super) fn shrink_each(
     Ok(())
 }
 
-/// The patch for a node some of whose outputs become the outputs of another op, in order.
-pub(super) fn replaced(
+/// Returns the patch that replaces some outputs of a node by the outputs of another op, in order.
+pub(super) fn replace_outputs(
     view: &View<'_>,
     id: NodeId,
     op: Op,
@@ -79,11 +79,11 @@ pub(super) fn replaced(
 }
 
 /// For each output, true if it is read.
-pub(super) fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
+pub(super) fn read_outputs(view: &View<'_>, id: NodeId) -> Vec<bool> {
     let mut read = vec![false; view.node(id).facts.len()];
     let inputs = view.users(id).iter().flat_map(|u| &view.node(*u).inputs);
-    let all = inputs.chain(view.outputs().iter().map(|o| &o.value));
-    for v in all.filter(|v| v.node == id) {
+    let values = inputs.chain(view.outputs().iter().map(|o| &o.value));
+    for v in values.filter(|v| v.node == id) {
         read[v.output as usize] = true;
     }
     read
@@ -93,15 +93,15 @@ pub(super) fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
 fn twins(op: &ops::Loop, read: &[bool]) -> Vec<(usize, usize)> {
     let value = |o: usize| op.body.outputs[o].value;
     let stacked = op.carried..read.len();
-    let first = |o: usize| (op.carried..o).find(|p| value(*p) == value(o));
+    let first_with_value = |o: usize| (op.carried..o).find(|p| value(*p) == value(o));
     (stacked
         .filter(|o| read[*o])
-        .filter_map(|o| Some((first(o)?, o))))
+        .filter_map(|o| Some((first_with_value(o)?, o))))
     .collect()
 }
 
-/// The outputs that stay, the loop with only these, and the operands that it takes; `None` where everything stays.
-fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<usize>)> {
+/// Returns the outputs that stay, the loop with only these, and its operands; `None` if everything stays.
+fn without_unread(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<usize>)> {
     let body = &op.body;
     let mut live = read.to_vec();
     if op.conditional {
@@ -109,16 +109,16 @@ fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<
     }
     let reached = loop {
         let reached = reached(body, &live);
-        let mut grown = live.clone();
-        for (grown, input) in grown.iter_mut().zip(&body.inputs()[1..]).take(op.carried) {
-            *grown |= reached[input.index()];
+        let mut next = live.clone();
+        for (next, input) in next.iter_mut().zip(&body.inputs()[1..]).take(op.carried) {
+            *next |= reached[input.index()];
         }
-        if grown == live {
+        if next == live {
             break reached;
         }
-        live = grown;
+        live = next;
     };
-    let taken = |i: &usize| {
+    let is_needed = |i: &usize| {
         let input = body.inputs()[i + 1];
         if *i < op.carried {
             live[*i]
@@ -126,22 +126,22 @@ fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<
             reached[input.index()]
         }
     };
-    let operands: Vec<usize> = (0..body.inputs().len() - 1).filter(taken).collect();
+    let operands: Vec<usize> = (0..body.inputs().len() - 1).filter(is_needed).collect();
     let outputs: Vec<usize> = (0..live.len()).filter(|o| live[*o]).collect();
     if operands.len() + 1 == body.inputs().len() && outputs.len() == live.len() {
         return None;
     }
     let count =
         |from: usize, to: usize| operands.iter().filter(|i| (from..to).contains(*i)).count();
-    let smaller = ops::Loop {
+    let shrunk = ops::Loop {
         trips: op.trips.clone(),
         carried: count(0, op.carried),
         scanned: count(op.carried, op.carried + op.scanned),
         reverse: op.reverse,
         conditional: op.conditional,
-        body: Arc::new(part(body, 1, &reached, &operands, &outputs)),
+        body: Arc::new(prune(body, 1, &reached, &operands, &outputs)),
     };
-    Some((outputs, smaller, operands))
+    Some((outputs, shrunk, operands))
 }
 
 /// The nodes that live outputs need.
@@ -160,16 +160,16 @@ pub(super) fn reached(body: &Graph, live: &[bool]) -> Vec<bool> {
     reached
 }
 
-/// The body with these inputs (after the first `fixed`, which stay) and outputs.
-pub(super) fn part(
+/// Returns the body with only these inputs and outputs. The first `fixed` inputs stay.
+pub(super) fn prune(
     body: &Graph,
     fixed: usize,
     reached: &[bool],
     operands: &[usize],
     outputs: &[usize],
 ) -> Graph {
-    let mut part = Graph::default();
-    part.symbols.clone_from(&body.symbols);
+    let mut extracted = Graph::default();
+    extracted.symbols.clone_from(&body.symbols);
     let mut map: Vec<NodeId> = vec![NodeId(u32::MAX); body.len()];
     for (id, node) in body.iter() {
         let mut op = node.op.clone();
@@ -184,12 +184,12 @@ pub(super) fn part(
         } else if !reached[id.index()] {
             continue;
         }
-        let moved = |v: &Value| Value {
+        let mapped = |v: &Value| Value {
             node: map[v.node.index()],
             ..*v
         };
-        let inputs: SmallVec<[Value; 3]> = node.inputs.iter().map(moved).collect();
-        map[id.index()] = part.push(Node {
+        let inputs: SmallVec<[Value; 3]> = node.inputs.iter().map(mapped).collect();
+        map[id.index()] = extracted.push(Node {
             op,
             inputs,
             facts: node.facts.clone(),
@@ -198,10 +198,10 @@ pub(super) fn part(
     }
     for o in outputs {
         let v = body.outputs[*o].value;
-        part.add_output(Value {
+        extracted.add_output(Value {
             node: map[v.node.index()],
             ..v
         });
     }
-    part
+    extracted
 }

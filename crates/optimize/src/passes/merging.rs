@@ -6,7 +6,7 @@
 //! widened_parts          cast(part of y), … = part of cast(y), …    of the result y of a product
 //! ```
 //!
-//! Each element of a merged product has the same terms. One kernel takes the place of several, with a larger product
+//! Each element of a merged product has the same terms. One kernel replaces several, with a larger product
 //! to share among threads. Concatenating weights and biases must cost nothing at run time. Either they depend on
 //! parameters and constants only, so that concatenating them lands in *prepare*, or they are neighbouring parts of
 //! one value. Products without a bias get a bias of 0. The readers of the results must be ones that read memory
@@ -36,16 +36,16 @@ pub const PASS: Pass = Pass {
 const MAX_USERS: usize = 32;
 
 /// True if every reader of a value, through views, is a product or attention; their ids are collected.
-fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> bool {
+fn is_read_by_products(view: &View<'_>, id: NodeId, readers: &mut Vec<NodeId>) -> bool {
     let users = view.users(id);
-    if view.is_output(id) || users.len() + found.len() > MAX_USERS {
+    if view.is_output(id) || users.len() + readers.len() > MAX_USERS {
         return false;
     }
     users.iter().all(|u| match &view.node(*u).op {
-        op if op.is_view() => read_by_products(view, *u, found),
+        op if op.is_view() => is_read_by_products(view, *u, readers),
         Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
-            if !found.contains(u) {
-                found.push(*u);
+            if !readers.contains(u) {
+                readers.push(*u);
             }
             true
         }
@@ -92,19 +92,19 @@ fn factor_behind_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Mul) {
         return None;
     }
-    let (x, number) = match [0, 1].map(|i| view.as_full(node.inputs[i])) {
-        [None, Some(number)] => (node.inputs[0], number),
-        [Some(number), None] => (node.inputs[1], number),
+    let (x, factor) = match [0, 1].map(|i| view.as_full(node.inputs[i])) {
+        [None, Some(factor)] => (node.inputs[0], factor),
+        [Some(factor), None] => (node.inputs[1], factor),
         _ => return None,
     };
     let mut readers = Vec::new();
-    let c = number.value.as_f64();
-    let stays = !number.dtype.is_float() || number.dtype == DType::F16 || !keeps_range(c);
+    let c = factor.value.as_f64();
+    let is_unsafe = !factor.dtype.is_float() || factor.dtype == DType::F16 || !keeps_range(c);
     // A factor of a weight costs nothing at run time.
-    if stays
+    if is_unsafe
         || view.is_prepared(id.value())
         || !is_product(view, x)
-        || !read_by_products(view, id, &mut readers)
+        || !is_read_by_products(view, id, &mut readers)
     {
         return None;
     }
@@ -117,11 +117,11 @@ fn factor_behind_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
         let mut operands = reader.inputs.clone();
         let mut factors = 0;
         for operand in &mut operands {
-            let Some(through) = views_of(view, *operand, id) else {
+            let Some(views) = views_between(view, *operand, id) else {
                 continue;
             };
             *operand = x;
-            for op in through.into_iter().rev() {
+            for op in views.into_iter().rev() {
                 *operand = patch.op(op, &[*operand]).ok()?;
             }
             factors += 1;
@@ -131,17 +131,17 @@ fn factor_behind_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
         }
         let mut product = patch.op(MatMul {}, &operands).ok()?;
         for _ in 0..factors {
-            product = patch.with(Pw::Mul, &product, number.value).ok()?;
+            product = patch.with(Pw::Mul, &product, factor.value).ok()?;
         }
         patch.replace(r.value(), product);
     }
     (!readers.is_empty()).then(|| patch.finish())
 }
 
-/// The views between a value and the node `of`, the last one first.
-fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
+/// Returns the views between a value and the node `origin`, last view first.
+fn views_between(view: &View<'_>, mut v: Value, origin: NodeId) -> Option<Vec<Op>> {
     let mut views = Vec::new();
-    while v.node != of {
+    while v.node != origin {
         let node = view.producer(v);
         if !node.op.is_view() {
             return None;
@@ -166,118 +166,119 @@ struct ProductPart {
 /// x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …].
 fn shared_operand(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let is_product = matches!(view.node(id).op, Op::MatMul(_));
-    is_product.then(|| [0, 1].into_iter().find_map(|slot| shared(view, id, slot)))?
+    is_product.then(|| [0, 1].into_iter().find_map(|slot| merge_on(view, id, slot)))?
 }
 
-/// Merges all products that multiply the operand in `slot` of a node, which is the first of them.
-fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
+/// Merges all products that multiply the operand in `slot` of a node, if the node is the first of them.
+fn merge_on(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
     let x = view.node(id).inputs[slot];
     let users = view.users(x.node);
     if users.len() < 2 || users.len() > MAX_USERS {
         return None;
     }
-    let parts = users.iter().filter_map(|u| part(view, *u, x, slot));
-    let mut parts: Vec<ProductPart> = parts.collect();
-    parts.sort_by_key(|p| p.product);
-    parts.dedup_by_key(|p| p.product);
-    let mine = parts.iter().find(|p| p.product == id)?;
-    let (biased, cast) = (mine.bias.is_some(), mine.cast);
-    parts.retain(|p| p.cast == cast);
-    let tried = |parts: &[ProductPart]| match parts {
-        [first, _, ..] if first.product == id => merged(view, id, slot, parts),
+    let products = users.iter().filter_map(|u| find_part(view, *u, x, slot));
+    let mut products: Vec<ProductPart> = products.collect();
+    products.sort_by_key(|p| p.product);
+    products.dedup_by_key(|p| p.product);
+    let own_product = products.iter().find(|p| p.product == id)?;
+    let (has_bias, cast) = (own_product.bias.is_some(), own_product.cast);
+    products.retain(|p| p.cast == cast);
+    let try_merge = |products: &[ProductPart]| match products {
+        [first, _, ..] if first.product == id => merge(view, id, slot, products),
         _ => None,
     };
-    tried(&parts).or_else(|| {
-        parts.retain(|p| p.bias.is_some() == biased);
-        tried(&parts)
+    try_merge(&products).or_else(|| {
+        products.retain(|p| p.bias.is_some() == has_bias);
+        try_merge(&products)
     })
 }
 
-/// A product of `x` that can be merged with others.
-fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<ProductPart> {
+/// Returns the product of `x` that `id` computes, if it can be merged with others.
+fn find_part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<ProductPart> {
     let node = view.node(id);
-    let product = matches!(node.op, Op::MatMul(_)) && node.inputs[slot] == x;
-    if !product || node.inputs[1 - slot] == x || view.is_prepared(x) {
+    let is_product = matches!(node.op, Op::MatMul(_)) && node.inputs[slot] == x;
+    if !is_product || node.inputs[1 - slot] == x || view.is_prepared(x) {
         return None;
     }
-    let mut part = ProductPart {
+    let mut mergeable = ProductPart {
         product: id,
         result: id,
         weight: node.inputs[1 - slot],
         bias: None,
         cast: None,
     };
-    let only = |id| match (view.use_count(id), view.users(id)) {
+    let only_reader = |id| match (view.use_count(id), view.users(id)) {
         (1, &[user]) => Some(user),
         _ => None,
     };
-    if let Some(user) = only(id) {
-        part.bias = biased(view, user, id, slot);
-        part.result = part.bias.map_or(id, |_| user);
+    if let Some(user) = only_reader(id) {
+        mergeable.bias = find_bias(view, user, id, slot);
+        mergeable.result = mergeable.bias.map_or(id, |_| user);
     }
-    if let Some(user) = only(part.result)
+    if let Some(user) = only_reader(mergeable.result)
         && let Op::Cast(cast) = &view.node(user).op
     {
-        (part.cast, part.result) = (Some(cast.dtype), user);
+        (mergeable.cast, mergeable.result) = (Some(cast.dtype), user);
     }
-    reads_memory(view, part.result).then_some(part)
+    reads_memory(view, mergeable.result).then_some(mergeable)
 }
 
 /// The `[n]` that a node adds to each row of a product, or the `[n, 1]` that it adds to each column where
 /// the shared operand is in slot 1.
-fn biased(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<Value> {
+fn find_bias(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<Value> {
     let node = view.node(id);
     if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add) {
         return None;
     }
-    let other = node.inputs.iter().find(|v| v.node != product)?;
-    let below = view.producer(*other);
+    let addend = node.inputs.iter().find(|v| v.node != product)?;
+    let source = view.producer(*addend);
     let mut shape = node.fact().shape[node.fact().rank() - 1 - slot..].to_vec();
     if slot == 1 {
         shape[1] = Dim::ONE;
     }
-    let row = matches!(below.op, Op::Broadcast(_)) && view.fact(below.inputs[0]).shape[..] == shape;
-    row.then(|| below.inputs[0])
+    let is_bias =
+        matches!(source.op, Op::Broadcast(_)) && view.fact(source.inputs[0]).shape[..] == shape;
+    is_bias.then(|| source.inputs[0])
 }
 
-fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[ProductPart]) -> Option<Patch> {
+fn merge(view: &View<'_>, id: NodeId, slot: usize, products: &[ProductPart]) -> Option<Patch> {
     let mut patch = view.patch(id);
     // The weights are concatenated along the columns for x · w, and along the rows for w · x.
     let axis = view.node(id).fact().rank() - 1 - slot;
-    let weights: Vec<Value> = parts.iter().map(|p| p.weight).collect();
+    let weights: Vec<Value> = products.iter().map(|p| p.weight).collect();
     let mut operands = view.node(id).inputs.clone();
-    operands[1 - slot] = side_by_side(view, &mut patch, &weights, axis)?;
+    operands[1 - slot] = concat_prepared(view, &mut patch, &weights, axis)?;
     let mut y = patch.op(MatMul {}, &operands).ok()?;
-    if parts.iter().any(|p| p.bias.is_some()) {
-        let bias = biases(view, &mut patch, parts, axis, slot)?;
+    if products.iter().any(|p| p.bias.is_some()) {
+        let bias = concat_biases(view, &mut patch, products, axis, slot)?;
         y = patch.pointwise(Pw::Add, &[y, bias]).ok()?;
     }
-    if let Some(dtype) = parts[0].cast {
+    if let Some(dtype) = products[0].cast {
         y = patch.cast(&y, dtype).ok()?;
     }
-    let mut at = Dim::ZERO;
-    for p in parts {
+    let mut start = Dim::ZERO;
+    for p in products {
         let n = view.node(p.result).fact().shape[axis].clone();
-        let part = patch.narrow(&y, axis, at.clone(), n.clone()).ok()?;
-        patch.replace(p.result.value(), part);
-        at = &at + &n;
+        let slice = patch.narrow(&y, axis, start.clone(), n.clone()).ok()?;
+        patch.replace(p.result.value(), slice);
+        start = &start + &n;
     }
     Some(patch.finish())
 }
 
-/// The concatenated biases, with zeros where there is none.
-fn biases(
+/// Concatenates the biases, with zeros for products without one.
+fn concat_biases(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
-    parts: &[ProductPart],
+    products: &[ProductPart],
     axis: usize,
     slot: usize,
 ) -> Option<Value> {
-    let own: Option<Vec<Value>> = parts.iter().map(|p| p.bias).collect();
-    if let Some(own) = own {
-        return side_by_side(view, patch, &own, 0);
+    let given_biases: Option<Vec<Value>> = products.iter().map(|p| p.bias).collect();
+    if let Some(given_biases) = given_biases {
+        return concat_prepared(view, patch, &given_biases, 0);
     }
-    let biases = parts.iter().map(|p| {
+    let biases = products.iter().map(|p| {
         let Some(bias) = p.bias else {
             let mut shape = vec![view.fact(p.result.value()).shape[axis].clone()];
             shape.resize(1 + slot, Dim::ONE);
@@ -289,41 +290,41 @@ fn biases(
     patch.op(Concat { axis: 0 }, &biases).ok()
 }
 
-/// Values concatenated along an axis, at no cost at run time.
-fn side_by_side(
+/// Concatenates values along an axis, at no cost at run time.
+fn concat_prepared(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
     values: &[Value],
     axis: usize,
 ) -> Option<Value> {
-    if let Some(whole) = neighbours(view, patch, values, axis) {
-        return Some(whole);
+    if let Some(concatenated) = join_slices(view, patch, values, axis) {
+        return Some(concatenated);
     }
     if !values.iter().all(|v| view.is_prepared(*v)) {
         return None;
     }
-    // Values are concatenated before they are cast, so that a product of f16 or bf16 is recognised.
+    // Concatenate before the cast, so that a product of f16 or bf16 is recognised.
     let dtype = view.fact(values[0]).dtype;
-    let uncast = values.iter().map(|v| uncast(view, patch, *v));
+    let uncast = values.iter().map(|v| strip_cast(view, patch, *v));
     let uncast: Option<Vec<Value>> = uncast.collect();
-    let alike = |v: &Value| patch.fact(v).dtype;
-    match uncast.filter(|u| u.iter().all(|v| alike(v) == alike(&u[0]))) {
+    let dtype_of = |v: &Value| patch.fact(v).dtype;
+    match uncast.filter(|u| u.iter().all(|v| dtype_of(v) == dtype_of(&u[0]))) {
         Some(uncast) => {
-            let whole = patch.op(Concat { axis }, &uncast).ok()?;
-            patch.cast(&whole, dtype).ok()
+            let concatenated = patch.op(Concat { axis }, &uncast).ok()?;
+            patch.cast(&concatenated, dtype).ok()
         }
         None => patch.op(Concat { axis }, values).ok(),
     }
 }
 
-/// A value, perhaps permuted, before it was cast.
-fn uncast(view: &View<'_>, patch: &mut PatchBuilder<'_>, v: Value) -> Option<Value> {
+/// Returns a value, which may be permuted, before its cast.
+fn strip_cast(view: &View<'_>, patch: &mut PatchBuilder<'_>, v: Value) -> Option<Value> {
     let node = view.producer(v);
     match &node.op {
         Op::Cast(_) => Some(node.inputs[0]),
         Op::Permute(_) => {
-            let of = uncast(view, patch, node.inputs[0])?;
-            patch.op(node.op.clone(), &[of]).ok()
+            let uncast = strip_cast(view, patch, node.inputs[0])?;
+            patch.op(node.op.clone(), &[uncast]).ok()
         }
         _ => None,
     }
@@ -332,25 +333,25 @@ fn uncast(view: &View<'_>, patch: &mut PatchBuilder<'_>, v: Value) -> Option<Val
 /// cast(part of y), … = part of cast(y), …
 fn widened_parts(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
-    let made = match &node.op {
+    let is_product_result = match &node.op {
         Op::MatMul(_) => true,
         Op::Cast(_) => is_product(view, node.inputs[0]),
         _ => false,
     };
-    let half = node.facts.len() == 1 && node.fact().dtype.is_half();
+    let is_half = node.facts.len() == 1 && node.fact().dtype.is_half();
     let mut casts = Vec::new();
-    if !made || !half || !read_by_casts(view, id, &mut casts) || casts.len() < 2 {
+    if !is_product_result || !is_half || !read_by_casts(view, id, &mut casts) || casts.len() < 2 {
         return None;
     }
     let mut patch = view.patch(id);
-    let whole = patch.cast(&id.value(), DType::F32).ok()?;
+    let widened = patch.cast(&id.value(), DType::F32).ok()?;
     for cast in casts {
-        let mut part = whole;
-        let views = views_of(view, view.node(cast).inputs[0], id)?;
+        let mut slice = widened;
+        let views = views_between(view, view.node(cast).inputs[0], id)?;
         for op in views.into_iter().rev() {
-            part = patch.op(op, &[part]).ok()?;
+            slice = patch.op(op, &[slice]).ok()?;
         }
-        patch.replace(cast.value(), part);
+        patch.replace(cast.value(), slice);
     }
     Some(patch.finish())
 }
@@ -364,14 +365,14 @@ fn read_by_casts(view: &View<'_>, id: NodeId, casts: &mut Vec<NodeId>) -> bool {
     users.iter().all(|u| match &view.node(*u).op {
         Op::Cast(cast) => {
             casts.push(*u);
-            cast.dtype == DType::F32 && read_by_products(view, *u, &mut Vec::new())
+            cast.dtype == DType::F32 && is_read_by_products(view, *u, &mut Vec::new())
         }
         op => op.is_view() && read_by_casts(view, *u, casts),
     })
 }
 
-/// The part of one value that consists of these values, if they are neighbouring parts of it.
-fn neighbours(
+/// Joins values that are adjacent slices of one value to one slice of it.
+fn join_slices(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
     values: &[Value],
@@ -387,28 +388,28 @@ fn neighbours(
             if nodes.iter().any(|n| n.op != nodes[0].op) {
                 return None;
             }
-            let whole = neighbours(view, patch, &operands, perm[axis])?;
-            patch.permute(&whole, perm).ok()
+            let joined = join_slices(view, patch, &operands, perm[axis])?;
+            patch.permute(&joined, perm).ok()
         }
         // A batch of products with one weight.
         Op::Broadcast(_) => {
             let mut shape = nodes[0].fact().shape.clone();
             let rank = view.fact(operands[0]).rank();
             let axis_below = (axis + rank).checked_sub(shape.len())?;
-            let alike = (nodes.iter().zip(&operands)).all(|(n, v)| {
+            let is_batch = (nodes.iter().zip(&operands)).all(|(n, v)| {
                 let from = view.fact(*v);
                 matches!(n.op, Op::Broadcast(_))
                     && from.rank() == rank
                     && !from.shape[axis_below].is(1)
             });
-            if !alike {
+            if !is_batch {
                 return None;
             }
             shape[axis] = nodes
                 .iter()
                 .fold(Dim::ZERO, |sum, n| &sum + &n.fact().shape[axis]);
-            let whole = neighbours(view, patch, &operands, axis_below)?;
-            patch.op(Broadcast { shape }, &[whole]).ok()
+            let joined = join_slices(view, patch, &operands, axis_below)?;
+            patch.op(Broadcast { shape }, &[joined]).ok()
         }
         Op::Slice(first) => {
             let mut axes = first.axes.clone();
@@ -417,12 +418,12 @@ fn neighbours(
                     return None;
                 };
                 let end = &axes[axis].start + &axes[axis].len;
-                let same = |a: usize| a == axis || axes[a] == next.axes[a];
-                let on_one_device = *operand == operands[0]
+                let is_same_slice = |a: usize| a == axis || axes[a] == next.axes[a];
+                let is_adjacent = *operand == operands[0]
                     && (axes[axis].step, next.axes[axis].step) == (1, 1)
                     && next.axes[axis].start == end
-                    && (0..axes.len()).all(same);
-                if !on_one_device {
+                    && (0..axes.len()).all(is_same_slice);
+                if !is_adjacent {
                     return None;
                 }
                 axes[axis].len = &axes[axis].len + &next.axes[axis].len;

@@ -92,8 +92,8 @@ fn pad_in_window(view: &View<'_>, id: NodeId) -> Option<Patch> {
     neutral.then(|| view.replace_with(id, window, &[x]))?
 }
 
-/// Part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result: both the front and the end that are cut
-/// off become padding of the convolution.
+/// Part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result: the cropped borders become padding of the
+/// convolution.
 fn crop_in_conv(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let Op::Slice(slice) = &node.op else {
@@ -103,32 +103,32 @@ fn crop_in_conv(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let Op::ConvTranspose(transpose) = &below.op else {
         return None;
     };
-    let library = matches!(node.fact().dtype, DType::F32 | DType::F64);
-    if !library || view.use_count(node.inputs[0].node) != 1 {
+    let is_library = matches!(node.fact().dtype, DType::F32 | DType::F64);
+    if !is_library || view.use_count(node.inputs[0].node) != 1 {
         return None;
     }
-    let cut = cut(below, &slice.axes)?;
+    let borders = cropped_borders(below, &slice.axes)?;
     let input = node.fact().shape[2..].iter().cloned().collect();
     let conv = Conv {
-        padding: sum(&transpose.conv.padding, &cut),
+        padding: sum(&transpose.conv.padding, &borders),
         ..transpose.conv.clone()
     };
     view.replace_with(id, ConvTranspose { conv, input }, &below.inputs)
 }
 
-/// The numbers of elements that a slice cuts off the spatial axes before and after, if it keeps everything else.
-fn cut(below: &Node, axes: &[SliceAxis]) -> Option<Borders> {
+/// Returns the numbers of elements that a slice crops from both ends of the spatial axes, if it keeps everything else.
+fn cropped_borders(below: &Node, axes: &[SliceAxis]) -> Option<Borders> {
     let shape = &below.fact().shape;
-    let all = |a: usize| axes[a] == SliceAxis::all(&shape[a]);
-    if !all(0) || !all(1) {
+    let is_whole = |a: usize| axes[a] == SliceAxis::all(&shape[a]);
+    if !is_whole(0) || !is_whole(1) {
         return None;
     }
-    let cut = axes.iter().zip(shape).skip(2).map(|(axis, extent)| {
+    let borders = axes.iter().zip(shape).skip(2).map(|(axis, extent)| {
         let (start, len) = (axis.start.as_const()?, axis.len.as_const()?);
-        let behind = extent.as_const()? - start - len;
+        let end = extent.as_const()? - start - len;
         let front = usize::try_from(start).ok()?;
-        (axis.step == 1 && len > 0).then_some((front, usize::try_from(behind).ok()?))
+        (axis.step == 1 && len > 0).then_some((front, usize::try_from(end).ok()?))
     });
-    let cut: Borders = cut.collect::<Option<_>>()?;
-    cut.iter().any(|c| *c != (0, 0)).then_some(cut)
+    let borders: Borders = borders.collect::<Option<_>>()?;
+    borders.iter().any(|c| *c != (0, 0)).then_some(borders)
 }

@@ -37,10 +37,10 @@ fn transposed_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     };
     let product = node.inputs[0];
-    let below = view.producer(product);
+    let producer = view.producer(product);
     let rank = permute.perm.len();
     let mut swap: Axes = (0..rank).collect();
-    if rank < 2 || !matches!(below.op, Op::MatMul(_)) || view.use_count(product.node) != 1 {
+    if rank < 2 || !matches!(producer.op, Op::MatMul(_)) || view.use_count(product.node) != 1 {
         return None;
     }
     swap.swap(rank - 2, rank - 1);
@@ -48,8 +48,8 @@ fn transposed_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     }
     let mut patch = view.patch(id);
-    let right = patch.permute(&below.inputs[0], &swap).ok()?;
-    let left = patch.permute(&below.inputs[1], &swap).ok()?;
+    let right = patch.permute(&producer.inputs[0], &swap).ok()?;
+    let left = patch.permute(&producer.inputs[1], &swap).ok()?;
     let new = patch.op(MatMul {}, &[left, right]).ok()?;
     Some(patch.replacing(id.value(), new))
 }
@@ -97,8 +97,8 @@ fn reshaped(view: &View<'_>, v: Value) -> Option<Value> {
         return None;
     }
     let x = node.inputs[0];
-    let same = view.fact(x).shape.last() == node.fact().shape.last();
-    (view.use_count(x.node) == 1 && same).then_some(x)
+    let keeps_columns = view.fact(x).shape.last() == node.fact().shape.last();
+    (view.use_count(x.node) == 1 && keeps_columns).then_some(x)
 }
 
 /// The product, with its biases and factors, under a reshape that keeps its columns.

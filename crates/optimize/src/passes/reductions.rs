@@ -36,21 +36,24 @@ fn reduce_of_reduce(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if in_order && node.fact().dtype.is_float() {
         return None;
     }
-    let (below, inner) = inner(view, node.inputs[0], outer.kind)?;
+    let (below, inner) = find_inner(view, node.inputs[0], outer.kind)?;
     let x = view.producer(below).inputs[0];
-    let (middle, whole) = (&view.fact(below).shape, &view.fact(node.inputs[0]).shape);
+    let (from, to) = (&view.fact(below).shape, &view.fact(node.inputs[0]).shape);
     let kept: Vec<usize> = (0..view.fact(x).rank())
         .filter(|a| !inner.axes.contains(a))
         .collect();
     let long =
         |shape: &[Dim]| -> Vec<usize> { (0..shape.len()).filter(|a| !shape[*a].is(1)).collect() };
-    // Dims of more than one element are the same, in the same order.
-    let (from, to) = (long(middle), long(whole));
-    let same = (from.iter().zip(&to)).all(|(m, w)| middle[*m] == whole[*w]);
-    if !same || from.len() != to.len() {
+    // Dims of more than one element are equal, in the same order.
+    let (from_axes, to_axes) = (long(from), long(to));
+    let same = (from_axes.iter().zip(&to_axes)).all(|(m, w)| from[*m] == to[*w]);
+    if !same || from_axes.len() != to_axes.len() {
         return None;
     }
-    let more = from.iter().zip(&to).filter(|(_, w)| outer.axes.contains(w));
+    let more = from_axes
+        .iter()
+        .zip(&to_axes)
+        .filter(|(_, w)| outer.axes.contains(w));
     let mut axes: Axes = inner.axes.clone();
     axes.extend(more.map(|(m, _)| kept[*m]));
     axes.sort();
@@ -61,8 +64,8 @@ fn reduce_of_reduce(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// The reduction below reshapes of it, if nothing else reads any of them.
-fn inner<'a>(view: &View<'a>, mut v: Value, kind: Reduction) -> Option<(Value, &'a Reduce)> {
+/// Returns the reduction below reshapes, if nothing else reads any of them.
+fn find_inner<'a>(view: &View<'a>, mut v: Value, kind: Reduction) -> Option<(Value, &'a Reduce)> {
     loop {
         let node = view.producer(v);
         if view.use_count(v.node) != 1 {

@@ -74,10 +74,10 @@ fn is_known_to_miss(view: &View<'_>, index: Value, extent: &Dim) -> bool {
     if !matches!(op, Op::Constant(_) | Op::Full(_)) {
         return false;
     }
-    let known = eval_op(op, &[], &[], Mode::Rounded).map(|mut values| values.pop());
-    match (known, extent.as_const()) {
+    let value = eval_op(op, &[], &[], Mode::Rounded).map(|mut values| values.pop());
+    match (value, extent.as_const()) {
         (Ok(Some(array)), Some(n)) => match array.data() {
-            Data::Int(all) => all.iter().any(|i| !(0..n).contains(i)),
+            Data::Int(indices) => indices.iter().any(|i| !(0..n).contains(i)),
             Data::Float(_) => true,
         },
         _ => true,

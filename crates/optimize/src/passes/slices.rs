@@ -60,13 +60,13 @@ fn slice_of_slice(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let Op::Slice(inner) = &below.op else {
         return None;
     };
-    let both = inner.axes.iter().zip(axes).map(|(inner, outer)| {
+    let composed = inner.axes.iter().zip(axes).map(|(inner, outer)| {
         let step = inner.step.checked_mul(outer.step)?;
         let start = &inner.start + &(&outer.start * &Dim::Const(inner.step));
         let len = outer.len.clone();
         Some(SliceAxis { start, len, step })
     });
-    let axes = both.collect::<Option<Vec<_>>>()?;
+    let axes = composed.collect::<Option<Vec<_>>>()?;
     view.replace_with(id, Slice { axes }, &below.inputs)
 }
 
@@ -76,44 +76,44 @@ fn slice_of_pad(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     };
     let x = below.inputs[0];
-    let mut inner = Vec::with_capacity(axes.len());
+    let mut slices = Vec::with_capacity(axes.len());
     let (mut low, mut high) = (pad.low.clone(), pad.high.clone());
-    let mut smaller = false;
+    let mut shrinks = false;
     for (a, axis) in axes.iter().enumerate() {
         if pad.low[a].is(0) && pad.high[a].is(0) {
-            inner.push(axis.clone());
+            slices.push(axis.clone());
             continue;
         }
         if takes_all(axis, &below.fact().shape[a]) {
-            inner.push(SliceAxis::all(&view.fact(x).shape[a]));
+            slices.push(SliceAxis::all(&view.fact(x).shape[a]));
             continue;
         }
-        let (from, to) = span(axis)?;
-        let first = pad.low[a].as_const()?;
-        let last = first + view.fact(x).shape[a].as_const()? - 1;
-        let outside = from < first || to > last;
-        if from > last || to < first || (outside && axis.step != 1) {
+        let (first_read, last_read) = span(axis)?;
+        let first_data = pad.low[a].as_const()?;
+        let last_data = first_data + view.fact(x).shape[a].as_const()? - 1;
+        let reads_padding = first_read < first_data || last_read > last_data;
+        if first_read > last_data || last_read < first_data || (reads_padding && axis.step != 1) {
             return None;
         }
-        let front = (first - from).max(0);
-        let behind = (to - last).max(0);
-        smaller |= front < first || pad.high[a].as_const().is_none_or(|h| behind < h);
+        let front = (first_data - first_read).max(0);
+        let behind = (last_read - last_data).max(0);
+        shrinks |= front < first_data || pad.high[a].as_const().is_none_or(|h| behind < h);
         let start = match axis.step > 0 {
-            true => from.max(first) - first,
-            false => to - first,
+            true => first_read.max(first_data) - first_data,
+            false => last_read - first_data,
         };
         let len = Dim::Const(axis.len.as_const()? - front - behind);
         let (start, step) = (Dim::Const(start), axis.step);
-        inner.push(SliceAxis { start, len, step });
+        slices.push(SliceAxis { start, len, step });
         (low[a], high[a]) = (Dim::Const(front), Dim::Const(behind));
     }
-    if !smaller {
+    if !shrinks {
         return None;
     }
     let mut patch = view.patch(id);
-    let part = patch.op(Slice { axes: inner }, &[x]).ok()?;
+    let slice_of_data = patch.op(Slice { axes: slices }, &[x]).ok()?;
     let value = pad.value;
-    let new = patch.op(Pad { low, high, value }, &[part]).ok()?;
+    let new = patch.op(Pad { low, high, value }, &[slice_of_data]).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
@@ -122,25 +122,25 @@ fn slice_of_concat(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let Op::Concat(Concat { axis }) = below.op else {
         return None;
     };
-    let (from, to) = span(&axes[axis])?;
+    let (first_read, last_read) = span(&axes[axis])?;
     let step = axes[axis].step;
     let mut patch = view.patch(id);
-    let mut parts: Vec<Value> = Vec::new();
-    let mut at = 0;
+    let mut slices: Vec<Value> = Vec::new();
+    let mut offset = 0;
     for &x in &below.inputs {
         let extent = view.fact(x).shape[axis].as_const()?;
-        let (first, last) = (at, at + extent - 1);
-        at += extent;
-        if extent == 0 || to < first || from > last {
+        let (first, last) = (offset, offset + extent - 1);
+        offset += extent;
+        if extent == 0 || last_read < first || first_read > last {
             continue;
         }
-        let whole = from >= first && to <= last;
-        if !whole && step != 1 {
+        let is_inside = first_read >= first && last_read <= last;
+        if !is_inside && step != 1 {
             return None;
         }
-        let (low, high) = (from.max(first), to.min(last));
+        let (low, high) = (first_read.max(first), last_read.min(last));
         let mut axes = axes.to_vec();
-        axes[axis] = match whole {
+        axes[axis] = match is_inside {
             true => SliceAxis {
                 start: &axes[axis].start - &Dim::Const(first),
                 ..axes[axis].clone()
@@ -151,15 +151,15 @@ fn slice_of_concat(view: &View<'_>, id: NodeId) -> Option<Patch> {
                 step: 1,
             },
         };
-        parts.push(patch.op(Slice { axes }, &[x]).ok()?);
+        slices.push(patch.op(Slice { axes }, &[x]).ok()?);
     }
-    let all = takes_all(&axes[axis], &below.fact().shape[axis]);
-    if parts.is_empty() || all && parts.len() == below.inputs.len() {
+    let is_whole_axis = takes_all(&axes[axis], &below.fact().shape[axis]);
+    if slices.is_empty() || is_whole_axis && slices.len() == below.inputs.len() {
         return None;
     }
-    let new = match parts[..] {
-        [one] => one,
-        _ => patch.op(Concat { axis }, &parts).ok()?,
+    let new = match slices[..] {
+        [single] => single,
+        _ => patch.op(Concat { axis }, &slices).ok()?,
     };
     Some(patch.replacing(id.value(), new))
 }
@@ -171,21 +171,21 @@ fn slice_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     };
     let x = below.inputs[0];
     let from = &view.fact(x).shape;
-    let added = axes.len() - from.len();
-    let part = from
+    let extra = axes.len() - from.len();
+    let source_slice = from
         .iter()
-        .zip(&axes[added..])
+        .zip(&axes[extra..])
         .map(|(d, axis)| match d.is(1) {
             true => SliceAxis::all(d),
             false => axis.clone(),
         });
-    let part = Slice {
-        axes: part.collect(),
+    let source_slice = Slice {
+        axes: source_slice.collect(),
     };
     let mut patch = view.patch(id);
-    let part = patch.op(part, &[x]).ok()?;
+    let source_slice = patch.op(source_slice, &[x]).ok()?;
     let shape = view.node(id).fact().shape.clone();
-    let new = patch.op(Broadcast { shape }, &[part]).ok()?;
+    let new = patch.op(Broadcast { shape }, &[source_slice]).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
@@ -193,16 +193,16 @@ fn slice_of_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (axes, below) = slice(view, id)?;
     let shape = &below.fact().shape;
     let product = view.node(id).inputs[0].node;
-    let whole = axes.iter().zip(shape).all(|(a, d)| takes_all(a, d));
-    if !matches!(below.op, Op::MatMul(_)) || whole || view.use_count(product) != 1 {
+    let is_identity = axes.iter().zip(shape).all(|(a, d)| takes_all(a, d));
+    if !matches!(below.op, Op::MatMul(_)) || is_identity || view.use_count(product) != 1 {
         return None;
     }
     let rank = axes.len();
     let mut patch = view.patch(id);
-    let mut operand = |at: usize, kept: usize| {
-        let x = below.inputs[at];
+    let mut operand = |slot: usize, contracted: usize| {
+        let x = below.inputs[slot];
         let mut axes = axes.to_vec();
-        axes[kept] = SliceAxis::all(&view.fact(x).shape[kept]);
+        axes[contracted] = SliceAxis::all(&view.fact(x).shape[contracted]);
         patch.op(Slice { axes }, &[x]).ok()
     };
     let (a, b) = (operand(0, rank - 1)?, operand(1, rank - 2)?);
@@ -216,18 +216,18 @@ fn concat_of_concat(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let Op::Concat(outer) = &node.op else {
         return None;
     };
-    let inner = |v: &Value| match &view.producer(*v).op {
+    let nested = |v: &Value| match &view.producer(*v).op {
         Op::Concat(c) if c.axis == outer.axis => &view.producer(*v).inputs[..],
         _ => &[],
     };
-    if node.inputs.iter().all(|v| inner(v).is_empty()) {
+    if node.inputs.iter().all(|v| nested(v).is_empty()) {
         return None;
     }
     let mut operands: Vec<Value> = Vec::new();
     for v in &node.inputs {
-        match inner(v) {
+        match nested(v) {
             [] => operands.push(*v),
-            inner => operands.extend(inner),
+            nested => operands.extend(nested),
         }
     }
     view.replace_with(id, *outer, &operands)
@@ -241,7 +241,7 @@ fn concat_of_slices(view: &View<'_>, id: NodeId) -> Option<Patch> {
     };
     let mut runs: Vec<Neighbours> = Vec::new();
     for v in &node.inputs {
-        if !runs.last_mut().is_some_and(|run| run.take(view, *v, axis)) {
+        if !runs.last_mut().is_some_and(|run| run.grow(view, *v, axis)) {
             runs.push(Neighbours::of(view, *v));
         }
     }
@@ -249,21 +249,21 @@ fn concat_of_slices(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     }
     let mut patch = view.patch(id);
-    let whole = |run: Neighbours| match run.slice {
+    let joined = |run: Neighbours| match run.slice {
         Some((x, axes)) if run.count > 1 => patch.op(Slice { axes }, &[x]).ok(),
-        _ => Some(run.first),
+        _ => Some(run.first_new),
     };
-    let operands: Vec<Value> = runs.into_iter().map(whole).collect::<Option<_>>()?;
+    let operands: Vec<Value> = runs.into_iter().map(joined).collect::<Option<_>>()?;
     let new = match operands[..] {
-        [one] => one,
+        [single] => single,
         _ => patch.op(Concat { axis }, &operands).ok()?,
     };
     Some(patch.replacing(id.value(), new))
 }
 
-/// Operands of a concatenation, several of which are neighbouring slices of one value.
+/// Consecutive operands of a concatenation that are adjacent slices of one value, or a single operand.
 struct Neighbours {
-    first: Value,
+    first_new: Value,
     count: usize,
     /// The value, and the one slice that these slices form together.
     slice: Option<(Value, Vec<SliceAxis>)>,
@@ -277,29 +277,29 @@ impl Neighbours {
             _ => None,
         };
         Neighbours {
-            first: v,
+            first_new: v,
             count: 1,
             slice,
         }
     }
 
-    /// Takes the next operand if it is the slice that follows these.
-    fn take(&mut self, view: &View<'_>, v: Value, axis: usize) -> bool {
+    /// Appends the next operand if it is the adjacent slice. Returns true if so.
+    fn grow(&mut self, view: &View<'_>, v: Value, axis: usize) -> bool {
         let node = view.producer(v);
         let (Some((x, axes)), Op::Slice(next)) = (&mut self.slice, &node.op) else {
             return false;
         };
-        let same = |i: usize| i == axis || axes[i] == next.axes[i];
-        let (all, part) = (&axes[axis], &next.axes[axis]);
-        let on_one_device = node.inputs[0] == *x
-            && (0..axes.len()).all(same)
-            && (all.step, part.step) == (1, 1)
-            && part.start == &all.start + &all.len;
-        if on_one_device {
-            axes[axis].len = &axes[axis].len + &part.len;
+        let is_same_slice = |i: usize| i == axis || axes[i] == next.axes[i];
+        let (joined, appended) = (&axes[axis], &next.axes[axis]);
+        let is_adjacent = node.inputs[0] == *x
+            && (0..axes.len()).all(is_same_slice)
+            && (joined.step, appended.step) == (1, 1)
+            && appended.start == &joined.start + &joined.len;
+        if is_adjacent {
+            axes[axis].len = &axes[axis].len + &appended.len;
             self.count += 1;
         }
-        on_one_device
+        is_adjacent
     }
 }
 
@@ -314,10 +314,10 @@ fn pad_of_pad(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     };
     let sum = |a: &Shape, b: &Shape| a.iter().zip(b).map(|(a, b)| a + b).collect();
-    let both = Pad {
+    let merged = Pad {
         low: sum(&outer.low, &inner.low),
         high: sum(&outer.high, &inner.high),
         value: outer.value,
     };
-    (outer.value == inner.value).then(|| view.replace_with(id, both, &below.inputs))?
+    (outer.value == inner.value).then(|| view.replace_with(id, merged, &below.inputs))?
 }

@@ -6,7 +6,7 @@
 //! stacked_sums        concat(Σ a, Σ b, …) = Σ concat(a, b, …)                over all axes but the last
 //! ```
 //!
-//! One product and one sum take the place of several. The reader of the whole becomes part of its kernel: the update
+//! One product and one sum replace several. The reader of the whole becomes part of its kernel: the update
 //! of the projections of query, key and value, whose weights are parts of one. Concatenating operands copies them. So
 //! products stay where the operands are much larger than the results, and where something else reads a result.
 //!
@@ -34,33 +34,33 @@ const MAX_RATIO: i64 = 2;
 /// pad(a) + pad(b) + … = pad(concat(a, b, …)).
 fn pads_side_by_side(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let mut pads = Vec::new();
-    let mut left = 2 * (MAX_PARTS - 1);
-    if !is_sum(view.node(id)) || !terms(view, id, &mut left, &mut pads) {
+    let mut budget = 2 * (MAX_PARTS - 1);
+    if !is_sum(view.node(id)) || !collect_pads(view, id, &mut budget, &mut pads) {
         return None;
     }
-    let [(first, _), (second, _), ..] = pads[..] else {
+    let [(first_pad, _), (second_pad, _), ..] = pads[..] else {
         return None;
     };
-    let axis = (0..first.low.len()).find(|a| first.low[*a] != second.low[*a])?;
+    let axis = (0..first_pad.low.len()).find(|a| first_pad.low[*a] != second_pad.low[*a])?;
     if pads.iter().any(|(p, _)| p.low[axis].as_const().is_none()) {
         return None;
     }
     pads.sort_by_key(|(p, _)| p.low[axis].as_const());
-    let neighbours = pads.windows(2).all(|pair| {
+    let is_contiguous = pads.windows(2).all(|pair| {
         let [(a, x), (b, _)] = [pair[0], pair[1]];
         let end = &a.low[axis] + &view.fact(x).shape[axis];
-        let alike = |i| i == axis || (&a.low[i], &a.high[i]) == (&b.low[i], &b.high[i]);
-        b.low[axis] == end && (0..a.low.len()).all(alike)
+        let is_same_padding = |i| i == axis || (&a.low[i], &a.high[i]) == (&b.low[i], &b.high[i]);
+        b.low[axis] == end && (0..a.low.len()).all(is_same_padding)
     });
-    if !neighbours {
+    if !is_contiguous {
         return None;
     }
-    let mut whole = pads[0].0.clone();
-    whole.high[axis] = pads.last()?.0.high[axis].clone();
-    let parts: Vec<Value> = pads.iter().map(|(_, x)| *x).collect();
+    let mut pad = pads[0].0.clone();
+    pad.high[axis] = pads.last()?.0.high[axis].clone();
+    let operands: Vec<Value> = pads.iter().map(|(_, x)| *x).collect();
     let mut patch = view.patch(id);
-    let stacked = patch.op(Concat { axis }, &parts).ok()?;
-    let new = patch.op(whole, &[stacked]).ok()?;
+    let stacked = patch.op(Concat { axis }, &operands).ok()?;
+    let new = patch.op(pad, &[stacked]).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
@@ -69,49 +69,49 @@ fn is_sum(node: &Node) -> bool {
 }
 
 /// Collects the pads with zeros, and their operands, that are the terms of a sum. True if the sum has no other terms
-/// and nothing else reads the pads. Visits at most `left` operands, however long a chain of sums is.
-fn terms<'a>(
+/// and nothing else reads the pads. Visits at most `budget` operands, however long a chain of sums is.
+fn collect_pads<'a>(
     view: &View<'a>,
     sum: NodeId,
-    left: &mut usize,
+    budget: &mut usize,
     pads: &mut Vec<(&'a Pad, Value)>,
 ) -> bool {
     view.node(sum).inputs.iter().all(|v| {
         let node = view.producer(*v);
-        if view.use_count(v.node) != 1 || *left == 0 {
+        if view.use_count(v.node) != 1 || *budget == 0 {
             return false;
         }
-        *left -= 1;
+        *budget -= 1;
         match &node.op {
             Op::Pad(pad) if pad.value.as_f64() == 0.0 => {
                 pads.push((pad, node.inputs[0]));
                 true
             }
-            _ => is_sum(node) && terms(view, v.node, left, pads),
+            _ => is_sum(node) && collect_pads(view, v.node, budget, pads),
         }
     })
 }
 
-/// The operands of the ops whose results a concatenation joins, if all are of one kind and nothing else reads them.
-fn stacked<'a>(
+/// Returns the axis of a concatenation and the ops of its operands, if all are of one kind and nothing else reads them.
+fn concatenated_operands<'a>(
     view: &View<'a>,
     id: NodeId,
-    is: impl Fn(&Node) -> bool,
+    is_kind: impl Fn(&Node) -> bool,
 ) -> Option<(usize, Vec<&'a Node>)> {
     let node = view.node(id);
     let Op::Concat(Concat { axis }) = node.op else {
         return None;
     };
     let nodes = node.inputs.iter().map(|v| {
-        let below = view.producer(*v);
-        (view.use_count(v.node) == 1 && is(below)).then_some(below)
+        let producer = view.producer(*v);
+        (view.use_count(v.node) == 1 && is_kind(producer)).then_some(producer)
     });
     Some((axis, nodes.collect::<Option<_>>()?))
 }
 
 /// concat(a · x, b · x, …) = concat(a, b, …) · x.
 fn stacked_products(view: &View<'_>, id: NodeId) -> Option<Patch> {
-    let (axis, nodes) = stacked(view, id, |n| matches!(n.op, Op::MatMul(_)))?;
+    let (axis, nodes) = concatenated_operands(view, id, |n| matches!(n.op, Op::MatMul(_)))?;
     let result = view.node(id).fact();
     // Rows belong to the left operand, columns to the right one.
     let side = (axis + 2).checked_sub(result.rank())?;
@@ -119,41 +119,41 @@ fn stacked_products(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if nodes.iter().any(|n| n.inputs[1 - side] != shared) {
         return None;
     }
-    let parts: Vec<Value> = nodes.iter().map(|n| n.inputs[side]).collect();
-    let elements = parts.iter().map(|v| view.fact(*v).numel().as_const());
+    let terms: Vec<Value> = nodes.iter().map(|n| n.inputs[side]).collect();
+    let elements = terms.iter().map(|v| view.fact(*v).numel().as_const());
     let elements: i64 = elements.sum::<Option<i64>>()?;
     if elements > MAX_RATIO * result.numel().as_const()? {
         return None;
     }
     let mut patch = view.patch(id);
     let mut operands = [shared; 2];
-    operands[side] = side_by_side(view, &mut patch, &parts, axis)?;
+    operands[side] = concat_before_permute(view, &mut patch, &terms, axis)?;
     let new = patch.op(MatMul {}, &operands).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
-/// The concatenation, moved before a permutation that all parts share.
-fn side_by_side(
+/// Concatenates operands, before a permutation that all of them share.
+fn concat_before_permute(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
-    parts: &[Value],
+    operands: &[Value],
     axis: usize,
 ) -> Option<Value> {
-    let nodes: Vec<&Node> = parts.iter().map(|v| view.producer(*v)).collect();
+    let nodes: Vec<&Node> = operands.iter().map(|v| view.producer(*v)).collect();
     match &nodes[0].op {
         Op::Permute(Permute { perm }) if nodes.iter().all(|n| n.op == nodes[0].op) => {
-            let below: Vec<Value> = nodes.iter().map(|n| n.inputs[0]).collect();
+            let permuted: Vec<Value> = nodes.iter().map(|n| n.inputs[0]).collect();
             let axis = perm[axis];
-            let whole = patch.op(Concat { axis }, &below).ok()?;
-            patch.permute(&whole, perm).ok()
+            let concatenated = patch.op(Concat { axis }, &permuted).ok()?;
+            patch.permute(&concatenated, perm).ok()
         }
-        _ => patch.op(Concat { axis }, parts).ok(),
+        _ => patch.op(Concat { axis }, operands).ok(),
     }
 }
 
 /// concat(Σ a, Σ b, …) = Σ concat(a, b, …), over all axes but the last.
 fn stacked_sums(view: &View<'_>, id: NodeId) -> Option<Patch> {
-    let (_, nodes) = stacked(view, id, |n| {
+    let (_, nodes) = concatenated_operands(view, id, |n| {
         let Op::Reduce(r) = &n.op else { return false };
         let rank = view.fact(n.inputs[0]).rank();
         r.kind == Reduction::Sum && n.fact().dtype.is_float() && r.axes[..] == leading(rank)
@@ -162,19 +162,19 @@ fn stacked_sums(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     }
     let mut patch = view.patch(id);
-    let mut parts = Vec::new();
+    let mut rows_of = Vec::new();
     for x in nodes.iter().map(|n| n.inputs[0]) {
         let (n, rows) = view.fact(x).shape.split_last()?;
         let shape = [kiln_base::numel(rows), n.clone()];
-        parts.push(patch.reshape(&x, &shape).ok()?);
+        rows_of.push(patch.reshape(&x, &shape).ok()?);
     }
     // Only parts with the same number of rows can be concatenated.
-    let rows: &Dim = &patch.fact(&parts[0]).shape[0].clone();
-    if parts.iter().any(|v| patch.fact(v).shape[0] != *rows) {
+    let rows: &Dim = &patch.fact(&rows_of[0]).shape[0].clone();
+    if rows_of.iter().any(|v| patch.fact(v).shape[0] != *rows) {
         return None;
     }
-    let whole = patch.op(Concat { axis: 1 }, &parts).ok()?;
-    let new = patch.sum(&whole, &[0]).ok()?;
+    let concatenated = patch.op(Concat { axis: 1 }, &rows_of).ok()?;
+    let new = patch.sum(&concatenated, &[0]).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 

@@ -29,7 +29,7 @@ pub const PASS: Pass = Pass {
     ]),
 };
 
-/// A cast, view, pad, concatenation or barrier that gives its operand.
+/// A cast, view, pad, concatenation or barrier whose result is its operand.
 fn identity_view(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let x = *node.inputs.first()?;

@@ -17,14 +17,14 @@ pub(super) fn scaled_data(view: &View<'_>, id: NodeId) -> Option<Patch> {
         _ => return None,
     };
     let factor = |v: Value| Channel::factor(view, v, product.channels());
-    let (x, by) = match (factor(b), factor(a)) {
-        (Some(by), _) => (a, by),
-        (None, Some(by)) if op == Pw::Mul => (b, by),
+    let (x, channel) = match (factor(b), factor(a)) {
+        (Some(channel), _) => (a, channel),
+        (None, Some(channel)) if op == Pw::Mul => (b, channel),
         _ => return None,
     };
     let mut patch = view.patch(id);
-    let by = by.vector(&mut patch, view).ok()?;
-    let weight = product.weight_by_term(&mut patch, op, &by).ok()?;
+    let channel = channel.vector(&mut patch, view).ok()?;
+    let weight = product.weight_by_term(&mut patch, op, &channel).ok()?;
     let new = product.with(&mut patch, x, weight).ok()?;
     Some(patch.replacing(id.value(), new))
 }
@@ -44,18 +44,18 @@ pub(super) fn shifted_data(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (op @ (Pw::Add | Pw::Sub), &[a, b]) = view.row(product.data().node)? else {
         return None;
     };
-    let channel = |v: Value| Channel::of(view, v, product.channels());
-    let (x, by) = match (channel(b), channel(a)) {
-        (Some(by), _) => (a, by),
-        (None, Some(by)) if op == Pw::Add => (b, by),
+    let as_channel = |v: Value| Channel::of(view, v, product.channels());
+    let (x, addend) = match (as_channel(b), as_channel(a)) {
+        (Some(addend), _) => (a, addend),
+        (None, Some(addend)) if op == Pw::Add => (b, addend),
         _ => return None,
     };
-    let whole = matches!(product.fact().dtype, DType::I32 | DType::I64);
-    if !whole || !was_narrow(view, x) {
+    let is_integer = matches!(product.fact().dtype, DType::I32 | DType::I64);
+    if !is_integer || !was_narrow(view, x) {
         return None;
     }
     let mut patch = view.patch(id);
-    let new = shifted(&mut patch, view, &product, x, op, by).ok()?;
+    let new = shift_result(&mut patch, view, &product, x, op, addend).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
@@ -65,44 +65,44 @@ fn was_narrow(view: &View<'_>, x: Value) -> bool {
 }
 
 /// `P(x, w) op (P of b)`.
-fn shifted(
+fn shift_result(
     patch: &mut PatchBuilder<'_>,
     view: &View<'_>,
     product: &Product<'_>,
     x: Value,
     op: Pw,
-    by: Channel,
+    addend: Channel,
 ) -> Result<Value, OpError> {
-    let by = by.vector(patch, view)?;
-    let sum = product.sum_of_terms(patch, &by)?;
+    let addend = addend.vector(patch, view)?;
+    let sum = product.sum_of_terms(patch, &addend)?;
     let y = product.with(patch, x, product.weight())?;
     add(patch, product, y, op, sum)
 }
 
-/// A result and a `[c]` that is added to its channels.
+/// Adds a `[c]` to the channels of a result.
 fn add(
     patch: &mut PatchBuilder<'_>,
     product: &Product<'_>,
     y: Value,
     op: Pw,
-    by: Value,
+    addend: Value,
 ) -> Result<Value, OpError> {
-    let fact = patch.fact(&by);
-    // In a batch of products each weight has sums of its own.
-    let by = match fact.rank() {
+    let fact = patch.fact(&addend);
+    // In a batch of products, each weight has its own sums.
+    let addend = match fact.rank() {
         1 => {
             let rank = patch.fact(&y).rank();
-            column(patch, &by, product.channels(), rank)?
+            column(patch, &addend, product.channels(), rank)?
         }
         _ => {
             let mut shape = fact.shape.clone();
-            let at = match product.channels() + 1 == patch.fact(&y).rank() {
+            let axis = match product.channels() + 1 == patch.fact(&y).rank() {
                 true => shape.len() - 1,
                 false => shape.len(),
             };
-            shape.insert(at, Dim::ONE);
-            patch.reshape(&by, &shape)?
+            shape.insert(axis, Dim::ONE);
+            patch.reshape(&addend, &shape)?
         }
     };
-    patch.pointwise(op, &[y, by])
+    patch.pointwise(op, &[y, addend])
 }

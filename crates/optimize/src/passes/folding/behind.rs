@@ -9,39 +9,39 @@ use kiln_ir::{Builder, DType, NodeId, Op, OpError, Pw, Value};
 struct Affine<'a> {
     product: Product<'a>,
     shift: Option<(Pw, Channel)>,
-    /// Permutations and reshapes, the first one first.
+    /// Permutations and reshapes, in program order.
     views: Vec<&'a Op>,
-    /// The axis along which the product's channels lie whole after these views.
+    /// The axis of the product's channels after these views.
     channels: usize,
 }
 
 impl<'a> Affine<'a> {
-    /// The product and shift that compute a value, if nothing else reads it.
+    /// Returns the product and shift that compute a value, if nothing else reads it.
     fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
-        Affine::through_views(view, v, |v| {
+        Affine::find_through_views(view, v, |v| {
             let (op @ (Pw::Add | Pw::Sub), &[a, b]) = view.row(v.node)? else {
                 return None;
             };
-            let shifted = |y: Value, by: Value| {
-                let mut affine = Affine::through_views(view, y, |_| None)?;
-                affine.shift = Some((op, Channel::of(view, by, affine.channels)?));
+            let with_shift = |y: Value, addend: Value| {
+                let mut affine = Affine::find_through_views(view, y, |_| None)?;
+                affine.shift = Some((op, Channel::of(view, addend, affine.channels)?));
                 Some(affine)
             };
-            let swapped = || (op == Pw::Add).then(|| shifted(b, a)).flatten();
-            shifted(a, b).or_else(swapped)
+            let swapped = || (op == Pw::Add).then(|| with_shift(b, a)).flatten();
+            with_shift(a, b).or_else(swapped)
         })
     }
 
-    /// Finds views of a product, or of the result of `other`, where nothing else reads any of them. If a convolution
-    /// of f16 or bf16 is computed in f32 anyway, rounding to these on the way may be left out.
-    fn through_views(
+    /// Finds views of a product, or of the result of `otherwise`, if nothing else reads any of them. If a convolution
+    /// of f16 or bf16 is computed in f32, intermediate rounding to its dtype may be left out.
+    fn find_through_views(
         view: &View<'a>,
         mut v: Value,
-        other: impl FnOnce(Value) -> Option<Affine<'a>>,
+        otherwise: impl FnOnce(Value) -> Option<Affine<'a>>,
     ) -> Option<Affine<'a>> {
         let (mut views, mut is_rounded) = (Vec::new(), false);
         let mut affine = loop {
-            if let Some(product) = Product::only(view, v) {
+            if let Some(product) = Product::of_sole_reader(view, v) {
                 break Affine {
                     channels: product.channels(),
                     product,
@@ -63,7 +63,7 @@ impl<'a> Affine<'a> {
                 {
                     is_rounded = true;
                 }
-                _ => break other(v)?,
+                _ => break otherwise(v)?,
             }
             v = node.inputs[0];
         };
@@ -77,48 +77,48 @@ impl<'a> Affine<'a> {
         Some(affine)
     }
 
-    /// The numbers of channels as a `[c]`.
+    /// Returns the per-channel numbers as a `[c]`.
     fn vector(
         &self,
         patch: &mut PatchBuilder<'_>,
         view: &View<'_>,
-        by: Channel,
+        channel: Channel,
     ) -> Result<Value, OpError> {
-        let by = by.vector(patch, view)?;
-        patch.cast(&by, self.product.wide())
+        let channel = channel.vector(patch, view)?;
+        patch.cast(&channel, self.product.wide())
     }
 
-    /// The shift as a `[c]`.
+    /// Returns the shift as a `[c]`.
     fn shift(
         &self,
         patch: &mut PatchBuilder<'_>,
         view: &View<'_>,
     ) -> Result<Option<Value>, OpError> {
-        let Some((op, by)) = &self.shift else {
+        let Some((op, addend)) = &self.shift else {
             return Ok(None);
         };
-        let by = self.vector(patch, view, *by)?;
+        let addend = self.vector(patch, view, *addend)?;
         Ok(Some(match op {
-            Pw::Sub => patch.pointwise(Pw::Neg, &[by])?,
-            _ => by,
+            Pw::Sub => patch.pointwise(Pw::Neg, &[addend])?,
+            _ => addend,
         }))
     }
 
-    /// `P(x, w op by) + shift`.
-    fn folded(
+    /// `P(x, w op factor) + shift`.
+    fn fold_weight(
         &self,
         patch: &mut PatchBuilder<'_>,
         op: Pw,
-        by: &Value,
+        factor: &Value,
         shift: Option<Value>,
     ) -> Result<Value, OpError> {
-        let weight = self.product.weight_by_result(patch, op, by)?;
+        let weight = self.product.weight_by_result(patch, op, factor)?;
         let y = self.product.with(patch, self.product.data(), weight)?;
-        self.behind(patch, y, shift)
+        self.add_shift_and_views(patch, y, shift)
     }
 
     /// The views of `y + shift`.
-    fn behind(
+    fn add_shift_and_views(
         &self,
         patch: &mut PatchBuilder<'_>,
         y: Value,
@@ -140,40 +140,40 @@ impl<'a> Affine<'a> {
 /// (P(x, w) + b) · c = P(x, w · c) + b · c.
 pub(super) fn scaled_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (op, operands) = view.row(id)?;
-    let scaled = |y: Value, by: Value| {
+    let with_factor = |y: Value, factor: Value| {
         let affine = Affine::of(view, y)?;
-        let by = Channel::factor(view, by, affine.channels)?;
-        Some((affine, Some(by)))
+        let factor = Channel::factor(view, factor, affine.channels)?;
+        Some((affine, Some(factor)))
     };
-    let (affine, by) = match (op, operands) {
-        (Pw::Mul, &[a, b]) => scaled(a, b).or_else(|| scaled(b, a))?,
-        (Pw::Div, &[a, b]) => scaled(a, b)?,
+    let (affine, factor) = match (op, operands) {
+        (Pw::Mul, &[a, b]) => with_factor(a, b).or_else(|| with_factor(b, a))?,
+        (Pw::Div, &[a, b]) => with_factor(a, b)?,
         (Pw::Neg, &[a]) => (Affine::of(view, a)?, None),
         _ => return None,
     };
     let mut patch = view.patch(id);
-    let new = scale(&mut patch, view, &affine, op, by).ok()?;
+    let new = scale(&mut patch, view, &affine, op, factor).ok()?;
     let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
-/// The product and its shift with `op` applied to both; −1 without a factor.
+/// Applies `op` to the product and its shift; without a factor, negates both.
 fn scale(
     patch: &mut PatchBuilder<'_>,
     view: &View<'_>,
     affine: &Affine<'_>,
     op: Pw,
-    by: Option<Channel>,
+    factor: Option<Channel>,
 ) -> Result<Value, OpError> {
-    let (op, by) = match by {
-        Some(by) => (op, affine.vector(patch, view, by)?),
+    let (op, factor) = match factor {
+        Some(factor) => (op, affine.vector(patch, view, factor)?),
         None => (Pw::Mul, minus_one(patch, affine)?),
     };
     let shift = match affine.shift(patch, view)? {
-        Some(shift) => Some(patch.pointwise(op, &[shift, by])?),
+        Some(shift) => Some(patch.pointwise(op, &[shift, factor])?),
         None => None,
     };
-    affine.folded(patch, op, &by, shift)
+    affine.fold_weight(patch, op, &factor, shift)
 }
 
 /// −1 for each channel.
@@ -192,21 +192,22 @@ pub(super) fn shifted_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (op @ (Pw::Add | Pw::Sub), &[a, b]) = view.row(id)? else {
         return None;
     };
-    let shifted = |y: Value, by: Value| {
+    let affine_of = |y: Value, addend: Value| {
         let affine = Affine::of(view, y)?;
-        let by = Channel::of(view, by, affine.channels)?;
-        Some((affine, by))
+        let addend = Channel::of(view, addend, affine.channels)?;
+        Some((affine, addend))
     };
-    let in_front = |y: Value, by: Value| shifted(y, by).filter(|(a, _)| a.shift.is_some());
+    let find_shifted =
+        |y: Value, addend: Value| affine_of(y, addend).filter(|(a, _)| a.shift.is_some());
     let mut patch = view.patch(id);
-    let new = if let Some((affine, by)) = in_front(a, b) {
-        add(&mut patch, view, &affine, op, by).ok()?
+    let new = if let Some((affine, addend)) = find_shifted(a, b) {
+        add(&mut patch, view, &affine, op, addend).ok()?
     } else if op == Pw::Add {
-        let (affine, by) = in_front(b, a)?;
-        add(&mut patch, view, &affine, op, by).ok()?
+        let (affine, addend) = find_shifted(b, a)?;
+        add(&mut patch, view, &affine, op, addend).ok()?
     } else {
-        let (affine, by) = shifted(b, a)?;
-        take(&mut patch, view, &affine, by).ok()?
+        let (affine, addend) = affine_of(b, a)?;
+        take(&mut patch, view, &affine, addend).ok()?
     };
     let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
     Some(patch.replacing(id.value(), new))
@@ -218,14 +219,14 @@ fn add(
     view: &View<'_>,
     affine: &Affine<'_>,
     op: Pw,
-    by: Channel,
+    addend: Channel,
 ) -> Result<Value, OpError> {
-    let by = affine.vector(patch, view, by)?;
+    let addend = affine.vector(patch, view, addend)?;
     let shift = match affine.shift(patch, view)? {
-        Some(shift) => patch.pointwise(op, &[shift, by])?,
-        None => by,
+        Some(shift) => patch.pointwise(op, &[shift, addend])?,
+        None => addend,
     };
-    affine.behind(patch, affine.product.value(), Some(shift))
+    affine.add_shift_and_views(patch, affine.product.value(), Some(shift))
 }
 
 /// `P(x, −w) + (c − a)`.
@@ -241,7 +242,7 @@ fn take(
         None => from,
     };
     let minus = minus_one(patch, affine)?;
-    affine.folded(patch, Pw::Mul, &minus, Some(shift))
+    affine.fold_weight(patch, Pw::Mul, &minus, Some(shift))
 }
 
 /// batch_norm(P(x, w) + b, …) = P(x, w · s) + …, of a convolution.
@@ -274,8 +275,8 @@ pub(super) fn known_norm<'a>(view: &View<'a>, id: NodeId) -> Option<&'a BatchNor
         return None;
     };
     let eps = norm.eps.as_f64();
-    let known = node.inputs[1..].iter().all(|v| view.is_prepared(*v));
-    (eps > 0.0 && eps.is_finite() && known).then_some(norm)
+    let is_prepared = node.inputs[1..].iter().all(|v| view.is_prepared(*v));
+    (eps > 0.0 && eps.is_finite() && is_prepared).then_some(norm)
 }
 
 /// `s = weight / √(var + eps)`, from mean, variance and the affine parameters after them.
@@ -329,5 +330,5 @@ fn fold_norm(
     let scale = scale_of_norm(patch, norm, &statistics)?;
     let shift = affine.shift(patch, view)?;
     let shift = shift_of_norm(patch, norm, &statistics, scale, shift)?;
-    affine.folded(patch, Pw::Mul, &scale, Some(shift))
+    affine.fold_weight(patch, Pw::Mul, &scale, Some(shift))
 }

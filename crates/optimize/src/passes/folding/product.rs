@@ -25,21 +25,21 @@ enum Kind {
 }
 
 impl<'a> Product<'a> {
-    /// The product of f32 or f64 that computes a value.
+    /// Returns the product of f32 or f64 that computes a value.
     pub fn of(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let product = Product::of_any_dtype(view, v)?;
         matches!(product.fact().dtype, DType::F32 | DType::F64).then_some(product)
     }
 
-    /// The product that computes a value.
+    /// Returns the product that computes a value.
     pub fn of_any_dtype(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let node = view.producer(v);
-        let first = match &node.op {
+        let data = match &node.op {
             Op::Conv(_) | Op::ConvTranspose(_) | Op::MatMul(_) => node.inputs[0],
             _ => return None,
         };
-        let known = [first, node.inputs[1]].map(|v| view.is_prepared(v));
-        let kind = match (&node.op, known) {
+        let is_prepared = [data, node.inputs[1]].map(|v| view.is_prepared(v));
+        let kind = match (&node.op, is_prepared) {
             (Op::Conv(c), [false, true]) => Kind::Conv { groups: c.groups },
             (Op::ConvTranspose(c), [false, true]) => Kind::Transposed {
                 groups: c.conv.groups,
@@ -57,13 +57,13 @@ impl<'a> Product<'a> {
 
     /// The product that computes a value, if nothing else reads it. Its dtype must be one in which a new weight loses
     /// no precision: f32 or f64, or f16 or bf16 that the machine computes in f32. The latter only for a convolution,
-    /// which reads a weight often; for a matrix product, a weight of f16 or bf16 is half as much to read.
-    pub fn only(view: &View<'a>, v: Value) -> Option<Product<'a>> {
+    /// which reads a weight often. A matrix product would read twice as many bytes.
+    pub fn of_sole_reader(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let product = Product::of_any_dtype(view, v)?;
         let dtype = product.fact().dtype;
-        let keeps = matches!(dtype, DType::F32 | DType::F64)
+        let is_precise = matches!(dtype, DType::F32 | DType::F64)
             || product.is_conv() && view.multiplies_as_f32(dtype);
-        (keeps && view.use_count(v.node) == 1).then_some(product)
+        (is_precise && view.use_count(v.node) == 1).then_some(product)
     }
 
     /// The dtype that it is computed in, with a new weight too.
@@ -103,8 +103,7 @@ impl<'a> Product<'a> {
         self.node.inputs[(self.kind == Kind::Left) as usize]
     }
 
-    /// True if every result has all its terms (none is padding), so that a shift of the data shifts each result
-    /// alike.
+    /// True if no term is padding: a shift of the data then shifts all results of a channel equally.
     pub fn is_whole(&self) -> bool {
         match &self.node.op {
             Op::Conv(c) => c.padding.iter().all(|p| *p == (0, 0)),
@@ -113,7 +112,7 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// The operand that is known.
+    /// The operand that is prepared.
     pub fn weight(&self) -> Value {
         self.node.inputs[(self.kind != Kind::Left) as usize]
     }
@@ -141,14 +140,14 @@ impl<'a> Product<'a> {
         &self,
         patch: &mut PatchBuilder<'_>,
         op: Pw,
-        by: &Value,
+        factor: &Value,
     ) -> Result<Value, OpError> {
         let rank = patch.fact(&self.weight()).rank();
         match self.kind {
-            Kind::Conv { .. } => self.along(patch, op, by, 0, 1),
-            Kind::Transposed { groups } => self.along(patch, op, by, 1, groups),
-            Kind::Right => self.along(patch, op, by, rank - 1, 1),
-            Kind::Left => self.along(patch, op, by, rank - 2, 1),
+            Kind::Conv { .. } => self.apply_along(patch, op, factor, 0, 1),
+            Kind::Transposed { groups } => self.apply_along(patch, op, factor, 1, groups),
+            Kind::Right => self.apply_along(patch, op, factor, rank - 1, 1),
+            Kind::Left => self.apply_along(patch, op, factor, rank - 2, 1),
         }
     }
 
@@ -157,14 +156,14 @@ impl<'a> Product<'a> {
         &self,
         patch: &mut PatchBuilder<'_>,
         op: Pw,
-        by: &Value,
+        factor: &Value,
     ) -> Result<Value, OpError> {
         let rank = patch.fact(&self.weight()).rank();
         match self.kind {
-            Kind::Conv { groups } => self.along(patch, op, by, 1, groups),
-            Kind::Transposed { .. } => self.along(patch, op, by, 0, 1),
-            Kind::Right => self.along(patch, op, by, rank - 2, 1),
-            Kind::Left => self.along(patch, op, by, rank - 1, 1),
+            Kind::Conv { groups } => self.apply_along(patch, op, factor, 1, groups),
+            Kind::Transposed { .. } => self.apply_along(patch, op, factor, 0, 1),
+            Kind::Right => self.apply_along(patch, op, factor, rank - 2, 1),
+            Kind::Left => self.apply_along(patch, op, factor, rank - 1, 1),
         }
     }
 
@@ -185,36 +184,36 @@ impl<'a> Product<'a> {
         patch.sum(&terms, &axes)
     }
 
-    /// Applies `op` to the weight and a vector that lies along `axis`. Where that axis holds the channels of one
-    /// group, axis 0 holds the groups one after the other, each with a part of the vector.
-    fn along(
+    /// Applies `op` to the weight and a vector along `axis`. With several groups, that axis holds the channels of one
+    /// group, and axis 0 the groups in order, each with its slice of the vector.
+    fn apply_along(
         &self,
         patch: &mut PatchBuilder<'_>,
         op: Pw,
-        by: &Value,
+        vector: &Value,
         axis: usize,
         groups: usize,
     ) -> Result<Value, OpError> {
-        let [by, weight] = [by, &self.weight()].map(|v| patch.cast(v, self.wide()));
-        let (by, weight) = (by?, weight?);
+        let [vector, weight] = [vector, &self.weight()].map(|v| patch.cast(v, self.wide()));
+        let (vector, weight) = (vector?, weight?);
         let shape = patch.fact(&weight).shape;
         let mut column = Shape::from_elem(Dim::ONE, shape.len());
         column[axis] = shape[axis].clone();
         if groups == 1 {
-            let by = patch.reshape(&by, &column)?;
-            return patch.pointwise(op, &[weight, by]);
+            let vector = patch.reshape(&vector, &column)?;
+            return patch.pointwise(op, &[weight, vector]);
         }
         let groups = Dim::from(groups);
-        let each = shape[0]
+        let group_len = shape[0]
             .div_exact(&groups)
             .map_err(|e| OpError(e.to_string()))?;
         let mut split = shape.clone();
-        split[0] = each;
+        split[0] = group_len;
         split.insert(0, groups.clone());
         column.insert(0, groups);
-        let by = patch.reshape(&by, &column)?;
+        let vector = patch.reshape(&vector, &column)?;
         let weight = patch.reshape(&weight, &split)?;
-        let new = patch.pointwise(op, &[weight, by])?;
+        let new = patch.pointwise(op, &[weight, vector])?;
         patch.reshape(&new, &shape)
     }
 }
@@ -223,33 +222,34 @@ impl<'a> Product<'a> {
 #[derive(Copy, Clone)]
 pub(super) struct Channel {
     source: Value,
-    /// The value whose shape and axis give the number of elements.
-    of: Value,
+    /// The broadcast value, whose shape gives the number of elements.
+    broadcast: Value,
     axis: usize,
 }
 
 impl Channel {
-    /// Finds the numbers of a value that has one for each index of an axis of `like`, to whose shape it is stretched,
-    /// and that depends on parameters and constants only.
+    /// Returns the per-index numbers along `axis` from which `stretched` is broadcast, if they depend on parameters and
+    /// constants only.
     pub fn of(view: &View<'_>, stretched: Value, axis: usize) -> Option<Channel> {
-        let whole = &view.fact(stretched).shape;
+        let full_shape = &view.fact(stretched).shape;
         let source = match &view.producer(stretched).op {
             Op::Broadcast(_) => view.producer(stretched).inputs[0],
             _ => stretched,
         };
         let shape = &view.fact(source).shape;
-        let added = whole.len() - shape.len();
-        let along = (shape.iter().enumerate())
-            .all(|(i, d)| d.is(1) || (i + added == axis && *d == whole[axis]));
-        let known = view.is_prepared(source) && (along || view.as_full(source).is_some());
-        known.then_some(Channel {
+        let new_axes = full_shape.len() - shape.len();
+        let is_along_axis = (shape.iter().enumerate())
+            .all(|(i, d)| d.is(1) || (i + new_axes == axis && *d == full_shape[axis]));
+        let is_channel =
+            view.is_prepared(source) && (is_along_axis || view.as_full(source).is_some());
+        is_channel.then_some(Channel {
             source,
-            of: stretched,
+            broadcast: stretched,
             axis,
         })
     }
 
-    /// [`Channel::of`] for one number in all, by which numbers may be scaled before or after a product.
+    /// [`Channel::broadcast`] for one number in all, by which numbers may be scaled before or after a product.
     pub fn factor(view: &View<'_>, stretched: Value, axis: usize) -> Option<Channel> {
         let channel = Channel::of(view, stretched, axis)?;
         let number = view.as_full(channel.source)?;
@@ -258,7 +258,7 @@ impl Channel {
 
     /// As `[c]`.
     pub fn vector(self, patch: &mut PatchBuilder<'_>, view: &View<'_>) -> Result<Value, OpError> {
-        let count = &view.fact(self.of).shape[self.axis..=self.axis];
+        let count = &view.fact(self.broadcast).shape[self.axis..=self.axis];
         if let Some(f) = view.as_full(self.source) {
             return patch.full(f.value, f.dtype, count);
         }
@@ -280,7 +280,7 @@ pub(super) fn column(
     patch.reshape(vector, &shape)
 }
 
-/// True if a value was cast from a dtype for which `from` holds.
+/// True if a value was cast from a dtype that satisfies `from`.
 pub(super) fn was_cast(view: &View<'_>, x: Value, from: impl Fn(DType) -> bool) -> bool {
     let node = view.producer(x);
     matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(|v| from(view.fact(*v).dtype))

@@ -11,37 +11,37 @@ pub(super) fn norm_of_scaled(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let norm = known_norm(view, id)?;
     let operands = &view.node(id).inputs;
     let dtype = view.fact(operands[0]).dtype;
-    let (x, by, wide) = match dtype.is_half() {
+    let (x, channel, widened_dtype) = match dtype.is_half() {
         true => (operands[0], None, DType::F32),
         false => {
-            let (x, by) = scaled(view, operands[0])?;
-            (x, Some(by), dtype)
+            let (x, channel) = split_scale(view, operands[0])?;
+            (x, Some(channel), dtype)
         }
     };
     let mut patch = view.patch(id);
-    let widened = |v: &Value| patch.cast(v, wide);
+    let widen = |v: &Value| patch.cast(v, widened_dtype);
     let statistics: Vec<Value> = operands[1..]
         .iter()
-        .map(widened)
+        .map(widen)
         .collect::<Result<_, _>>()
         .ok()?;
-    let x = patch.cast(&x, wide).ok()?;
-    let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &statistics).ok()?;
+    let x = patch.cast(&x, widened_dtype).ok()?;
+    let new = scaled_and_shifted(&mut patch, view, (x, channel), norm, &statistics).ok()?;
     let new = patch.narrowed(&new, dtype).ok()?;
     Some(patch.replacing(id.value(), new))
 }
 
-/// A product of integers that is scaled by a number per channel, and that number, if nothing else reads the result.
-fn scaled(view: &View<'_>, y: Value) -> Option<(Value, Channel)> {
+/// Splits a product of integers from the number per channel that scales it, if nothing else reads the result.
+fn split_scale(view: &View<'_>, y: Value) -> Option<(Value, Channel)> {
     let (Pw::Mul, &[a, b]) = view.row(y.node)? else {
         return None;
     };
     if view.use_count(y.node) != 1 {
         return None;
     }
-    [(a, b), (b, a)].into_iter().find_map(|(x, by)| {
-        let by = Channel::of(view, by, 1)?;
-        is_sum_of_integers(view, x).then_some((x, by))
+    [(a, b), (b, a)].into_iter().find_map(|(x, channel)| {
+        let channel = Channel::of(view, channel, 1)?;
+        is_sum_of_integers(view, x).then_some((x, channel))
     })
 }
 
@@ -68,16 +68,16 @@ fn is_sum_of_integers(view: &View<'_>, x: Value) -> bool {
 fn scaled_and_shifted(
     patch: &mut PatchBuilder<'_>,
     view: &View<'_>,
-    (x, by): (Value, Option<Channel>),
+    (x, channel): (Value, Option<Channel>),
     norm: &BatchNorm,
     statistics: &[Value],
 ) -> Result<Value, OpError> {
     let scale = scale_of_norm(patch, norm, statistics)?;
     let shift = shift_of_norm(patch, norm, statistics, scale, None)?;
-    let scale = match by {
-        Some(by) => {
-            let by = by.vector(patch, view)?;
-            patch.pointwise(Pw::Mul, &[by, scale])?
+    let scale = match channel {
+        Some(channel) => {
+            let channel = channel.vector(patch, view)?;
+            patch.pointwise(Pw::Mul, &[channel, scale])?
         }
         None => scale,
     };
