@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub enum Algorithm {
     /// A product in blocks, which pack operands that are read often or are not contiguous.
     Panels,
-    /// A product with a vector: one walk over the matrix, nothing is packed.
+    /// A product with a vector: one pass over the matrix, nothing is packed.
     Vector,
     /// A product of few rows, or a small one, in register tiles: nothing is packed.
     Small,
@@ -48,10 +48,10 @@ impl Algorithm {
         Algorithm::Parts,
     ];
 
-    /// The largest number of multiply-adds for which [`Algorithm::Small`] is legal, as a power of two.
+    /// The maximum number of multiply-adds for which [`Algorithm::Small`] is legal, as a power of two.
     pub const MAX_SMALL_LOG2: u32 = 21;
 
-    /// The number of result rows up to which [`Algorithm::Small`] is legal, whatever the other sizes.
+    /// The maximum number of result rows for which [`Algorithm::Small`] is legal for any other sizes.
     pub const MAX_SMALL_ROWS: i64 = 32;
 
     /// The number of terms of a sum from which on [`Algorithm::Parts`] is legal.
@@ -108,8 +108,8 @@ impl FromStr for Algorithm {
 
     /// Parses the text that `Display` writes.
     fn from_str(text: &str) -> Result<Algorithm, UnknownAlgorithm> {
-        let found = Algorithm::ALL.into_iter().find(|a| a.to_string() == text);
-        found.ok_or_else(|| UnknownAlgorithm(text.into()))
+        let algorithm = Algorithm::ALL.into_iter().find(|a| a.to_string() == text);
+        algorithm.ok_or_else(|| UnknownAlgorithm(text.into()))
     }
 }
 

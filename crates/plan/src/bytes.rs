@@ -35,7 +35,7 @@ impl Plan {
     /// If the bytes are not a plan, are of another format, or are damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<Plan, DecodeError> {
         let plan: Plan = decoded(PLAN, bytes)?;
-        plan.needs_no_library()?;
+        plan.refuse_library()?;
         Ok(plan)
     }
 }
@@ -53,7 +53,7 @@ impl Entry {
     /// ([`Signature::check`](crate::Signature::check)).
     pub fn from_bytes(bytes: &[u8]) -> Result<Entry, DecodeError> {
         let entry: Entry = decoded(ENTRY, bytes)?;
-        entry.plan.needs_no_library()?;
+        entry.plan.refuse_library()?;
         let checked = entry.signature.check(&entry.plan);
         checked.map_err(|e| DecodeError::Damaged(e.to_string()))?;
         Ok(entry)
@@ -70,8 +70,8 @@ impl Plan {
         self.kernels.iter().any(|kernel| is_of_library(kernel))
     }
 
-    /// Refuses kernels whose descriptions only the library that wrote them may be given.
-    fn needs_no_library(&self) -> Result<(), DecodeError> {
+    /// Refuses kernels of a library, which accepts only its own descriptions.
+    fn refuse_library(&self) -> Result<(), DecodeError> {
         match self.has_library_kernels() {
             true => Err(DecodeError::Damaged("a kernel of a library".into())),
             false => Ok(()),
@@ -97,14 +97,14 @@ fn encoded((magic, _): Header, contents: &impl Serialize) -> Vec<u8> {
 }
 
 fn decoded<T: DeserializeOwned>((magic, called): Header, bytes: &[u8]) -> Result<T, DecodeError> {
-    let parts = || {
+    let split = || {
         let (format, rest) = bytes.strip_prefix(magic)?.split_first_chunk()?;
         let (sum, body) = rest.split_first_chunk()?;
         Some((u32::from_le_bytes(*format), u64::from_le_bytes(*sum), body))
     };
-    let (found, sum, body) = parts().ok_or(DecodeError::SomethingElse(called))?;
-    if found != FORMAT {
-        return Err(DecodeError::Version { found });
+    let (format, sum, body) = split().ok_or(DecodeError::SomethingElse(called))?;
+    if format != FORMAT {
+        return Err(DecodeError::Version { found: format });
     }
     if checksum(body) != sum {
         return Err(DecodeError::Damaged("its checksum does not match".into()));

@@ -32,7 +32,7 @@ pub struct ArgUse {
 pub enum Reads {
     /// Not at all, or only elements that it wrote there itself.
     Never,
-    /// Each element before anything is written in its place: a result may alias it.
+    /// Each element before a result's element is written there: a result may alias it.
     First,
     /// Also after parts of a result are written.
     Throughout,
@@ -83,7 +83,7 @@ pub trait Described: Dims {
         Vec::new()
     }
 
-    /// True if it runs on the CPU in parts, so that its steps can start together with others.
+    /// True if it runs on the CPU in parts, and its steps can be concurrent with others.
     fn in_parts(&self) -> bool {
         false
     }
@@ -219,8 +219,8 @@ impl<'a> Draft<'a> {
             return self.reads(arg, dtype, Reads::Throughout);
         };
         let stores = |a: &crate::tile::Arg| a.written;
-        let others = program.args.len().saturating_sub(1);
-        if program.sites > 0 || program.args[..others].iter().any(stores) {
+        let operand_count = program.args.len().saturating_sub(1);
+        if program.sites > 0 || program.args[..operand_count].iter().any(stores) {
             let name = &program.name;
             return Err(contradiction!("{name} does more than make an operand"));
         }

@@ -27,7 +27,7 @@ pub struct Contraction {
     pub operands: [Access; 2],
     /// The result, whose elements are written once each.
     pub result: Access,
-    /// True if terms with an operand outside its bounds are left out, so that an infinite factor there makes no NaN.
+    /// True if terms with an operand outside its bounds are skipped: an infinite factor there then gives no NaN.
     pub skips: bool,
 }
 
@@ -81,17 +81,18 @@ impl Contraction {
         before..before + self.loops[kind].len()
     }
 
-    /// Returns the loops as only one access needs them: neighbours that are one loop to it are merged.
+    /// Returns the contraction with the loops of one access alone: adjacent loops that are contiguous for it are
+    /// merged.
     #[must_use]
     pub fn seen_by(&self, access: &Access) -> Contraction {
-        let all = || access.clone();
-        let seen = Contraction {
+        let copy = || access.clone();
+        let restricted = Contraction {
             loops: self.loops.clone(),
-            operands: [all(), all()],
-            result: all(),
+            operands: [copy(), copy()],
+            result: copy(),
             skips: self.skips,
         };
-        seen.simplified()
+        restricted.simplified()
     }
 
     /// True if some elements of operands lie outside their bounds.
@@ -104,8 +105,8 @@ impl Contraction {
         [left, right, &mut self.result]
     }
 
-    /// Returns the same without bounds that always hold, without loops of one iteration, and with neighbouring loops
-    /// merged that are one to all accesses.
+    /// Removes bounds that always hold and loops of one iteration, and merges adjacent loops that are contiguous for
+    /// all accesses.
     fn simplified(mut self) -> Contraction {
         let extents: Vec<Dim> = self.extents().cloned().collect();
         for access in self.accesses() {
@@ -114,14 +115,14 @@ impl Contraction {
         for kind in 0..4 {
             let mut i = 0;
             while i < self.loops[kind].len() {
-                let at = self.range(kind).start + i;
+                let position = self.range(kind).start + i;
                 if self.loops[kind][i].is(1) {
-                    self.remove(kind, i, at);
-                } else if i > 0 && self.is_one(at, &self.loops[kind][i]) {
+                    self.remove(kind, i, position);
+                } else if i > 0 && self.is_contiguous(position, &self.loops[kind][i]) {
                     // The outer loop takes over the inner one's steps.
                     let inner = self.loops[kind][i].clone();
                     self.loops[kind][i] = &self.loops[kind][i - 1] * &inner;
-                    self.remove(kind, i - 1, at - 1);
+                    self.remove(kind, i - 1, position - 1);
                 } else {
                     i += 1;
                 }
@@ -130,12 +131,12 @@ impl Contraction {
         self
     }
 
-    /// Returns the same as a batch of more products, whose rows and columns are evenly spaced. This needs unbounded
+    /// Moves outer loops of rows and columns to the batch. This needs unbounded
     /// accesses, sums of one loop, and enough remaining rows or columns.
     #[must_use]
     pub fn batched(mut self, enough: impl Fn(&Dim) -> bool) -> Contraction {
-        let bounded = self.is_bounded() || !self.result.bounds.is_empty();
-        if bounded || self.loops[TERMS].len() > 1 {
+        let has_bounds = self.is_bounded() || !self.result.bounds.is_empty();
+        if has_bounds || self.loops[TERMS].len() > 1 {
             return self;
         }
         for kind in [ROWS, COLUMNS] {
@@ -143,13 +144,13 @@ impl Contraction {
                 if !enough(last) {
                     break;
                 }
-                let (outer, from) = (outer.clone(), self.range(kind).start);
-                let to = self.loops[BATCH].len();
+                let (outer, outer_position) = (outer.clone(), self.range(kind).start);
+                let batch_end = self.loops[BATCH].len();
                 self.loops[kind].remove(0);
                 self.loops[BATCH].push(outer);
                 for access in self.accesses() {
-                    let stride = access.strides.remove(from);
-                    access.strides.insert(to, stride);
+                    let stride = access.strides.remove(outer_position);
+                    access.strides.insert(batch_end, stride);
                 }
             }
         }
@@ -172,23 +173,23 @@ impl Contraction {
         self
     }
 
-    fn remove(&mut self, kind: usize, i: usize, at: usize) {
+    fn remove(&mut self, kind: usize, i: usize, position: usize) {
         self.loops[kind].remove(i);
         for access in self.accesses() {
-            access.strides.remove(at);
+            access.strides.remove(position);
             for bound in &mut access.bounds {
-                bound.strides.remove(at);
+                bound.strides.remove(position);
             }
         }
     }
 
-    /// True if a loop of this extent and the one around it are one to all accesses.
-    fn is_one(&self, at: usize, extent: &Dim) -> bool {
-        let one = |strides: &[Dim]| strides[at - 1] == &strides[at] * extent;
+    /// True if a loop of this extent and the enclosing loop are contiguous for all accesses.
+    fn is_contiguous(&self, at: usize, extent: &Dim) -> bool {
+        let contiguous = |strides: &[Dim]| strides[at - 1] == &strides[at] * extent;
         let accesses = self.operands.iter().chain([&self.result]);
         accesses
             .flat_map(|a| a.bounds.iter().map(|b| &b.strides).chain([&a.strides]))
-            .all(|strides| one(strides))
+            .all(|strides| contiguous(strides))
     }
 
     /// Checks that accesses fit the loops. If sizes are known and nothing is bounded, also checks that they lie within
@@ -203,20 +204,20 @@ impl Contraction {
         let names = ["the left operand", "the right operand", "the result"];
         let accesses = self.operands.iter().chain([&self.result]);
         for ((access, name), unused) in accesses.zip(names).zip(unused) {
-            let all = access
+            let strides_lists = access
                 .bounds
                 .iter()
                 .map(|b| &b.strides)
                 .chain([&access.strides]);
-            for strides in all {
+            for strides in strides_lists {
                 if strides.len() != count {
                     let n = strides.len();
                     return Err(format!("{name} has {n} strides for {count} loops"));
                 }
-                let moves = unused.map(|kind| self.range(kind)).into_iter().flatten();
-                if let Some(at) = moves.into_iter().find(|at| !strides[*at].is(0)) {
+                let forbidden = unused.map(|kind| self.range(kind)).into_iter().flatten();
+                if let Some(l) = forbidden.into_iter().find(|l| !strides[*l].is(0)) {
                     return Err(format!(
-                        "{name} depends on loop {at}, which is not one of its own"
+                        "{name} depends on loop {l}, which is not one of its own"
                     ));
                 }
             }
@@ -272,8 +273,8 @@ fn always_holds(b: &Bound, extents: &[Dim]) -> bool {
     let ends = || {
         let (mut low, mut high) = (b.offset.as_const()?, b.offset.as_const()?);
         for (stride, n) in moving {
-            let far = stride.as_const()? * (n.as_const()?.max(1) - 1);
-            (low, high) = (low + far.min(0), high + far.max(0));
+            let span = stride.as_const()? * (n.as_const()?.max(1) - 1);
+            (low, high) = (low + span.min(0), high + span.max(0));
         }
         Some(low >= 0 && high < b.extent.as_const()?)
     };

@@ -79,7 +79,7 @@ pub trait Dialect {
             f64::NEG_INFINITY => format!("-{cast}{}", Self::INFINITY),
             _ => finite,
         };
-        let integer = |x: i64, least: i64, suffix: &str| match x == least {
+        let integer = |x: i64, min: i64, suffix: &str| match x == min {
             true => format!("({}{suffix} - 1)", x + 1),
             false => format!("{x}{suffix}"),
         };
@@ -218,8 +218,8 @@ pub trait Dialect {
             Xor => infix("^"),
             Atan2 | Hypot | Zeta => {
                 let [a, b] = [a, b].map(|x| format!("(double){x}"));
-                let wide = Self::binary(op, &a, &b, Compute::F64, site)?;
-                format!("({ty})kiln_to_i64({wide})")
+                let in_f64 = Self::binary(op, &a, &b, Compute::F64, site)?;
+                format!("({ty})kiln_to_i64({in_f64})")
             }
             Div | FloorDiv | Rem | FloorMod if !float => {
                 format!("{function}({a}, {b}, {})", Self::failure_arguments(site))
@@ -240,10 +240,10 @@ pub trait Dialect {
             (Compute::Mask, DType::Bool) => x.into(),
             (_, DType::Bool) => format!("{x} != 0"),
             (Compute::F32 | Compute::F64, to) if to.is_int() => {
-                let cut = format!("kiln_to_{}({x})", to.name());
+                let truncated = format!("kiln_to_{}({x})", to.name());
                 match to.compute() {
-                    Compute::I32 => cut,
-                    _ => format!("({ty}){cut}"),
+                    Compute::I32 => truncated,
+                    _ => format!("({ty}){truncated}"),
                 }
             }
             (_, DType::I32 | DType::I64 | DType::U64) => format!("({ty}){x}"),
@@ -255,8 +255,8 @@ pub trait Dialect {
                     ..=2 => Compute::F32,
                     _ => Compute::F64,
                 };
-                let (rounding, wide) = (Self::rounding(to, exact), Self::ctype(exact));
-                Self::loaded(&format!("{rounding}(({wide}){unsigned}{x})"), to)
+                let (rounding, float_type) = (Self::rounding(to, exact), Self::ctype(exact));
+                Self::loaded(&format!("{rounding}(({float_type}){unsigned}{x})"), to)
             }
             _ => format!("({ty}){unsigned}{x}"),
         }

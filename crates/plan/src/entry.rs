@@ -97,20 +97,21 @@ impl Signature {
     /// another dtype or shape after a run than before, or if the inputs that are keys of random numbers are not those
     /// of its draws.
     pub fn check(&self, plan: &Plan) -> Result<(), Contradiction> {
-        self.names_differ()?;
-        let (mut inputs, mut outputs) = (places(&self.arguments), places(&self.results));
-        inputs.extend(places(&self.captured));
+        self.check_names_differ()?;
+        let (mut inputs, mut outputs) = (indices(&self.arguments), indices(&self.results));
+        inputs.extend(indices(&self.captured));
         inputs.extend(self.states.iter().filter_map(|s| s.input));
         outputs.extend(self.states.iter().filter_map(|s| s.output));
         let mut keys: Vec<u32> = self.draws.iter().filter_map(|d| d.input).collect();
         keys.sort_unstable();
         inputs.extend(&keys);
-        each_once("inputs", inputs, plan.inputs.len())?;
-        each_once("outputs", outputs, plan.outputs.len())?;
+        check_each_once("inputs", inputs, plan.inputs.len())?;
+        check_each_once("outputs", outputs, plan.outputs.len())?;
         self.states.iter().try_for_each(|s| s.check(plan))?;
-        let numbered = (0..).zip(&plan.inputs);
-        let wanted = numbered.filter_map(|(i, input)| (input.role == Role::RandomKey).then_some(i));
-        if !keys.into_iter().eq(wanted) {
+        let inputs_by_index = (0..).zip(&plan.inputs);
+        let expected =
+            inputs_by_index.filter_map(|(i, input)| (input.role == Role::RandomKey).then_some(i));
+        if !keys.into_iter().eq(expected) {
             return Err(contradiction!(
                 "the keys of draws are other inputs than the plan's"
             ));
@@ -122,8 +123,8 @@ impl Signature {
         }
     }
 
-    fn names_differ(&self) -> Result<(), Contradiction> {
-        for (what, mut names) in [
+    fn check_names_differ(&self) -> Result<(), Contradiction> {
+        for (list, mut names) in [
             ("arguments", names(&self.arguments)),
             ("captured tensors", names(&self.captured)),
             ("states", self.states.iter().map(|s| &s.name[..]).collect()),
@@ -131,7 +132,7 @@ impl Signature {
         ] {
             names.sort_unstable();
             if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(contradiction!("two {what} are called `{}`", pair[0]));
+                return Err(contradiction!("two {list} are called `{}`", pair[0]));
             }
         }
         Ok(())
@@ -160,16 +161,16 @@ fn names(list: &[Named]) -> Vec<&str> {
     list.iter().map(|n| &n.name[..]).collect()
 }
 
-fn places(list: &[Named]) -> Vec<u32> {
+fn indices(list: &[Named]) -> Vec<u32> {
     list.iter().map(|n| n.at).collect()
 }
 
-fn each_once(what: &str, mut found: Vec<u32>, count: usize) -> Result<(), Contradiction> {
-    found.sort_unstable();
-    match found.into_iter().map(|at| at as usize).eq(0..count) {
+fn check_each_once(list: &str, mut indices: Vec<u32>, count: usize) -> Result<(), Contradiction> {
+    indices.sort_unstable();
+    match indices.into_iter().map(|at| at as usize).eq(0..count) {
         true => Ok(()),
         false => Err(contradiction!(
-            "not each of {count} {what} has exactly one meaning"
+            "not each of {count} {list} has exactly one meaning"
         )),
     }
 }

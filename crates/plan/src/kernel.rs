@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 
 /// Returns the dtype of sums of products: i32 for narrower integers, which wrap around.
-fn sums(of: DType) -> DType {
-    match of {
+fn sums(dtype: DType) -> DType {
+    match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         DType::U8 | DType::I8 | DType::I16 => DType::I32,
         other => other,
@@ -100,8 +100,8 @@ impl Deref for Kernel {
 impl Kernel {
     /// Returns its tile programs, in the order in which they run: prologues, then the epilogue or the fused group.
     pub fn programs(&self) -> impl Iterator<Item = &TileProgram> {
-        let made = self.prologues().iter().flatten().map(|p| &p.program);
-        made.chain(self.program())
+        let prologues = self.prologues().iter().flatten().map(|p| &p.program);
+        prologues.chain(self.program())
     }
 
     /// Returns the programs that it runs, mutably.
@@ -136,8 +136,8 @@ impl Epilogue {
     }
 }
 
-/// A prologue: pointwise work that computes an operand of a matrix product or convolution in parts, so that it need not
-/// be in memory.
+/// A prologue: pointwise work that computes an operand of a matrix product or convolution in parts, without
+/// materialising it.
 ///
 /// Its program is a [`Schedule::Lanes`] program without `inner` and data errors over the operand's row-major linear
 /// space. Its arguments are the step's, followed by the operand, which it writes: an array over that whole space, only

@@ -69,7 +69,7 @@ pub struct Plan {
     /// An index into `run`: the steps from here on write into donated inputs, and run only if no step before them
     /// reported a data error.
     pub commit: u32,
-    /// The places that can report a data error.
+    /// The sites that can report a data error.
     pub sites: Vec<Site>,
     /// The conditions on the values of symbols, in addition to the smallest value of each.
     pub needs: Vec<Need>,
@@ -127,7 +127,7 @@ pub struct Output {
     pub shape: Vec<Dim>,
     /// Its buffer.
     pub buffer: BufferId,
-    /// The input whose memory it may take over if the caller gives that up. Every step that reads the input comes
+    /// The input whose memory it may reuse if the caller donates it. Every step that reads the input comes
     /// before the step that writes this output, or is that step and reads each element before writing it.
     pub donor: Option<u32>,
 }
@@ -184,7 +184,7 @@ pub struct Step {
     pub args: Vec<BufferId>,
     /// The plan's site for each of the kernel's.
     pub sites: Vec<u32>,
-    /// True if it starts together with the step before it. Such steps are tile kernels that report no data error, and
+    /// True if it is concurrent with the step before it. Such steps are tile kernels that report no data error, and
     /// none touches memory that another writes.
     pub concurrent: bool,
     /// One bool or i32: if that is not 0 when the step is about to run, the step writes nothing. Such a step reports no
@@ -199,7 +199,7 @@ impl Step {
     }
 }
 
-/// A place that can report a data error.
+/// A site that can report a data error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     /// The op, such as `gather`.

@@ -17,7 +17,7 @@ pub struct Lifetime {
     pub last: usize,
 }
 
-/// The places of blocks in the arena.
+/// The layout of blocks in the arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The byte offset of each block, a multiple of [`ALIGN`].
@@ -35,12 +35,12 @@ fn aligned(size: usize) -> usize {
     size.next_multiple_of(ALIGN)
 }
 
-/// Places blocks so that no two that are live together overlap. The same blocks in another order get the same peak.
+/// Places blocks without overlaps of those that are live together. The same blocks in another order get the same peak.
 ///
 /// Greedy orders are tried first, then a bounded local search from the best of them (see `search`). The search stops
 /// once a layout needs only the lower bound. Its effort is counted, not timed, so a layout depends only on the blocks.
 pub fn solve(blocks: &[Lifetime]) -> Layout {
-    // Blocks that differ in nothing else keep their order: exchanging them changes nothing.
+    // Equal blocks keep their order: exchanging them changes nothing.
     let mut sorted: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size > 0).collect();
     sorted.sort_by_key(|&i| (blocks[i].first, blocks[i].last, blocks[i].size, i));
     let canonical = sorted.iter().map(|&i| Lifetime {
@@ -49,9 +49,9 @@ pub fn solve(blocks: &[Lifetime]) -> Layout {
     });
     let canonical: Vec<Lifetime> = canonical.collect();
     let lower_bound = lower_bound(&canonical);
-    let (found, peak) = search::best(&canonical, lower_bound);
+    let (placed, peak) = search::best(&canonical, lower_bound);
     let mut offsets = vec![0; blocks.len()];
-    for (i, offset) in sorted.into_iter().zip(found) {
+    for (i, offset) in sorted.into_iter().zip(placed) {
         offsets[i] = offset;
     }
     Layout {
@@ -68,16 +68,16 @@ fn lower_bound(blocks: &[Lifetime]) -> usize {
         events.push((b.last + 1, false, b.size));
     }
     events.sort(); // at one step, ends (false) come before starts
-    let (mut live, mut most) = (0, 0);
+    let (mut live, mut peak) = (0, 0);
     for (_, starts, size) in events {
         if starts {
             live += size;
-            most = most.max(live);
+            peak = peak.max(live);
         } else {
             live -= size;
         }
     }
-    most
+    peak
 }
 
 #[cfg(test)]

@@ -91,8 +91,8 @@ pub fn panel_columns(level: Features, by: Instruction, columns: i64) -> i64 {
 
 fn vector_columns(level: Features, by: Instruction, columns: i64, vectors: i64) -> i64 {
     let lanes = i64::from(lanes(level, by.sums));
-    let across = (columns.max(1) + lanes - 1) / lanes;
-    vectors.min(across) * lanes
+    let max_vectors = (columns.max(1) + lanes - 1) / lanes;
+    vectors.min(max_vectors) * lanes
 }
 
 impl From<Algorithm> for Cpu {
@@ -123,10 +123,10 @@ impl Cpu {
         vector_columns(level, by, columns, self.vectors(by))
     }
 
-    /// Returns the rows of a register tile; the registers hold at most `most`.
+    /// Returns the rows of a register tile; the registers hold at most `max_rows`.
     #[inline]
-    pub fn rows(&self, most: u8) -> u8 {
-        self.tile.map_or(most, |[rows, _]| rows.min(most))
+    pub fn rows(&self, max_rows: u8) -> u8 {
+        self.tile.map_or(max_rows, |[rows, _]| rows.min(max_rows))
     }
 
     /// Returns the rows of a block.
@@ -145,17 +145,17 @@ impl Cpu {
     /// The reason, as text.
     pub fn check(&self, level: Features, by: Instruction) -> Result<(), String> {
         if let Some([rows, vectors]) = self.tile {
-            let widest = match by.has_tiles() {
+            let max_vectors = match by.has_tiles() {
                 true => TILE_VECTORS,
                 false => MAX_VECTORS,
             };
-            let most = match (1..=widest).contains(&i64::from(vectors)) {
+            let max = match (1..=max_vectors).contains(&i64::from(vectors)) {
                 true => max_rows(level, by, vectors),
                 false => 0,
             };
-            if rows == 0 || rows > most {
+            if rows == 0 || rows > max {
                 return Err(format!(
-                    "{self}: {} has registers for {most} rows of {vectors} vectors of {}, not for {rows}",
+                    "{self}: {} has registers for {max} rows of {vectors} vectors of {}, not for {rows}",
                     level.name(),
                     by.terms[0]
                 ));
@@ -169,18 +169,18 @@ impl Cpu {
         }
     }
 
-    /// Returns the factor by which its register tile takes longer than the multiply-adds alone, by counting
-    /// instructions: two multiply-adds per cycle, each of which waits four cycles for the previous one in the same sum,
-    /// and two loads.
+    /// Returns the ratio of the time of its register tile to that of the multiply-adds alone, from instruction counts:
+    /// two multiply-adds per cycle, each of which waits four cycles for the previous one of its accumulator, and two
+    /// loads.
     pub fn tile_cost(&self, level: Features, by: Instruction) -> f64 {
         let vectors = self.vectors(by) as f64;
         if by.has_tiles() {
             return 1.0;
         }
         let rows = f64::from(self.rows(max_rows(level, by, vectors as u8)).max(1));
-        let multiplied = rows * vectors / 2.0;
-        let loaded = (rows + vectors) / 2.0;
-        multiplied.max(loaded).max(4.0) / multiplied
+        let multiply_cycles = rows * vectors / 2.0;
+        let load_cycles = (rows + vectors) / 2.0;
+        multiply_cycles.max(load_cycles).max(4.0) / multiply_cycles
     }
 }
 

@@ -5,7 +5,7 @@
 //! [`Compute`] type.
 //!
 //! The iteration space is `axes` (parallel) times `inner` (the axes of reductions; often empty), both linearised
-//! row-major. [`Schedule`] selects which of the two is cut into tiles:
+//! row-major. [`Schedule`] selects which of the two is divided into tiles:
 //!
 //! * [`Schedule::Lanes`]: a tile is a range of the linear `axes` space. Stages with `over_inner` run
 //!   once for each point of `inner`, in order, and their reductions accumulate lane by lane.
@@ -45,7 +45,7 @@ pub struct TileProgram {
     pub inner: Vec<Dim>,
     /// The number of trailing parallel axes that run in order on one thread; only with [`Schedule::Rows`].
     pub serial: u16,
-    /// The axes that are cut into tiles.
+    /// The axes that are divided into tiles.
     pub schedule: Schedule,
     /// The division of the work.
     pub sizes: TileSizes,
@@ -83,7 +83,7 @@ pub struct TileSizes {
     pub parts: Option<u8>,
 }
 
-/// The part of the iteration space that is cut into tiles; see the [module](self).
+/// The part of the iteration space that is divided into tiles; see the [module](self).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schedule {
     /// Tiles of the parallel axes.

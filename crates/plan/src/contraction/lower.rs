@@ -12,9 +12,9 @@ impl From<&MatMul> for Contraction {
         let access = |x: &Matrix, [rows, columns, terms]: [&[Dim]; 3]| {
             let strides: Vec<Dim> = [&x.batch_strides[..], rows, columns, terms].concat();
             let extents = batch.iter().chain([m, n, k]);
-            let span = |(n, by): (&Dim, &Dim)| match by.as_const() {
+            let span = |(n, stride): (&Dim, &Dim)| match stride.as_const() {
                 Some(..0) => Dim::ZERO,
-                _ => n * by,
+                _ => n * stride,
             };
             let spans = extents.zip(&strides).map(span);
             Access {
@@ -25,7 +25,7 @@ impl From<&MatMul> for Contraction {
                 bounds: Vec::new(),
             }
         };
-        let one = |d: &Dim| [d.clone()];
+        let single = |d: &Dim| [d.clone()];
         let (a, b) = (&p.lhs, &p.rhs);
         let shape: Vec<Dim> = batch.iter().chain([m, n]).cloned().collect();
         let mut strides = contiguous_strides(&shape);
@@ -38,8 +38,8 @@ impl From<&MatMul> for Contraction {
                 vec![k.clone()],
             ],
             operands: [
-                access(a, [&one(&a.row), &zero, &one(&a.col)]),
-                access(b, [&zero, &one(&b.col), &one(&b.row)]),
+                access(a, [&single(&a.row), &zero, &single(&a.col)]),
+                access(b, [&zero, &single(&b.col), &single(&b.row)]),
             ],
             result: Access {
                 arg: p.out,
@@ -92,8 +92,8 @@ impl Affine {
 }
 
 /// Returns a loop's index as a coordinate.
-fn index(at: usize, extent: &Dim) -> Coordinate {
-    (Affine::of([(at, Dim::ONE)], Dim::ZERO), extent.clone())
+fn index(loop_id: usize, extent: &Dim) -> Coordinate {
+    (Affine::of([(loop_id, Dim::ONE)], Dim::ZERO), extent.clone())
 }
 
 impl ContractionBuilder {
@@ -104,19 +104,19 @@ impl ContractionBuilder {
         self.count - 1
     }
 
-    /// Adds a loop along the whole of a coordinate.
-    fn whole(&mut self, kind: usize, extent: &Dim) -> Coordinate {
+    /// Adds a loop over all of a coordinate.
+    fn full_loop(&mut self, kind: usize, extent: &Dim) -> Coordinate {
         index(self.add(kind, extent), extent)
     }
 
     /// Returns the function's stride for each loop.
     fn strides(&self, f: &Affine) -> Vec<Dim> {
-        let all = self.loops.iter().flatten();
+        let loops = self.loops.iter().flatten();
         let stride = |(_, name): &(Dim, usize)| {
-            let own = f.coefficients.iter().filter(|(at, _)| at == name);
-            own.fold(Dim::ZERO, |sum, (_, by)| &sum + by)
+            let coefficients = f.coefficients.iter().filter(|(at, _)| at == name);
+            coefficients.fold(Dim::ZERO, |sum, (_, factor)| &sum + factor)
         };
-        all.map(stride).collect()
+        loops.map(stride).collect()
     }
 
     /// Returns the condition that a coordinate is in bounds.
@@ -132,17 +132,17 @@ impl ContractionBuilder {
     /// hold are removed later.
     fn access(&self, arg: u16, coordinates: &[&Coordinate]) -> Access {
         let shape: Vec<Dim> = coordinates.iter().map(|c| c.1.clone()).collect();
-        let mut whole = Affine::of([], Dim::ZERO);
-        for ((f, _), by) in coordinates.iter().zip(contiguous_strides(&shape)) {
-            whole.offset = &whole.offset + &(&f.offset * &by);
-            let coefficients = f.coefficients.iter().map(|(at, c)| (*at, c * &by));
-            whole.coefficients.extend(coefficients);
+        let mut linear = Affine::of([], Dim::ZERO);
+        for ((f, _), stride) in coordinates.iter().zip(contiguous_strides(&shape)) {
+            linear.offset = &linear.offset + &(&f.offset * &stride);
+            let coefficients = f.coefficients.iter().map(|(at, c)| (*at, c * &stride));
+            linear.coefficients.extend(coefficients);
         }
         Access {
             arg,
             len: numel(&shape),
-            strides: self.strides(&whole),
-            offset: whole.offset,
+            strides: self.strides(&linear),
+            offset: linear.offset,
             bounds: coordinates.iter().map(|c| self.bound(c)).collect(),
         }
     }
@@ -179,20 +179,20 @@ impl ContractionBuilder {
         let number = |d: &Dim| d.as_const().expect("strides and dilations are numbers");
         let (stride, dilation) = (number(&c.stride[i]), number(&c.dilation[i]));
         let unit = gcd(stride, dilation);
-        let hop = stride / unit;
-        let ceil = |d: &Dim, by: i64| (d + &Dim::Const(by - 1)).div_floor(by);
+        let phase_count = stride / unit;
+        let ceil = |d: &Dim, divisor: i64| (d + &Dim::Const(divisor - 1)).div_floor(divisor);
         let n = Dim::Const;
         // For all r and e, the first q is before the first position, or within a step after it.
-        let farthest = n((hop - 1) * dilation + unit - stride);
+        let farthest = n((phase_count - 1) * dilation + unit - stride);
         let first = ceil(&(&farthest - &c.padding[i]), stride);
         let last = ceil(&(&c.input[i] + &c.padding[i]), stride);
-        let r = self.add(BATCH, &n(hop));
+        let r = self.add(BATCH, &n(phase_count));
         let e = self.add(BATCH, &n(unit));
         let q = self.add(positions, &(&last + &first));
-        let u = self.add(taps, &ceil(&c.kernel[i], hop));
+        let u = self.add(taps, &ceil(&c.kernel[i], phase_count));
         let x = [(q, n(stride)), (r, n(dilation)), (e, Dim::ONE)];
         let y = [(q, Dim::ONE), (u, n(-dilation / unit))];
-        let tap = [(r, Dim::ONE), (u, n(hop))];
+        let tap = [(r, Dim::ONE), (u, n(phase_count))];
         let x_offset = &(&first * &n(-stride)) - &c.padding[i];
         AxisCoordinates {
             x: (Affine::of(x, x_offset), c.input[i].clone()),
@@ -235,15 +235,15 @@ impl Conv {
             false => [taps, channels],
         };
         let mut builder = ContractionBuilder::default();
-        let group = builder.whole(BATCH, &self.groups);
-        let image = builder.whole(positions, &self.batch);
-        let ins = builder.whole(ins, &self.in_channels);
-        let outs = builder.whole(outs, &self.out_channels);
-        let along = |i: usize| match is_input {
+        let group = builder.full_loop(BATCH, &self.groups);
+        let image = builder.full_loop(positions, &self.batch);
+        let ins = builder.full_loop(ins, &self.in_channels);
+        let outs = builder.full_loop(outs, &self.out_channels);
+        let axis_of = |i: usize| match is_input {
             true => builder.transposed_window(self, i, [positions, taps]),
             false => builder.window(self, i, [positions, taps]),
         };
-        let axes: Vec<AxisCoordinates> = (0..self.kernel.len()).map(along).collect();
+        let axes: Vec<AxisCoordinates> = (0..self.kernel.len()).map(axis_of).collect();
         if self.reads_channels_last() {
             // Contiguous channels are the innermost loop.
             builder.loops[taps].rotate_left(1);

@@ -27,19 +27,19 @@ impl Conv {
         if rank > 3 || lists.iter().any(|l| l.len() != rank) {
             return Err(contradiction!("a convolution over {rank} axes"));
         }
-        let within = |d: &Dim, least: i64, most: i64| {
-            let value = d.eval_checked(values).filter(|v| (least..most).contains(v));
+        let checked = |d: &Dim, min: i64, end: i64| {
+            let value = d.eval_checked(values).filter(|v| (min..end).contains(v));
             value.ok_or_else(|| contradiction!("a convolution with a size or step of {d}"))
         };
         let mut axes = [Axis::ONE; 3];
         for (i, axis) in axes[3 - rank..].iter_mut().enumerate() {
             *axis = Axis {
-                input: within(&self.input[i], 0, 1 << 62)?,
-                output: within(&self.output[i], 0, 1 << 62)?,
-                kernel: within(&self.kernel[i], 0, 1 << 31)?,
-                stride: within(&self.stride[i], 1, 1 << 31)?,
-                padding: within(&self.padding[i], 1 - (1 << 31), 1 << 31)?,
-                dilation: within(&self.dilation[i], 1, 1 << 31)?,
+                input: checked(&self.input[i], 0, 1 << 62)?,
+                output: checked(&self.output[i], 0, 1 << 62)?,
+                kernel: checked(&self.kernel[i], 0, 1 << 31)?,
+                stride: checked(&self.stride[i], 1, 1 << 31)?,
+                padding: checked(&self.padding[i], 1 - (1 << 31), 1 << 31)?,
+                dilation: checked(&self.dilation[i], 1, 1 << 31)?,
             };
         }
         Ok(Geometry { axes })
@@ -47,14 +47,14 @@ impl Conv {
 
     /// Returns every algorithm that can compute it if symbols have these values.
     pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
-        let one = [
+        let sizes = [
             &self.batch,
             &self.groups,
             &self.in_channels,
             &self.out_channels,
         ];
-        let known = one.iter().all(|d| d.eval_checked(values).is_some());
-        if self.geometry(values).is_err() || !known {
+        let are_known = sizes.iter().all(|d| d.eval_checked(values).is_some());
+        if self.geometry(values).is_err() || !are_known {
             return Vec::new();
         }
         let mut legal = vec![Algorithm::Direct];
@@ -73,7 +73,7 @@ impl Conv {
         is(&self.kernel, 3) && is(&self.stride, 1) && is(&self.dilation, 1)
     }
 
-    /// True if the CPU can compute it by Winograd's algorithms, whatever its sizes.
+    /// True if the CPU can compute it by Winograd's algorithms, for any sizes.
     fn may_use_winograd(&self) -> bool {
         (self.role, self.sums()) == (ConvRole::Result, DType::F32)
             && self.images == Images::ChannelsLast
@@ -85,12 +85,12 @@ impl Conv {
     /// of one or two spatial axes, and with enough taps.
     pub fn fft_tile(&self, values: &[i64]) -> Option<FftTile> {
         let g = self.geometry(values).ok()?;
-        let plain = self.role == ConvRole::Result
+        let is_supported = self.role == ConvRole::Result
             && self.dtype() == DType::F32
             && self.images == Images::ChannelsFirst
             && (1..=2).contains(&self.kernel.len())
             && g.axes.iter().all(|a| (a.stride, a.dilation) == (1, 1));
-        if !plain {
+        if !is_supported {
             return None;
         }
         let [_, down, across] = g.axes;
@@ -118,7 +118,7 @@ impl Conv {
         Decision::of(table, &|by, values| self.pays(by, values))
     }
 
-    /// True if transforms pay; none if its sizes have no values.
+    /// True if transforms pay; `None` if its sizes have no values.
     fn pays(&self, by: Algorithm, values: &[i64]) -> Option<bool> {
         Some(self.cost(by, values)? < self.cost(Algorithm::Direct, values)?)
     }
@@ -131,7 +131,9 @@ impl Conv {
             &self.in_channels,
             &self.out_channels,
         ]);
-        sizes.try_fold(false, |any, d| Some(any | (d.eval_checked(values)? == 0)))
+        sizes.try_fold(false, |empty, d| {
+            Some(empty | (d.eval_checked(values)? == 0))
+        })
     }
 
     /// Returns the schedule that it names if symbols have these values. If there is nothing to sum, nothing is
@@ -175,13 +177,13 @@ impl Conv {
         const READ: f64 = 11.0;
         const TILE: f64 = 6000.0;
         let size = |d: &Dim| Some(d.eval_checked(values)?.max(1) as f64);
-        let all = |dims: &[Dim]| size(&numel(dims));
-        let whole = |n: f64| (n / LANES).ceil() * LANES;
+        let product_of = |dims: &[Dim]| size(&numel(dims));
+        let padded = |n: f64| (n / LANES).ceil() * LANES;
         let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);
         let (groups, batch) = (size(&self.groups)?, size(&self.batch)?);
-        let (outputs, taps) = (all(&self.output)?, all(&self.kernel)?);
+        let (outputs, taps) = (product_of(&self.output)?, product_of(&self.kernel)?);
         let sums = outputs * cin * cout * taps;
-        let (x, y) = (all(&self.input)? * cin, outputs * cout);
+        let (x, y) = (product_of(&self.input)? * cin, outputs * cout);
         let transposed: f64 = (self.images.last().into_iter())
             .zip([x, y])
             .map(|(last, n)| if last { 0.0 } else { n * TRANSPOSE })
@@ -189,8 +191,8 @@ impl Conv {
         let group = match by {
             Algorithm::Direct if (cin, cout) == (1.0, 1.0) => {
                 // Channels fill vectors; in addition to sums there are calls of tiles.
-                let each = outputs * whole(groups) * (taps * 1.6 + 4.0);
-                return Some(batch * (each + groups * transposed));
+                let depthwise = outputs * padded(groups) * (taps * 1.6 + 4.0);
+                return Some(batch * (depthwise + groups * transposed));
             }
             Algorithm::Direct => {
                 let [x_last, y_last] = self.images.last();
@@ -200,15 +202,15 @@ impl Conv {
                     ConvRole::Weight => (x + y, cout),
                 };
                 let tiles = outputs * (columns / (2.0 * LANES)).ceil();
-                sums * 0.65 * whole(columns) / columns + tiles * START + copied * COPY + transposed
+                sums * 0.65 * padded(columns) / columns + tiles * START + copied * COPY + transposed
             }
             Algorithm::Winograd2 | Algorithm::Winograd4 => {
                 let winograd = Winograd::of(by)?;
                 let step = winograd.step() as f64;
-                let mut across = self.output.iter().map(|d| Some((size(d)? / step).ceil()));
-                let tiles = across.try_fold(1.0, |n, d| Some(n * d?))?;
+                let mut tiles_along = self.output.iter().map(|d| Some((size(d)? / step).ceil()));
+                let tiles = tiles_along.try_fold(1.0, |n, d| Some(n * d?))?;
                 let squares = (winograd.side() * winograd.side()) as f64;
-                let products = tiles * cin * whole(cout) * 0.8;
+                let products = tiles * cin * padded(cout) * 0.8;
                 let moved = tiles * (cin + cout) * TRANSFORM + cin * cout * READ;
                 squares * (products + moved) + tiles * TILE
             }

@@ -30,23 +30,23 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
-    /// True if it holds; none if that depends on symbols without values. `pays` knows the geometry.
+    /// True if the guard holds; `None` if that depends on symbols without values. `pays` knows the geometry.
     fn holds(&self, by: Algorithm, values: &[i64], pays: &Pays<'_>) -> Option<bool> {
-        let Guard::Within(size, least, most) = self else {
+        let Guard::Within(size, min, max) = self else {
             return pays(by, values);
         };
         let value = size.eval_checked(values);
         // For symbols without values, only a lower bound is known.
         let bound = || match size.lower_bound()? {
-            at if at > *most => Some(false),
-            at if at >= *least && *most == i64::MAX => Some(true),
+            lower if lower > *max => Some(false),
+            lower if lower >= *min && *max == i64::MAX => Some(true),
             _ => None,
         };
-        value.map(|v| (*least..=*most).contains(&v)).or_else(bound)
+        value.map(|v| (*min..=*max).contains(&v)).or_else(bound)
     }
 }
 
-/// True if an algorithm of a convolution pays, for these values of sizes; none if they have no values.
+/// True if an algorithm of a convolution pays, for these values of sizes; `None` if they have no values.
 pub(crate) type Pays<'a> = dyn Fn(Algorithm, &[i64]) -> Option<bool> + 'a;
 
 impl<S: Into<Cpu>> From<S> for Decision {
@@ -62,12 +62,12 @@ impl Decision {
     pub(crate) fn of(table: Vec<(Algorithm, Vec<Guard>)>, pays: &Pays<'_>) -> Decision {
         let mut list = Vec::new();
         for (by, mut when) in table {
-            let known: Vec<_> = when.iter().map(|g| g.holds(by, &[], pays)).collect();
-            if known.contains(&Some(false)) {
+            let results: Vec<_> = when.iter().map(|g| g.holds(by, &[], pays)).collect();
+            if results.contains(&Some(false)) {
                 continue;
             }
-            let mut known = known.into_iter();
-            when.retain(|_| known.next().flatten().is_none());
+            let mut results = results.into_iter();
+            when.retain(|_| results.next().flatten().is_none());
             let last = when.is_empty();
             let by = by.into();
             list.push(Guarded { by, when });
@@ -82,8 +82,8 @@ impl Decision {
     pub(crate) fn at(&self, values: &[i64], pays: &Pays<'_>) -> Option<Cpu> {
         let holds = |c: &&Guarded| {
             let by = c.by.algorithm;
-            let mut all = c.when.iter().map(|g| g.holds(by, values, pays));
-            all.all(|holds| holds == Some(true))
+            let mut guards = c.when.iter().map(|g| g.holds(by, values, pays));
+            guards.all(|holds| holds == Some(true))
         };
         self.0.iter().find(holds).map(|c| c.by)
     }

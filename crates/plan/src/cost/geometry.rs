@@ -77,24 +77,24 @@ impl Geometry {
 
     /// True if each position of the result reads only the same position of the input.
     pub fn is_pointwise(&self) -> bool {
-        let plain =
+        let is_unit =
             |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.input == a.output;
-        self.axes.iter().all(plain)
+        self.axes.iter().all(is_unit)
     }
 
     /// True if padding adds little to copies of whole rows.
     pub fn is_near(&self) -> bool {
-        let near = |a: &Axis| {
+        let is_dense = |a: &Axis| {
             let [input, output, stride, kernel, dilation] =
                 [a.input, a.output, a.stride, a.kernel, a.dilation].map(i128::from);
             output * stride + kernel * dilation <= 4 * (input + output) + 64
         };
-        self.axes.iter().all(near)
+        self.axes.iter().all(is_dense)
     }
 
-    /// Returns the row of output `at`: depth and row.
-    pub fn row_of(&self, at: i64) -> (i64, i64) {
-        let row = at / self.axes[2].output.max(1);
+    /// Returns the row of output `position`: depth and row.
+    pub fn row_of(&self, position: i64) -> (i64, i64) {
+        let row = position / self.axes[2].output.max(1);
         let height = self.axes[1].output.max(1);
         (row / height, row % height)
     }
@@ -115,16 +115,16 @@ impl Geometry {
     /// Returns the range in their channel of these planes, and these rows of each, some of which may be padding.
     pub fn rows_between(&self, planes: (i64, i64), rows: (i64, i64)) -> (i64, i64) {
         let [depth, height, width] = &self.axes;
-        let within = |(from, to): (i64, i64), a: &Axis| {
+        let clamp = |(from, to): (i64, i64), a: &Axis| {
             let from = from.clamp(0, a.input);
             (from, to.clamp(from, a.input))
         };
-        let ((z, deep), (y, high)) = (within(planes, depth), within(rows, height));
-        if z == deep || y == high {
+        let ((z, z_end), (y, y_end)) = (clamp(planes, depth), clamp(rows, height));
+        if z == z_end || y == y_end {
             return (0, 0);
         }
         let row = |z: i64, y: i64| (z * height.input + y) * width.input;
-        (row(z, y), row(deep - 1, high))
+        (row(z, y), row(z_end - 1, y_end))
     }
 
     /// Returns the offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.

@@ -38,35 +38,35 @@ pub enum ProductEpilogue {
 
 /// Returns the rows and columns of a block by [`Algorithm::Panels`].
 pub fn block(batch: &[i64], sizes: (i64, i64, i64), epilogue_kind: ProductEpilogue) -> (i64, i64) {
-    let most = match epilogue_kind {
+    let max_work = match epilogue_kind {
         ProductEpilogue::Rows => ROWS_WORK,
         _ => BLOCK_WORK,
     };
-    block_of(batch, sizes, epilogue_kind, most)
+    block_of(batch, sizes, epilogue_kind, max_work)
 }
 
-/// Returns the rows and columns of a block of at most `most` multiply-adds.
+/// Returns the rows and columns of a block of at most `max_work` multiply-adds.
 fn block_of(
     batch: &[i64],
     (m, k, n): (i64, i64, i64),
     epilogue_kind: ProductEpilogue,
-    most: i64,
+    max_work: i64,
 ) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
     if epilogue_kind == ProductEpilogue::Rows {
         // Each block packs all of B.
-        let wanted = most * PACKS_ALL / (k * n).max(1);
-        return (whole_rows(batch, (m, n), wanted, ROWS), cols);
+        let rows_wanted = max_work * PACKS_ALL / (k * n).max(1);
+        return (whole_rows(batch, (m, n), rows_wanted, ROWS), cols);
     }
-    let hot = epilogue_kind == ProductEpilogue::Elements;
-    let large = |rows: i64, cols: i64| {
+    let keeps_hot = epilogue_kind == ProductEpilogue::Elements;
+    let is_too_large = |rows: i64, cols: i64| {
         let elements = rows.saturating_mul(cols);
-        elements.saturating_mul(k.max(1)) > most || hot && elements > BLOCK_ELEMENTS
+        elements.saturating_mul(k.max(1)) > max_work || keeps_hot && elements > BLOCK_ELEMENTS
     };
     // Halved sizes are rounded up to whole register tiles of the kernels called.
     let half = |x: i64| (x / 2 + 47) / 48 * 48;
-    while large(rows, cols) {
-        if rows >= 2 * BLOCK_SIDE && (rows >= cols || hot) {
+    while is_too_large(rows, cols) {
+        if rows >= 2 * BLOCK_SIDE && (rows >= cols || keeps_hot) {
             rows = half(rows);
         } else if cols >= 2 * BLOCK_SIDE {
             cols = half(cols);
@@ -82,9 +82,9 @@ fn block_of(
 /// Returns the number of whole rows of `m` in a block, given about the `wanted` number: whole register tiles of `tile`
 /// rows, few enough to stay hot, and enough blocks for threads to share.
 pub fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64, tile: i64) -> i64 {
-    let hot = BLOCK_ELEMENTS / n.max(1);
-    let shared = ceil(m * batch.iter().product::<i64>(), MIN_BLOCKS).min(m);
-    ceil(wanted.min(hot).min(shared).max(1), tile) * tile
+    let max_hot = BLOCK_ELEMENTS / n.max(1);
+    let max_shared = ceil(m * batch.iter().product::<i64>(), MIN_BLOCKS).min(m);
+    ceil(wanted.min(max_hot).min(max_shared).max(1), tile) * tile
 }
 
 /// The extents of a product.
@@ -120,8 +120,8 @@ impl MatMul {
             legal.push(Algorithm::Vector);
         }
         let in_memory = self.prologues.iter().all(Option::is_none);
-        let all = |list: &[i64]| list.iter().fold(1i64, |n, s| n.saturating_mul(*s));
-        if (m <= Algorithm::MAX_SMALL_ROWS || all(&[m, k, n]) <= 1 << Algorithm::MAX_SMALL_LOG2)
+        let total = |list: &[i64]| list.iter().fold(1i64, |n, s| n.saturating_mul(*s));
+        if (m <= Algorithm::MAX_SMALL_ROWS || total(&[m, k, n]) <= 1 << Algorithm::MAX_SMALL_LOG2)
             && in_memory
         {
             legal.push(Algorithm::Small);
@@ -129,7 +129,7 @@ impl MatMul {
         if self.shares_right() {
             legal.push(Algorithm::Packed);
         }
-        let few = all(&[all(&batch), m, n]) <= Algorithm::MAX_PARTS_RESULTS;
+        let few = total(&[total(&batch), m, n]) <= Algorithm::MAX_PARTS_RESULTS;
         if k >= Algorithm::MIN_PARTS_TERMS && few && self.walks() {
             legal.push(Algorithm::Parts);
         }
@@ -162,7 +162,7 @@ impl MatMul {
         strides.all(|(stride, extent)| stride.is(0) || extent.is(1))
     }
 
-    /// True if B is packed alike for all values of symbols.
+    /// True if B is packed identically for all values of symbols.
     pub(super) fn packs_alike(&self) -> bool {
         let rhs = [
             &self.k,
@@ -171,16 +171,16 @@ impl MatMul {
             &self.rhs.row,
             &self.rhs.col,
         ];
-        let several = self.batch.iter().chain(&self.rhs.batch_strides);
-        let several = several.filter(|_| !self.shares_matrix());
+        let batch_strides = self.batch.iter().chain(&self.rhs.batch_strides);
+        let batch_strides = batch_strides.filter(|_| !self.shares_matrix());
         rhs.into_iter()
-            .chain(several)
+            .chain(batch_strides)
             .all(|d| d.as_const().is_some())
     }
 
     /// See [`Kernel::by_default`](crate::Kernel::by_default).
     pub fn by_default(&self, packs: bool) -> Decision {
-        let within = |d: &Dim, least, most| Guard::Within(d.clone(), least, most);
+        let within = |d: &Dim, min, max| Guard::Within(d.clone(), min, max);
         if self.is_narrow() {
             return Algorithm::Packed.into();
         }
@@ -211,17 +211,17 @@ impl MatMul {
         let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
             return Vec::new();
         };
-        let of = |most| block_of(&batch, (m, k, n), self.epilogue_kind(), most);
-        let mut found = vec![block(&batch, (m, k, n), self.epilogue_kind())];
-        for most in OTHER_WORK {
-            if !found.contains(&of(most)) {
-                found.push(of(most));
+        let block_for = |max_work| block_of(&batch, (m, k, n), self.epilogue_kind(), max_work);
+        let mut distinct = vec![block(&batch, (m, k, n), self.epilogue_kind())];
+        for max_work in OTHER_WORK {
+            if !distinct.contains(&block_for(max_work)) {
+                distinct.push(block_for(max_work));
             }
         }
         let sizes = |(rows, columns): (i64, i64)| {
             Some([u32::try_from(rows).ok()?, u32::try_from(columns).ok()?])
         };
-        found.into_iter().skip(1).filter_map(sizes).collect()
+        distinct.into_iter().skip(1).filter_map(sizes).collect()
     }
 
     /// See [`Kernel::cost`](crate::Kernel::cost).

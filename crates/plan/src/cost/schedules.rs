@@ -18,18 +18,18 @@ const PARTS: [u16; 5] = [1, 2, 4, 8, 16];
 
 impl Kernel {
     /// Returns distinct schedules of an algorithm with explicit sizes, if symbols have these values: tiles that fit the
-    /// registers, and blocks, terms and parts that fit the sizes. Each comes with its cost as a multiple of the
-    /// algorithm's; much dearer ones are left out. None for a kernel without a choice.
+    /// registers, and blocks, terms and parts that fit the sizes. Each has its cost as a multiple of the
+    /// algorithm's; much slower ones are omitted. Empty for a kernel without a choice.
     pub fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Vec<(Cpu, f64)> {
-        let (found, sums) = match self {
+        let (candidates, sums) = match self {
             Kernel::MatMul(m) => (m.schedules(by, level, values), m.sums()),
             Kernel::Conv(c) => (c.schedules(by, level, values), c.sums()),
             _ => return Vec::new(),
         };
         let instruction = Instruction::of_numbers(sums);
-        let usual = Cpu::from(by).tile_cost(level, instruction);
-        let priced = found.into_iter().flatten();
-        let priced = priced.map(|s| (s, s.tile_cost(level, instruction) / usual));
+        let default_cost = Cpu::from(by).tile_cost(level, instruction);
+        let priced = candidates.into_iter().flatten();
+        let priced = priced.map(|s| (s, s.tile_cost(level, instruction) / default_cost));
         priced
             .filter(|(_, cost)| *cost < MAX_RELATIVE_COST)
             .collect()
@@ -40,10 +40,10 @@ impl MatMul {
     fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Option<Vec<Cpu>> {
         let size = |d: &kiln_base::Dim| d.eval_checked(values);
         let (m, k, n) = (size(&self.m)?, size(&self.k)?, size(&self.n)?);
-        let plain = Cpu::from(by);
+        let base = Cpu::from(by);
         let with = |parts| Cpu {
             parts: Some(parts),
-            ..plain
+            ..base
         };
         if by == Algorithm::Parts {
             return Some(PARTS.into_iter().filter(|n| *n > 1).map(with).collect());
@@ -51,14 +51,14 @@ impl MatMul {
         if by == Algorithm::Vector {
             return None;
         }
-        let mut all = tiles(plain, level, self.dtypes, n);
+        let mut list = tile_schedules(base, level, self.dtypes, n);
         match by {
             Algorithm::Panels => {
-                all.extend(self.blocks(values).into_iter().map(|b| block(plain, b)));
+                list.extend(self.blocks(values).into_iter().map(|b| with_block(base, b)));
                 let terms = TERMS.into_iter().filter(|terms| i64::from(*terms) < k);
-                all.extend(terms.map(|terms| Cpu {
+                list.extend(terms.map(|terms| Cpu {
                     terms: Some(terms),
-                    ..plain
+                    ..base
                 }));
             }
             _ => {
@@ -66,33 +66,33 @@ impl MatMul {
                     ProductEpilogue::Rows => 1,
                     _ => n,
                 };
-                all.extend(blocks(plain, [m, columns]));
+                list.extend(block_schedules(base, [m, columns]));
             }
         }
-        Some(all)
+        Some(list)
     }
 }
 
 impl Conv {
     fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Option<Vec<Cpu>> {
         let size = |d: &kiln_base::Dim| d.eval_checked(values);
-        let all = |dims: &[kiln_base::Dim]| size(&numel(dims));
+        let product_of = |dims: &[kiln_base::Dim]| size(&numel(dims));
         let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);
         let is_each = (cin, cout) == (1, 1);
         let [rows, columns] = match self.role {
-            ConvRole::Result => [all(&self.output)?, cout],
-            ConvRole::Input => [all(&self.input)?, cin],
-            ConvRole::Weight => [cin * all(&self.kernel)?, cout],
+            ConvRole::Result => [product_of(&self.output)?, cout],
+            ConvRole::Input => [product_of(&self.input)?, cin],
+            ConvRole::Weight => [cin * product_of(&self.kernel)?, cout],
         };
         let columns = match is_each {
             true => size(&self.groups)?,
             false => columns,
         };
-        let plain = Cpu::from(by);
-        let mut found = match by {
+        let base = Cpu::from(by);
+        let mut list = match by {
             Algorithm::Fft => return None,
             _ if is_each => Vec::new(),
-            _ => tiles(plain, level, self.dtypes, columns),
+            _ => tile_schedules(base, level, self.dtypes, columns),
         };
         let rows = match by {
             // Tiles of results.
@@ -100,60 +100,60 @@ impl Conv {
             Algorithm::Winograd4 => rows / 16,
             _ => rows,
         };
-        found.extend(blocks(plain, [rows, columns]));
+        list.extend(block_schedules(base, [rows, columns]));
         if self.role == ConvRole::Weight {
             if !is_each {
-                found.extend(TERMS.map(|terms| Cpu {
+                list.extend(TERMS.map(|terms| Cpu {
                     terms: Some(terms),
-                    ..plain
+                    ..base
                 }));
             }
-            found.extend(PARTS.map(|parts| Cpu {
+            list.extend(PARTS.map(|parts| Cpu {
                 parts: Some(parts),
-                ..plain
+                ..base
             }));
         }
-        Some(found)
+        Some(list)
     }
 }
 
 /// Returns the largest register tile of each width, for operands of these dtypes and `columns` columns.
-fn tiles(plain: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec<Cpu> {
-    // Any of these instructions may multiply them: the limit is the one that takes the most registers.
+fn tile_schedules(base: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec<Cpu> {
+    // Any of these insts may multiply them: the limit is the one that takes the most registers.
     let kinds = [[false; 2], [false, true], [true; 2]];
-    let by = kinds
+    let insts = kinds
         .map(|[reduce_range, grouped]| Instruction::of(operands, reduce_range, level, grouped));
-    if level == Features::BASELINE || by.iter().any(|by| by.has_tiles()) {
+    if level == Features::BASELINE || insts.iter().any(|i| i.has_tiles()) {
         return Vec::new();
     }
-    let lanes = i64::from(lanes(level, by[0].sums));
+    let lanes = i64::from(lanes(level, insts[0].sums));
     let tile = |vectors: u8| {
-        let rows = by.iter().map(|by| max_rows(level, *by, vectors)).min()?;
-        let fits = rows > 0 && i64::from(vectors - 1) * lanes < columns;
-        fits.then_some(Cpu {
+        let rows = insts.iter().map(|i| max_rows(level, *i, vectors)).min()?;
+        let is_useful = rows > 0 && i64::from(vectors - 1) * lanes < columns;
+        is_useful.then_some(Cpu {
             tile: Some([rows, vectors]),
-            ..plain
+            ..base
         })
     };
     VECTORS.into_iter().filter_map(tile).collect()
 }
 
-fn block(plain: Cpu, block: [u32; 2]) -> Cpu {
+fn with_block(base: Cpu, block: [u32; 2]) -> Cpu {
     Cpu {
         block: Some(block),
-        ..plain
+        ..base
     }
 }
 
-/// Returns the blocks that differ for `all` rows and columns. Their names are the same for many sizes.
-fn blocks(plain: Cpu, all: [i64; 2]) -> Vec<Cpu> {
-    let within = |sizes: [i64; 2]| [0, 1].map(|i| sizes[i].min(all[i]));
+/// Returns the blocks that differ for `limits` rows and columns. Their names are the same for many sizes.
+fn block_schedules(base: Cpu, limits: [i64; 2]) -> Vec<Cpu> {
+    let clamp = |sizes: [i64; 2]| [0, 1].map(|i| sizes[i].min(limits[i]));
     let differs = |(i, sizes): &(usize, [i64; 2])| {
-        let mut before = BLOCKS[..*i].iter();
-        before.all(|other| within(*other) != within(*sizes))
+        let mut earlier = BLOCKS[..*i].iter();
+        earlier.all(|previous| clamp(*previous) != clamp(*sizes))
     };
-    let found = BLOCKS.into_iter().enumerate().filter(differs);
-    found
-        .map(|(_, sizes)| block(plain, sizes.map(|n| n as u32)))
+    let distinct = BLOCKS.into_iter().enumerate().filter(differs);
+    distinct
+        .map(|(_, sizes)| with_block(base, sizes.map(|n| n as u32)))
         .collect()
 }

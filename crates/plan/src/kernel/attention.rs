@@ -96,10 +96,10 @@ pub struct AttentionGrad {
 dims!(AttentionGrad: scores, columns, value, gradient; out);
 
 impl Scores {
-    fn reads(&self, draft: &mut Draft, others: &[&Matrix]) -> Result<(), Contradiction> {
+    fn reads(&self, draft: &mut Draft, other_matrices: &[&Matrix]) -> Result<(), Contradiction> {
         let own = [&self.query, &self.key]
             .into_iter()
-            .chain(others.iter().copied());
+            .chain(other_matrices.iter().copied());
         let own = own.map(|m| (m.arg, self.dtype));
         let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
         let random = self.dropout.as_ref().map(|d| (d.key.arg, DType::I64));
@@ -176,11 +176,11 @@ impl AttentionGrad {
             ..
         } = &self.scores;
         let batch = numel(batch);
-        let many = |rows: &Dim, columns: &Dim| &(&batch * rows) * columns;
+        let elements = |rows: &Dim, columns: &Dim| &(&batch * rows) * columns;
         [
-            many(length, width),
-            many(keys, width),
-            many(keys, &self.columns),
+            elements(length, width),
+            elements(keys, width),
+            elements(keys, &self.columns),
         ]
     }
 }

@@ -55,8 +55,8 @@ pub struct If {
 
 dims!(If: branches; condition, inputs, outputs);
 
-/// Adds the uses of these arguments by bodies. They are the inputs after the first `own`, and the outputs, of each
-/// body.
+/// Adds the uses of arguments by bodies. `inputs` are the inputs after the first `own`, and `outputs` the outputs, of
+/// each body.
 fn bodies(
     draft: &mut Draft,
     bodies: &[Plan],

@@ -75,7 +75,7 @@ pub struct Conv {
     /// i8 and i16). Both are the same, with two exceptions: signed bytes may meet unsigned ones, and f32 weights f16 or
     /// bf16 images.
     pub dtypes: [DType; 2],
-    /// True if no byte of the first operand is above 127, so that the sum of two products fits 16 bits.
+    /// True if no byte of the first operand is above 127: the sum of two products then fits 16 bits.
     pub reduce_range: bool,
     /// The role of the result.
     pub role: ConvRole,
@@ -101,7 +101,7 @@ pub struct Conv {
     pub dilation: Vec<Dim>,
     /// The arguments of the operands, in the order in which the role's description names them.
     pub operands: [u16; 2],
-    /// The contiguous result's argument; unused with an epilogue, which writes its own.
+    /// The contiguous result's argument; unused with an epilogue, which writes the result.
     pub out: u16,
     /// The prologue that computes x in its layout, for the result, or in f16 and bf16 also for the gradient of the
     /// weights. Its operand is then unused.

@@ -64,7 +64,7 @@ impl LibraryMatrix {
         let strides = x.batch_strides.iter().map(Dim::as_const);
         let strides = strides.collect::<Option<Vec<i64>>>()?;
         let mut batch_stride = None;
-        // From the innermost batch dim outwards: its stride, and the one that the next must have.
+        // From the innermost batch dim outwards: its stride, and the required stride of the next.
         for (extent, stride) in batch.iter().zip(&strides).rev().filter(|(n, _)| **n != 1) {
             let (_, expected) = *batch_stride.get_or_insert((*stride, *stride));
             if expected != *stride {
@@ -132,14 +132,14 @@ impl Described for LibraryProduct {
         let LibraryProduct { batch, m, k, n, .. } = *self;
         let [a, b] = &self.operands;
         let result = [batch, m, n].map(Dim::from);
-        let mut all = vec![
+        let mut footprints = vec![
             a.footprint(batch, [m, k]),
             b.footprint(batch, [k, n]),
             Footprint::whole(self.out, &result),
         ];
         let bytes = Dim::from(self.workspace_bytes as i64);
-        all.extend((self.workspace).map(|arg| Footprint::whole(arg, [&bytes])));
-        all
+        footprints.extend((self.workspace).map(|arg| Footprint::whole(arg, [&bytes])));
+        footprints
     }
 }
 

@@ -56,50 +56,50 @@ impl Gaps {
     /// Takes the lowest gap of at least `size` bytes, which is not 0; returns its offset.
     fn take(&mut self, size: usize) -> usize {
         let class = size.ilog2() as usize;
-        let own = self.classes[class].iter().take(Gaps::TRIED);
-        let own = own.copied().find(|at| self.sizes[at] >= size);
+        let same = self.classes[class].iter().take(Gaps::TRIED);
+        let same = same.copied().find(|at| self.sizes[at] >= size);
         let larger = self.classes[class + 1..].iter();
         let larger = larger.filter_map(|offsets| offsets.first().copied());
-        let Some(at) = larger.chain(own).min() else {
+        let Some(at) = larger.chain(same).min() else {
             let at = self.end;
             self.end += size;
             self.peak = self.peak.max(self.end);
             return at;
         };
-        let room = self.remove(at);
-        if room > size {
-            self.add(at + size, room - size);
+        let gap_size = self.remove(at);
+        if gap_size > size {
+            self.add(at + size, gap_size - size);
         }
         at
     }
 
     /// Frees a block, and joins its memory with the gaps beside it.
-    fn free(&mut self, at: usize, size: usize) {
-        let (mut from, mut to) = (at, at + size);
-        if let Some((&below, &room)) = self.sizes.range(..at).next_back()
-            && below + room == at
+    fn free(&mut self, offset: usize, size: usize) {
+        let (mut start, mut end) = (offset, offset + size);
+        if let Some((&below, &gap_size)) = self.sizes.range(..offset).next_back()
+            && below + gap_size == offset
         {
             self.remove(below);
-            from = below;
+            start = below;
         }
-        if self.sizes.contains_key(&to) {
-            to += self.remove(to);
+        if self.sizes.contains_key(&end) {
+            end += self.remove(end);
         }
-        match to == self.end {
-            true => self.end = from,
-            false => self.add(from, to - from),
+        match end == self.end {
+            true => self.end = start,
+            false => self.add(start, end - start),
         }
     }
 
-    fn add(&mut self, at: usize, size: usize) {
-        self.sizes.insert(at, size);
-        self.classes[size.ilog2() as usize].insert(at);
+    fn add(&mut self, offset: usize, size: usize) {
+        self.sizes.insert(offset, size);
+        self.classes[size.ilog2() as usize].insert(offset);
     }
 
     /// Removes a gap; returns its size.
-    fn remove(&mut self, at: usize) -> usize {
-        let size = self.sizes.remove(&at).unwrap_or_default();
-        self.classes[size.ilog2() as usize].remove(&at);
+    fn remove(&mut self, offset: usize) -> usize {
+        let size = self.sizes.remove(&offset).unwrap_or_default();
+        self.classes[size.ilog2() as usize].remove(&offset);
         size
     }
 }
@@ -118,12 +118,12 @@ pub(super) fn pairs(blocks: &[Lifetime]) -> usize {
     pairs
 }
 
-/// A placer of blocks, which knows the blocks that are live together.
+/// A placer of blocks.
 pub(super) struct Placer<'a> {
     blocks: &'a [Lifetime],
-    /// The other blocks that are live with each, as a part of `list`.
-    from: Vec<usize>,
-    list: Vec<u32>,
+    /// For each block, the start in `live_with` of the blocks that are live with it.
+    starts: Vec<usize>,
+    live_with: Vec<u32>,
     placed: Vec<bool>,
     /// Scratch: the offset and end of each placed block that is live with a block.
     occupied: Vec<(usize, usize)>,
@@ -133,7 +133,7 @@ pub(super) struct Placer<'a> {
 }
 
 impl<'a> Placer<'a> {
-    /// Makes a placer. `blocks` are sorted by their first step.
+    /// Returns a placer. `blocks` are sorted by their first step.
     pub fn new(blocks: &'a [Lifetime]) -> Placer<'a> {
         let mut alive: Vec<u32> = Vec::new();
         let mut live_with: Vec<(u32, u32)> = Vec::new();
@@ -160,8 +160,8 @@ impl<'a> Placer<'a> {
         }
         Placer {
             blocks,
-            from,
-            list,
+            starts: from,
+            live_with: list,
             placed: vec![false; blocks.len()],
             occupied: Vec::new(),
             offsets: vec![0; blocks.len()],
@@ -171,21 +171,21 @@ impl<'a> Placer<'a> {
 
     /// Returns the other blocks that are live with a block.
     pub fn live_with(&self, i: usize) -> &[u32] {
-        &self.list[self.from[i]..self.from[i + 1]]
+        &self.live_with[self.starts[i]..self.starts[i + 1]]
     }
 
-    /// Places all blocks in this order. Returns the peak, or `None` as soon as it is above `most`.
-    pub fn place(&mut self, order: &[u32], fit: Fit, most: usize) -> Option<usize> {
+    /// Places all blocks in this order. Returns the peak, or `None` as soon as it is above `max_peak`.
+    pub fn place(&mut self, order: &[u32], fit: Fit, max_peak: usize) -> Option<usize> {
         self.placed.fill(false);
         let mut peak = 0;
         for &i in order {
             let i = i as usize;
-            let at = self.gap(i, fit);
-            peak = peak.max(at + self.blocks[i].size);
-            if peak > most {
+            let offset = self.gap(i, fit);
+            peak = peak.max(offset + self.blocks[i].size);
+            if peak > max_peak {
                 return None;
             }
-            self.offsets[i] = at;
+            self.offsets[i] = offset;
             self.placed[i] = true;
         }
         Some(peak)
@@ -193,14 +193,14 @@ impl<'a> Placer<'a> {
 
     /// Returns the offset of a block among those that are placed.
     fn gap(&mut self, i: usize, fit: Fit) -> usize {
-        let live_with = &self.list[self.from[i]..self.from[i + 1]];
+        let live_with = &self.live_with[self.starts[i]..self.starts[i + 1]];
         self.work += live_with.len() + 1;
         self.occupied.clear();
         for &j in live_with {
             let j = j as usize;
             if self.placed[j] {
-                let at = self.offsets[j];
-                self.occupied.push((at, at + self.blocks[j].size));
+                let offset = self.offsets[j];
+                self.occupied.push((offset, offset + self.blocks[j].size));
             }
         }
         self.work += 4 * self.occupied.len(); // sorting them costs more
@@ -208,15 +208,15 @@ impl<'a> Placer<'a> {
         let size = self.blocks[i].size;
         let mut end = 0;
         let mut best: Option<(usize, usize)> = None; // room, offset
-        for &(from, to) in &self.occupied {
-            if from >= end + size && best.is_none_or(|(room, _)| from - end < room) {
-                best = Some((from - end, end));
+        for &(start, stop) in &self.occupied {
+            if start >= end + size && best.is_none_or(|(room, _)| start - end < room) {
+                best = Some((start - end, end));
                 if fit == Fit::First {
                     break;
                 }
             }
-            end = end.max(to);
+            end = end.max(stop);
         }
-        best.map_or(end, |(_, at)| at)
+        best.map_or(end, |(_, offset)| offset)
     }
 }

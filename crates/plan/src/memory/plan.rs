@@ -34,17 +34,17 @@ impl Temporaries {
         for (i, step) in steps.iter().enumerate() {
             time += (i > 0 && !step.concurrent) as usize;
             t.times.push(time);
-            for at in step.touched().map(|id| id.0 as usize) {
-                if plan.buffers[root[at]].allocation != Allocation::Temporary {
+            for buffer in step.touched().map(|id| id.0 as usize) {
+                if plan.buffers[root[buffer]].allocation != Allocation::Temporary {
                     continue;
                 }
-                let block = match t.of[root[at]] {
+                let block = match t.of[root[buffer]] {
                     Some(block) => block,
                     None => t.add(0, time),
                 };
-                t.of[root[at]] = Some(block);
+                t.of[root[buffer]] = Some(block);
                 t.blocks[block].last = time;
-                t.blocks[block].size = t.blocks[block].size.max(bytes[at]);
+                t.blocks[block].size = t.blocks[block].size.max(bytes[buffer]);
             }
         }
         t.extend_operations(plan, steps, root);
@@ -56,8 +56,8 @@ impl Temporaries {
         t
     }
 
-    /// Keeps what each collective operation touches until a later step touches its result: till then the operation goes
-    /// on, and others must not wait for it to get that memory.
+    /// Extends the lifetimes of the buffers of collective operations until a later step touches the result. The
+    /// operation may run until then, and other steps must not wait for its memory.
     fn extend_operations(&mut self, plan: &Plan, steps: &[Step], root: &[usize]) {
         let end = self.times.last().copied().unwrap_or_default();
         for (i, step) in steps.iter().enumerate() {
@@ -95,7 +95,7 @@ fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
     plan.buffers.iter().map(bytes).collect()
 }
 
-/// Returns for each buffer the one whose memory it uses, in linear time however long the chains are.
+/// Returns for each buffer the one whose memory it uses, in time linear in the number of buffers.
 ///
 /// # Errors
 /// If a buffer is in place of none, of one that is not a temporary, or of itself.
@@ -103,27 +103,26 @@ pub fn roots(plan: &Plan) -> Result<Vec<usize>, String> {
     let mut roots: Vec<usize> = (0..plan.buffers.len()).collect();
     let mut chain = Vec::new();
     for start in 0..roots.len() {
-        let mut at = start;
+        let mut b = start;
         // The end of a chain that was followed before is known.
-        while let (Allocation::InPlace(next), true) = (plan.buffers[at].allocation, roots[at] == at)
-        {
+        while let (Allocation::InPlace(next), true) = (plan.buffers[b].allocation, roots[b] == b) {
             if chain.len() == roots.len() {
                 return Err("buffers in place of each other".into());
             }
-            chain.push(at);
-            at = next.0 as usize;
-            if at >= roots.len() {
-                return Err(format!("no buffer {at}"));
+            chain.push(b);
+            b = next.0 as usize;
+            if b >= roots.len() {
+                return Err(format!("no buffer {b}"));
             }
         }
-        let root = roots[at];
+        let root = roots[b];
         match plan.buffers[root].allocation {
             Allocation::Temporary => {}
             _ if chain.is_empty() => {}
-            place => return Err(format!("a buffer in place of one at {place:?}")),
+            other => return Err(format!("a buffer in place of one at {other:?}")),
         }
-        for at in chain.drain(..) {
-            roots[at] = root;
+        for b in chain.drain(..) {
+            roots[b] = root;
         }
     }
     Ok(roots)
@@ -137,9 +136,9 @@ pub fn planned(plan: &Plan, values: &[i64]) -> Option<(Temporaries, Layout)> {
         .map(|step| scratch(plan, step, &bytes, values))
         .collect();
     let scratch = scratch?;
-    let found = Temporaries::new(plan, &plan.run, &bytes, &roots(plan).ok()?, |i| scratch[i]);
-    let layout = solve(&found.blocks);
-    Some((found, layout))
+    let temporaries = Temporaries::new(plan, &plan.run, &bytes, &roots(plan).ok()?, |i| scratch[i]);
+    let layout = solve(&temporaries.blocks);
+    Some((temporaries, layout))
 }
 
 /// Returns the bytes that a loop or branch needs in addition to its arguments: for a loop the number of its step, the
@@ -148,12 +147,12 @@ fn scratch(plan: &Plan, step: &Step, bytes: &[usize], values: &[i64]) -> Option<
     let peak = |body: &Plan| Some(planned(body, values)?.1.peak);
     Some(match &*plan.kernels[step.kernel as usize] {
         Kernel::Loop(l) => {
-            let of = |a: &u16| bytes[step.args[*a as usize].0 as usize].next_multiple_of(ALIGN);
-            ALIGN + l.first.iter().map(of).sum::<usize>() + peak(&l.body)?
+            let size = |a: &u16| bytes[step.args[*a as usize].0 as usize].next_multiple_of(ALIGN);
+            ALIGN + l.first.iter().map(size).sum::<usize>() + peak(&l.body)?
         }
         Kernel::If(i) => {
-            let [then, other] = &*i.branches;
-            peak(then)?.max(peak(other)?)
+            let [then, otherwise] = &*i.branches;
+            peak(then)?.max(peak(otherwise)?)
         }
         _ => 0,
     })

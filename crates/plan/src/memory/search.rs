@@ -1,9 +1,9 @@
 //! Search for an order of placing blocks that needs little memory.
 //!
 //! No order is best for all programs. By descending size, small blocks fill the gaps between large ones. By descending
-//! lifetime, long-lived blocks stay out of the way of short-lived ones. By memory pressure, the blocks that are live
+//! lifetime, long-lived blocks do not obstruct short-lived ones. By memory pressure, the blocks that are live
 //! at the peak are packed without gaps. Each of these orders is tried. Then a local search repeatedly moves a block
-//! that exceeds the lower bound before one that is in its way. It keeps moves that don't raise the peak.
+//! that exceeds the lower bound before one that obstructs it. It keeps moves that don't raise the peak.
 
 use super::Lifetime;
 use super::place::{Fit, Placer, in_program_order, pairs};
@@ -52,7 +52,7 @@ impl Search<'_> {
                 let peak = self.placer.place(&order, fit, usize::MAX);
                 let Some(peak) = peak else { continue };
                 self.keep(peak);
-                if self.done() {
+                if self.is_done() {
                     return;
                 }
                 starts.push((peak, starts.len(), fit, order.clone()));
@@ -63,13 +63,13 @@ impl Search<'_> {
         let mut moves = 0;
         for (peak, _, fit, order) in starts.into_iter().cycle() {
             self.improve(order, fit, peak, &mut random, &mut moves);
-            if self.done() || moves >= MAX_MOVES {
+            if self.is_done() || moves >= MAX_MOVES {
                 return;
             }
         }
     }
 
-    fn done(&self) -> bool {
+    fn is_done(&self) -> bool {
         self.peak == self.lower_bound || self.placer.work > MAX_WORK
     }
 
@@ -93,7 +93,7 @@ impl Search<'_> {
         self.placer.place(&order, fit, usize::MAX);
         let mut offsets = self.placer.offsets.clone();
         let mut since = 0;
-        while since < PATIENCE && *moves < MAX_MOVES && !self.done() {
+        while since < PATIENCE && *moves < MAX_MOVES && !self.is_done() {
             (*moves, since) = (*moves + 1, since + 1);
             let next = self.neighbour(&order, &offsets, random);
             let Some(found) = self.placer.place(&next, fit, peak) else {
@@ -108,14 +108,14 @@ impl Search<'_> {
         }
     }
 
-    /// Returns a neighbour of an order: a block that exceeds the bound is moved before one in its way, or to the front.
+    /// Returns a neighbour of an order: a block that exceeds the bound is moved before an obstacle, or to the front.
     fn neighbour(&self, order: &[u32], offsets: &[usize], random: &mut Random) -> Vec<u32> {
         let mut rank = vec![0; order.len()];
-        for (at, i) in order.iter().enumerate() {
-            rank[*i as usize] = at;
+        for (position, i) in order.iter().enumerate() {
+            rank[*i as usize] = position;
         }
         // The blocks that are live with block `i`, lie below it and were placed before it.
-        let in_the_way = |i: u32| -> Vec<u32> {
+        let obstacles = |i: u32| -> Vec<u32> {
             let i = i as usize;
             let lower = |j: &usize| offsets[*j] < offsets[i] && rank[*j] < rank[i];
             let live_with = self.placer.live_with(i).iter().map(|j| *j as usize);
@@ -125,21 +125,21 @@ impl Search<'_> {
         let exceeding = order.iter().filter(|i| end(**i) > self.lower_bound);
         let exceeding: Vec<u32> = exceeding.copied().collect();
         let mut moved = exceeding[random.below(exceeding.len())];
-        let mut below = in_the_way(moved);
-        // In half of the cases, a block in its way is moved instead.
+        let mut below = obstacles(moved);
+        // In half of the cases, an obstacle is moved instead.
         if random.below(2) == 0 && !below.is_empty() {
-            let other = below[random.below(below.len())];
-            let further = in_the_way(other);
-            if !further.is_empty() {
-                (moved, below) = (other, further);
+            let obstacle = below[random.below(below.len())];
+            let nested = obstacles(obstacle);
+            if !nested.is_empty() {
+                (moved, below) = (obstacle, nested);
             }
         }
-        let to = match below.is_empty() || random.below(4) == 0 {
+        let target = match below.is_empty() || random.below(4) == 0 {
             true => 0,
             false => rank[below[random.below(below.len())] as usize],
         };
         let mut next = order.to_vec();
-        next[to..=rank[moved as usize]].rotate_right(1);
+        next[target..=rank[moved as usize]].rotate_right(1);
         next
     }
 }
@@ -152,38 +152,38 @@ fn orders(blocks: &[Lifetime]) -> Vec<Vec<u32>> {
     };
     let size = |i: u32| blocks[i as usize].size;
     let pressure = pressure(blocks);
-    let by = |key: &dyn Fn(u32) -> (usize, usize)| {
+    let order_by = |key: &dyn Fn(u32) -> (usize, usize)| {
         let mut order: Vec<u32> = (0..blocks.len() as u32).collect();
         order.sort_by_key(|i| (Reverse(key(*i)), *i));
         order
     };
     vec![
-        by(&|i| (size(i), life(i))),
-        by(&|i| (size(i).saturating_mul(life(i)), size(i))),
-        by(&|i| (life(i), size(i))),
-        by(&|i| (pressure[i as usize], size(i))),
-        by(&|i| (pressure[i as usize], life(i))),
-        by(&|i| (blocks[i as usize].last, size(i))),
-        by(&|i| (usize::MAX - blocks[i as usize].first, size(i))),
+        order_by(&|i| (size(i), life(i))),
+        order_by(&|i| (size(i).saturating_mul(life(i)), size(i))),
+        order_by(&|i| (life(i), size(i))),
+        order_by(&|i| (pressure[i as usize], size(i))),
+        order_by(&|i| (pressure[i as usize], life(i))),
+        order_by(&|i| (blocks[i as usize].last, size(i))),
+        order_by(&|i| (usize::MAX - blocks[i as usize].first, size(i))),
     ]
 }
 
 /// Returns for each block the maximum number of bytes that are live at one of its steps. `blocks` are sorted by their
 /// first step.
 fn pressure(blocks: &[Lifetime]) -> Vec<usize> {
-    // There may be many more steps than blocks; the most memory is live where a block begins.
+    // There may be many more steps than blocks; live memory peaks where a block begins.
     let mut starts: Vec<usize> = blocks.iter().map(|b| b.first).collect();
     starts.dedup();
     let mut live = vec![0usize; starts.len()];
     let span = |b: &Lifetime| {
-        let from = starts.partition_point(|s| *s < b.first);
-        from..starts.partition_point(|s| *s <= b.last)
+        let start = starts.partition_point(|s| *s < b.first);
+        start..starts.partition_point(|s| *s <= b.last)
     };
     for b in blocks {
         live[span(b)].iter_mut().for_each(|a| *a += b.size);
     }
-    let most = |b: &Lifetime| live[span(b)].iter().copied().max().unwrap_or(0);
-    blocks.iter().map(most).collect()
+    let peak = |b: &Lifetime| live[span(b)].iter().copied().max().unwrap_or(0);
+    blocks.iter().map(peak).collect()
 }
 
 /// Reproducible pseudo-random numbers (Vigna's xorshift64*).

@@ -90,7 +90,8 @@ fn main_loop(tool: &PathBuf, cubin: &[u8]) -> Loop {
             (products > 0).then_some((products, to - from + 1))
         };
         let loops = loops.iter().filter_map(products);
-        let (products, slots) = loops.min_by_key(|(products, slots)| (Reverse(*products), *slots))?;
+        let (products, slots) =
+            loops.min_by_key(|(products, slots)| (Reverse(*products), *slots))?;
         Some(Loop {
             slots,
             products,
@@ -185,7 +186,9 @@ fn issue_slots_of_f32() {
             );
             let sequence = lowered_for(gpu, &graph).sequence();
             let what = format!("sm_{capability} {schedule}, order {order}");
-            let Loop { slots, products, .. } = compiled_loop(&tool, &sequence, capability, &what);
+            let Loop {
+                slots, products, ..
+            } = compiled_loop(&tool, &sequence, capability, &what);
             assert_eq!(products, 8 * 8 * 16, "{what}");
             assert!(100 * products >= 85 * slots, "{what}: {slots} slots");
         }
@@ -302,7 +305,9 @@ fn issue_slots_of_a_convolution() {
     let is_convolution = |l: &Launch| l.kernel.name().contains("conv");
     sequence.launches.retain(is_convolution);
     let found = compiled_loop(&tool, &sequence, capability, "convolution");
-    let Loop { slots, products, .. } = found;
+    let Loop {
+        slots, products, ..
+    } = found;
     assert!(4 * products >= slots, "{slots} for {products}");
 }
 
@@ -316,7 +321,9 @@ fn issue_slots_of_convolutions() {
         let program = lowered(&im2col::bottleneck("bf16", shape), true).unwrap();
         let sequence = im2col::of_convolutions(&program);
         let what = format!("sm_90 convolution {shape:?}");
-        let Loop { slots, products, .. } = compiled_loop(&tool, &sequence, 90, &what);
+        let Loop {
+            slots, products, ..
+        } = compiled_loop(&tool, &sequence, 90, &what);
         assert!(25 * products >= slots, "{what}: {slots} for {products}");
     }
 }
@@ -343,7 +350,9 @@ fn issue_slots_of_prologues() {
             let schedule: schedule::Gpu = name.parse().unwrap();
             let columns = usize::from(schedule.tile[1]);
             let what = format!("{op} {name}");
-            let Loop { slots, products, .. } = compiled_loop(&tool, &sequence, 90, &what);
+            let Loop {
+                slots, products, ..
+            } = compiled_loop(&tool, &sequence, 90, &what);
             assert!(most * products >= slots, "{what}: {slots} for {products}");
             // A product of 64 x 256 x 16 takes tensor cores 128 cycles.
             let is_hidden = 2 * slots <= products * columns;
