@@ -5,7 +5,7 @@ pub use kiln_base::ceil;
 use kiln_base::{Dim, MAX_PARTS};
 use kiln_plan::tile::Bound;
 
-/// The bound of all numbers, so that sums of a few of them fit an i64.
+/// The bound of all numbers: sums of a few of them fit an i64.
 const LIMIT: i128 = 1 << 60;
 
 /// Returns a dim's value.
@@ -47,7 +47,7 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Makes the map for values of the symbols; there must be one stride for each of `rank` axes.
+    /// Returns the map for values of the symbols; there must be one stride for each of `rank` axes.
     pub fn new(offset: &Dim, strides: &[Dim], rank: usize, values: &[i64]) -> Result<Affine> {
         if strides.len() != rank {
             return Err(damaged!("{} strides for {rank} axes", strides.len()));
@@ -65,9 +65,9 @@ impl Affine {
     pub fn range(&self, extents: &[i64]) -> (i128, i128) {
         let mut range = (self.offset as i128, self.offset as i128);
         for (s, e) in self.strides.iter().zip(extents) {
-            let reach = *s as i128 * (*e as i128 - 1);
-            range.0 += reach.min(0);
-            range.1 += reach.max(0);
+            let span = *s as i128 * (*e as i128 - 1);
+            range.0 += span.min(0);
+            range.1 += span.max(0);
         }
         range
     }
@@ -89,11 +89,11 @@ impl Affine {
             .map(|(s, e)| (s.unsigned_abs() as i128, *e as i128))
             .collect();
         dims.sort();
-        let mut reach = 0;
+        let mut span = 0;
         dims.iter().all(|(s, e)| {
-            let fits = *s > reach;
-            reach += s * (e - 1);
-            fits
+            let exceeds = *s > span;
+            span += s * (e - 1);
+            exceeds
         })
     }
 
@@ -136,7 +136,7 @@ impl Limit {
     }
 }
 
-/// True if it is proven that `address` stays within `0..len` wherever all `limits` hold, over a box of indices.
+/// True if `address` provably stays within `0..len` for all indices of a box that satisfy `limits`.
 ///
 /// A limit whose axes the address uses in the same proportions becomes a separate variable, with the limit's range. The
 /// other axes are bounded by their extents.
@@ -144,7 +144,7 @@ pub fn stays_inside(address: &Affine, limits: &[Limit], extents: &[i64], len: i6
     if extents.contains(&0) {
         return true;
     }
-    let mut rest = address.clone();
+    let mut remaining = address.clone();
     let (mut low, mut high) = (0i128, 0i128);
     for limit in limits {
         let (l, h) = limit.value.range(extents);
@@ -152,41 +152,41 @@ pub fn stays_inside(address: &Affine, limits: &[Limit], extents: &[i64], len: i6
         if l > h {
             return true; // it never holds
         }
-        let Some(factor) = proportion(&rest.strides, &limit.value.strides, extents) else {
+        let Some(factor) = proportion(&remaining.strides, &limit.value.strides, extents) else {
             continue;
         };
-        for (r, s) in rest.strides.iter_mut().zip(&limit.value.strides) {
+        for (r, s) in remaining.strides.iter_mut().zip(&limit.value.strides) {
             if *s != 0 {
                 *r = 0;
             }
         }
         let Some(offset) = factor
             .checked_mul(limit.value.offset)
-            .and_then(|o| rest.offset.checked_sub(o))
+            .and_then(|o| remaining.offset.checked_sub(o))
         else {
             return false;
         };
-        rest.offset = offset;
+        remaining.offset = offset;
         let ends = (factor as i128 * l, factor as i128 * h);
         low += ends.0.min(ends.1);
         high += ends.0.max(ends.1);
     }
-    let (l, h) = rest.range(extents);
+    let (l, h) = remaining.range(extents);
     l + low >= 0 && h + high < len as i128
 }
 
-/// Returns the number `c` with `strides = c · of` on every axis that `of` uses.
-fn proportion(strides: &[i64], of: &[i64], extents: &[i64]) -> Option<i64> {
+/// Returns the number `c` with `strides = c · of` on every axis that `base` uses.
+fn proportion(strides: &[i64], base: &[i64], extents: &[i64]) -> Option<i64> {
     let mut factor = None;
-    for ((s, o), e) in strides.iter().zip(of).zip(extents) {
+    for ((s, o), e) in strides.iter().zip(base).zip(extents) {
         if *o == 0 || *e == 1 {
             continue;
         }
-        let here = (s % o == 0).then_some(s / o)?;
-        if factor.is_some_and(|f| f != here) {
+        let ratio = (s % o == 0).then_some(s / o)?;
+        if factor.is_some_and(|f| f != ratio) {
             return None;
         }
-        factor = Some(here);
+        factor = Some(ratio);
     }
     factor
 }

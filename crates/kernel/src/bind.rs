@@ -7,15 +7,15 @@ use crate::error::{Result, damaged};
 use kiln_base::Scalar;
 use kiln_plan::tile::{Access, Inst, Schedule, SerialPoints, TileProgram};
 
-/// Checks `program` and gives its symbols values. `lens` are the argument buffers' lengths.
+/// Checks `program` and substitutes its symbols. `lens` are the lengths of the argument buffers.
 ///
 /// # Errors
 /// If anything in it is contradictory or reaches outside an argument.
 pub fn bind<'a>(program: &'a TileProgram, values: &[i64], lens: &[i64]) -> Result<Bound<'a>> {
     if lens.len() != program.args.len() {
-        let (takes, given) = (program.args.len(), lens.len());
+        let (expected, actual) = (program.args.len(), lens.len());
         return Err(damaged!(
-            "{} takes {takes} arguments, {given} given",
+            "{} takes {expected} arguments, {actual} given",
             program.name
         ));
     }
@@ -64,7 +64,7 @@ pub fn bind<'a>(program: &'a TileProgram, values: &[i64], lens: &[i64]) -> Resul
     let serial = axes[axes.len() - usize::from(program.serial)..]
         .iter()
         .product();
-    let (outer, lane) = split(program.schedule, &axes, &inner, &mut accesses);
+    let (outer, lane) = split_axes(program.schedule, &axes, &inner, &mut accesses);
     Ok(Bound {
         program,
         outer,
@@ -95,8 +95,8 @@ fn bind_access(a: &Access, rank: usize, values: &[i64], args: usize) -> Result<B
     })
 }
 
-/// Proves every load and store in range. Adds a limit where only a check at run time can ensure that. Returns true if
-/// all stores are to different places.
+/// Proves every load and store in range. Adds a limit if that needs a check at run time. Returns true if
+/// all stores are to different elements.
 fn check_ranges(
     program: &TileProgram,
     accesses: &mut [BoundAccess],
@@ -112,7 +112,7 @@ fn check_ranges(
             *e = if stage.over_inner { *inner } else { 1 };
         }
         for inst in &stage.code {
-            let (at, dynamic) = match inst {
+            let (access_index, dynamic) = match inst {
                 Inst::Load { access, .. } | Inst::Store { access, .. } => (*access as usize, false),
                 Inst::LoadAt { access, .. } => (*access as usize, true),
                 Inst::Index { .. } => {
@@ -121,7 +121,7 @@ fn check_ranges(
                 }
                 _ => continue,
             };
-            let a = &mut accesses[at];
+            let a = &mut accesses[access_index];
             a.address
                 .checked_range(&full.iter().map(|e| *e.max(&1)).collect::<Vec<_>>())?;
             for l in &a.limits {
@@ -141,8 +141,8 @@ fn check_ranges(
                 if stage.serial_points != SerialPoints::Every {
                     points[axes.len() - usize::from(program.serial)..axes.len()].fill(1);
                 }
-                let whole = a.address.is_injective(&points);
-                parallel &= whole || inner.is_empty() && outer.is_injective(axes);
+                let is_injective = a.address.is_injective(&points);
+                parallel &= is_injective || inner.is_empty() && outer.is_injective(axes);
             }
         }
     }
@@ -170,16 +170,16 @@ fn covers(
                 }
                 Inst::Load { access, .. } if accesses[*access as usize].arg == Some(arg) => {
                     // Tiles run one after the other, so a point reads back its own stores.
-                    let back = (&accesses[*access as usize].address, stage.over_inner);
-                    if !stored.contains(&back) {
+                    let own_store = (&accesses[*access as usize].address, stage.over_inner);
+                    if !stored.contains(&own_store) {
                         return false;
                     }
                 }
                 Inst::Store { access, .. } => {
                     let a = &accesses[*access as usize];
                     let serial = axes.len() - usize::from(program.serial)..axes.len();
-                    let moves = a.address.strides[serial].iter().any(|s| *s != 0);
-                    if stage.serial_points != SerialPoints::Every && moves {
+                    let depends_on_serial = a.address.strides[serial].iter().any(|s| *s != 0);
+                    if stage.serial_points != SerialPoints::Every && depends_on_serial {
                         continue;
                     }
                     let range = a.address.range_without_gaps(&points);
@@ -198,11 +198,11 @@ fn covers(
 /// Returns the end of the gapless union of ranges that starts at 0.
 fn union_end(ranges: &mut [(i64, i64)]) -> i64 {
     ranges.sort();
-    let further = |reached: i64, (from, to): &(i64, i64)| match *from <= reached {
-        true => reached.max(*to),
-        false => reached,
+    let extend = |end: i64, (start, stop): &(i64, i64)| match *start <= end {
+        true => end.max(*stop),
+        false => end,
     };
-    ranges.iter().fold(0, further)
+    ranges.iter().fold(0, extend)
 }
 
 fn contain(a: &mut BoundAccess, full: &[i64], len: i64, program: &TileProgram) -> Result<()> {
@@ -223,9 +223,9 @@ fn contain(a: &mut BoundAccess, full: &[i64], len: i64, program: &TileProgram) -
     Ok(())
 }
 
-/// Orders every stride list outer axes first, drops axes of extent 1, and merges stepped axes that
-/// every access steps through as one.
-fn split(
+/// Orders every stride list outer axes first, drops axes of extent 1, and merges stepped axes that are contiguous for
+/// every access.
+fn split_axes(
     schedule: Schedule,
     axes: &[i64],
     inner: &[i64],
@@ -241,28 +241,28 @@ fn split(
         |list: Vec<usize>| -> Vec<usize> { list.into_iter().filter(|i| extent(*i) != 1).collect() };
     let (outer, lane) = (keep(outer), keep(lane));
     let order: Vec<usize> = outer.iter().chain(&lane).copied().collect();
-    let maps = |accesses: &mut [BoundAccess], f: &mut dyn FnMut(&mut Vec<i64>)| {
+    let for_each_strides = |accesses: &mut [BoundAccess], f: &mut dyn FnMut(&mut Vec<i64>)| {
         for a in accesses {
             f(&mut a.address.strides);
             a.limits.iter_mut().for_each(|l| f(&mut l.value.strides));
         }
     };
-    maps(accesses, &mut |s| {
+    for_each_strides(accesses, &mut |s| {
         *s = order.iter().map(|i| s[*i]).collect()
     });
     let mut outer: Vec<i64> = outer.into_iter().map(extent).collect();
     let mut i = 1;
     while i < outer.len() {
         let mut mergeable = outer[i] > 0;
-        maps(accesses, &mut |s| {
+        for_each_strides(accesses, &mut |s| {
             mergeable &= s[i].checked_mul(outer[i]) == Some(s[i - 1])
         });
         if mergeable {
-            maps(accesses, &mut |s| {
+            for_each_strides(accesses, &mut |s| {
                 s.remove(i - 1);
             });
-            let gone = outer.remove(i - 1);
-            outer[i - 1] *= gone;
+            let removed = outer.remove(i - 1);
+            outer[i - 1] *= removed;
         } else {
             i += 1;
         }

@@ -25,8 +25,8 @@ pub struct BoundDynamic {
 
 /// A checked program with known numbers.
 ///
-/// Axes are ordered outer first: those that are stepped through one index at a time, then those that are cut into
-/// tiles. Extents of 1 are dropped.
+/// Axes are ordered outer first: those that are stepped through one index at a time, then tiled axes. Extents of 1 are
+/// dropped.
 #[derive(Debug)]
 pub struct Bound<'a> {
     pub program: &'a TileProgram,
@@ -40,7 +40,7 @@ pub struct Bound<'a> {
     pub dynamics: Vec<Vec<BoundDynamic>>,
     /// The elements of each argument, as the proofs assumed.
     pub lens: Vec<i64>,
-    /// True if parts may run concurrently: every store goes to a different place.
+    /// True if parts may run concurrently: every store goes to a different element.
     pub parallel: bool,
     /// The number of points of the parallel axes that one thread runs in order.
     pub serial: i64,

@@ -1,4 +1,4 @@
-//! Seeded bugs: places in emitters and schedules that are wrong if a test asks for it. Tests of programs find each of
+//! Seeded bugs: faults in emitters and schedules that tests enable. Tests of programs find each of
 //! them.
 
 #[cfg(feature = "testing")]

@@ -6,7 +6,7 @@ use std::any::Any;
 
 /// A kernel of a GPU's engine, with known sizes.
 pub trait Launch: Any + Send + Sync {
-    /// The number of places in it that can report a data error.
+    /// The number of its sites that can report a data error.
     fn sites(&self) -> usize;
 
     /// True if there is nothing to do.

@@ -28,7 +28,7 @@ thread_local! {
 }
 
 impl Cancel {
-    /// Makes a switch that is not thrown.
+    /// Returns a switch that is not thrown.
     pub fn new() -> Cancel {
         Cancel::default()
     }

@@ -7,7 +7,7 @@ use kiln_plan::tile::{Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
 
 struct Checker<'a> {
     program: &'a TileProgram,
-    /// The points from which on each register, and each slot, holds a value.
+    /// For each register and each slot, the points from which it holds a value.
     written: Vec<When>,
     kept: Vec<When>,
     /// The points at which the current stage runs.
@@ -71,10 +71,10 @@ fn detail(e: crate::error::Error) -> String {
 }
 
 impl Checker<'_> {
-    /// Returns the points from which on something that this stage writes holds a value.
-    fn now(&self, before: When) -> When {
+    /// Returns the points from which a value that this stage writes is available.
+    fn now(&self, earlier: When) -> When {
         match self.serial_points {
-            SerialPoints::Last => before.max(When::AtLast),
+            SerialPoints::Last => earlier.max(When::AtLast),
             _ => When::Always,
         }
     }
@@ -159,13 +159,13 @@ impl Checker<'_> {
             if self.pending.contains(&dst) {
                 return Err(damaged!("an accumulator is overwritten"));
             }
-            let before = self.written[dst.0 as usize];
-            self.written[dst.0 as usize] = self.now(before);
+            let earlier = self.written[dst.0 as usize];
+            self.written[dst.0 as usize] = self.now(earlier);
         }
         Ok(())
     }
 
-    /// Returns the register that an instruction writes, and the type that it must have.
+    /// Returns the register that an instruction writes, and its required type.
     fn result(&self, stage: &Stage, inst: &Inst) -> Result<Option<(Reg, Compute)>> {
         Ok(Some(match inst {
             Inst::Load { dst, access } => (*dst, self.arg_type(*access)?),
@@ -228,11 +228,11 @@ impl Checker<'_> {
                     self.expect(*r, Compute::I64)?;
                 }
                 let ty = self.ty(*dst)?;
-                let fits = match kind {
+                let is_legal = match kind {
                     RandomKind::Bits => ty == Compute::I64,
                     RandomKind::Uniform | RandomKind::Normal => ty.is_float(),
                 };
-                if !fits {
+                if !is_legal {
                     return Err(damaged!("no random {}", ty.name()));
                 }
                 (*dst, ty)

@@ -38,7 +38,7 @@ pub enum Error {
         /// The shape that the caller gave.
         found: Vec<i64>,
     },
-    /// A symbolic size below what the plan was compiled for.
+    /// A symbolic size below the minimum of the plan.
     #[error("input {input}: size `{name}` is {value}, the plan needs at least {min}")]
     Symbol {
         /// The number of the input.
@@ -130,7 +130,7 @@ pub enum Error {
 }
 
 fn largest(holders: &[(String, usize)]) -> String {
-    let holder = |(what, bytes): &(String, usize)| format!("{bytes} by {what}");
+    let holder = |(holder_name, bytes): &(String, usize)| format!("{bytes} by {holder_name}");
     match holders {
         [] => String::new(),
         holders => {

@@ -42,7 +42,7 @@ pub struct Failure {
     pub bound: i64,
 }
 
-/// The first data error of one step, whatever the order in which threads find them.
+/// The first data error of one step, independent of the order in which threads find errors.
 #[derive(Default)]
 pub struct Failures {
     /// The switch that ends the step early.
@@ -53,7 +53,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Makes the errors of steps that end when a switch is thrown.
+    /// Returns the errors of steps that end when a switch is thrown.
     pub fn of(cancel: Option<Cancel>) -> Failures {
         Failures {
             cancel,

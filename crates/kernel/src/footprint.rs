@@ -4,7 +4,7 @@ use crate::affine::{Affine, Limit, extent, stays_inside};
 use crate::error::{Result, damaged};
 use kiln_plan::Footprint;
 
-/// Returns an error unless all that a kernel accesses of an argument exists.
+/// Returns an error unless a kernel's footprint of an argument lies within it.
 pub fn within(name: &str, footprint: &Footprint, values: &[i64], lens: &[i64]) -> Result<()> {
     let extents = footprint.extents.iter().map(|d| extent(d, values));
     let extents: Vec<i64> = extents.collect::<Result<_>>()?;

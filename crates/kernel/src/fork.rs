@@ -36,7 +36,7 @@ thread_local! {
 /// # Errors
 /// [`Error::Forked`] in a child whose parent had other threads that used this crate.
 pub fn check() -> Result<()> {
-    here();
+    count_thread();
     match CUT_OFF.load(Ordering::Relaxed) {
         true => Err(Error::Forked),
         false => Ok(()),
@@ -44,7 +44,7 @@ pub fn check() -> Result<()> {
 }
 
 /// Counts this thread.
-pub fn here() {
+pub fn count_thread() {
     static WATCH: Once = Once::new();
     // A thread that is about to end is not counted again.
     let _ = HERE.try_with(|here| {

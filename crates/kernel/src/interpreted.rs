@@ -55,7 +55,8 @@ impl Drop for Declared {
     }
 }
 
-/// Declares the memory that code may access until the result is dropped, besides the memory [declared](declare_memory) meanwhile.
+/// Declares the memory that code may access until the result is dropped, in addition to [declared
+/// memory](declare_memory).
 pub fn declare(memory: impl Iterator<Item = Region>) -> Declared {
     let swap = |i: &mut Interpreter| std::mem::replace(&mut i.memory, memory.collect());
     Declared(INTERPRETER.with_borrow_mut(|i| i.as_mut().map(swap).unwrap_or_default()))
@@ -73,9 +74,9 @@ pub fn declare_memory(at: *const u8, bytes: usize, written: bool) {
 
 /// Registers a function that emitted code calls.
 pub fn calls(f: Function) {
-    let mut all = lock(&FUNCTIONS);
-    if !all.contains(&f) {
-        all.push(f);
+    let mut functions = lock(&FUNCTIONS);
+    if !functions.contains(&f) {
+        functions.push(f);
     }
 }
 

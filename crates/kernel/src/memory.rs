@@ -106,7 +106,7 @@ pub fn holders() -> MemoryHolders {
     cache().ledger.holders()
 }
 
-/// Begins or ends the history of the host's memory; returns what it had so far.
+/// Starts or stops the history of the host's memory; returns the previous events.
 pub fn keep_history(on: bool) -> Vec<MemoryEvent> {
     cache().ledger.keep_history(on)
 }
@@ -127,8 +127,8 @@ pub fn empty_cache() {
     drop(blocks);
 }
 
-/// Returns the size of the machine's or container's memory in bytes, where known. The system overcommits: it would grant
-/// more, and kill the process once that is used.
+/// Returns the size of the machine's or container's memory in bytes, where known. The system overcommits: it would
+/// grant more, and kill the process once that is used.
 pub fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -157,7 +157,7 @@ fn counted(bytes: usize) -> usize {
 }
 
 fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
-    crate::fork::here();
+    crate::fork::count_thread();
     if bytes == 0 {
         return Ok(AlignedBlock::EMPTY);
     }
@@ -212,8 +212,8 @@ impl Cache {
 
     /// Takes a free block of this class, or a somewhat larger one.
     fn take(&mut self, class: usize) -> Option<AlignedBlock> {
-        let most = if class < SHARED { 2 * class } else { class };
-        let mut fitting = self.free.range_mut(class..=most);
+        let max_class = if class < SHARED { 2 * class } else { class };
+        let mut fitting = self.free.range_mut(class..=max_class);
         let block = fitting.find_map(|(_, blocks)| blocks.pop())?;
         self.free_bytes -= block.len();
         Some(block)
@@ -221,8 +221,8 @@ impl Cache {
 
     /// Returns a free block to the system, if a new one of this class serves its requests.
     fn outgrow(&mut self, class: usize) {
-        let least = if class < SHARED { class / 2 } else { class };
-        let mut smaller = self.free.range_mut(least..class).rev();
+        let min_class = if class < SHARED { class / 2 } else { class };
+        let mut smaller = self.free.range_mut(min_class..class).rev();
         if let Some(block) = smaller.find_map(|(_, blocks)| blocks.pop()) {
             self.free_bytes -= block.len();
             self.ledger.stats.reserved -= block.len();
@@ -309,14 +309,14 @@ impl Storage {
         }
     }
 
-    /// Returns a part of host or lent memory, which stays alive while a part of it exists. Nobody uses the whole
-    /// itself, and only one of several overlapping parts is used at a time.
+    /// Returns a part of host or lent memory, and keeps the memory alive. Only the parts are used, and only one of
+    /// several overlapping parts at a time.
     ///
     /// # Errors
     /// [`Error::Internal`] if the part does not exist or is not aligned.
     pub fn part(whole: &Arc<Storage>, offset: usize, len: usize) -> Result<Storage> {
-        let fits = offset.checked_add(len).is_some_and(|end| end <= whole.len);
-        if !fits
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= whole.len);
+        if !is_inside
             || !offset.is_multiple_of(ALIGN)
             || !matches!(whole.home, Home::Host(_) | Home::Lent(_))
         {

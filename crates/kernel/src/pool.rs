@@ -1,6 +1,6 @@
 //! A persistent fork-join pool: workers spin for a moment, then park.
 //!
-//! Each thread begins with its own range of a run's parts, so that from run to run it finds its results in its caches.
+//! Each thread begins with its own range of a run's parts, whose data stays in its caches from run to run.
 //! Then it continues with the remaining parts of the other ranges. Nothing else depends on the number of threads, so
 //! results do not either.
 
@@ -45,12 +45,12 @@ struct Job {
     ranges: usize,
 }
 
-/// The next part of a range to hand out, in a cache line of its own.
+/// The next part of a range to hand out, in a separate cache line.
 #[repr(align(64))]
 struct Next(AtomicUsize);
 
 struct Shared {
-    /// Counts jobs, so that a spinning worker notices a new one.
+    /// Counts jobs, for spinning workers to notice a new one.
     epoch: AtomicUsize,
     /// [`OPEN`] plus [`ONE`] for every worker inside.
     state: AtomicUsize,
@@ -89,7 +89,7 @@ static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The parts of a run.
 type RunParts<'a> = dyn Fn(usize) + Sync + 'a;
-/// A function that receives the parts of a run in place of the pool.
+/// A function that receives the parts of a run instead of the pool.
 type Gather<'a> = dyn FnMut(usize, &RunParts<'_>) + 'a;
 
 thread_local! {
@@ -116,17 +116,17 @@ impl Pool {
     /// they stayed in the parent process, or belong to another run.
     #[cold]
     fn replace(&self) -> &'static Pool {
-        let fresh: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
-        CURRENT.store(std::ptr::from_ref(fresh).cast_mut(), Ordering::Release);
-        fresh
+        let pool: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
+        CURRENT.store(std::ptr::from_ref(pool).cast_mut(), Ordering::Release);
+        pool
     }
 
     /// Leaves the pool of the process, with its threads, to a run that never releases it. Later runs use a new pool,
     /// with as many threads. Does nothing while the pool is free.
     pub fn abandon() {
-        let held = Pool::global();
-        if matches!(held.workers.try_lock(), Err(TryLockError::WouldBlock)) {
-            held.replace();
+        let pool = Pool::global();
+        if matches!(pool.workers.try_lock(), Err(TryLockError::WouldBlock)) {
+            pool.replace();
         }
     }
 
@@ -161,8 +161,8 @@ impl Pool {
     /// Sets the number of threads that share the work, including the caller's: at least 1, at most [`MAX_THREADS`].
     pub fn set_threads(&self, threads: usize) {
         let mut workers = lock(&self.workers);
-        let wanted = threads.clamp(1, MAX_THREADS) - 1;
-        while workers.len() < wanted {
+        let workers_wanted = threads.clamp(1, MAX_THREADS) - 1;
+        while workers.len() < workers_wanted {
             let shared = self.shared.clone();
             let number = workers.len();
             let parked = Arc::new(AtomicBool::new(false));
@@ -178,13 +178,13 @@ impl Pool {
                 Err(_) => break, // the system has no more threads; fewer give the same results
             }
         }
-        let limit = wanted.min(workers.len());
+        let limit = workers_wanted.min(workers.len());
         self.shared.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Calls `part` with every number below `parts`, on any threads, and returns when all are done.
     ///
-    /// While another run has the pool, or from within a part, everything happens on this thread.
+    /// If another run has the pool, or from within a part, everything runs on this thread.
     ///
     /// # Panics
     /// If a part does, after the others have ended.
@@ -253,15 +253,15 @@ impl Pool {
 
 impl Pool {
     /// Waits until all threads of the pool run concurrently, for a few milliseconds at most. Returns true if they do.
-    /// After this thread has slept, it often shares a core with a worker, until the system moves one of them. So timing
-    /// of short runs should begin with this call.
+    /// After this thread has slept, it often shares a core with a worker, until the system moves one of them. Timing of
+    /// short runs should begin with this call.
     pub fn meet(&self) -> bool {
         let (start, threads) = (Instant::now(), self.threads());
         while start.elapsed() < PATIENCE {
-            let (begin, here) = (Instant::now(), AtomicUsize::new(0));
+            let (begin, arrived) = (Instant::now(), AtomicUsize::new(0));
             self.run(threads, |_| {
-                here.fetch_add(1, Ordering::AcqRel);
-                while here.load(Ordering::Acquire) < threads && begin.elapsed() < TOGETHER {
+                arrived.fetch_add(1, Ordering::AcqRel);
+                while arrived.load(Ordering::Acquire) < threads && begin.elapsed() < TOGETHER {
                     std::hint::spin_loop();
                 }
             });
@@ -283,24 +283,24 @@ impl Pool {
     }
 
     /// Runs jobs together with parts that were already gathered.
-    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, ahead: &RunParts<'_>) {
+    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, first: &RunParts<'_>) {
         struct Restore;
         impl Drop for Restore {
             fn drop(&mut self) {
                 GATHER.set(None);
             }
         }
-        let Some((job, rest)) = jobs.split_first_mut() else {
-            return self.run(count, ahead);
+        let Some((job, other_jobs)) = jobs.split_first_mut() else {
+            return self.run(count, first);
         };
-        let mut ran = false;
+        let mut has_run = false;
         let mut gather = |parts: usize, part: &RunParts<'_>| {
-            ran = true;
-            let all = |i: usize| match i.checked_sub(count) {
-                None => ahead(i),
+            has_run = true;
+            let all_parts = |i: usize| match i.checked_sub(count) {
+                None => first(i),
                 Some(i) => part(i),
             };
-            self.gathered(rest, count + parts, &all);
+            self.gathered(other_jobs, count + parts, &all_parts);
         };
         let gather: NonNull<Gather<'_>> = NonNull::from(&mut gather);
         // SAFETY: only the lifetime changes; the guard takes the pointer away before `gather` ends.
@@ -311,8 +311,8 @@ impl Pool {
             GATHER.set(Some(gather));
             job();
         }
-        if !ran {
-            self.gathered(rest, count, ahead);
+        if !has_run {
+            self.gathered(other_jobs, count, first);
         }
     }
 }
@@ -335,8 +335,8 @@ impl Shared {
                     break;
                 }
                 // SAFETY: the run that owns the data waits until this thread is done.
-                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*job.part)(i) }));
-                if let Err(panic) = done {
+                let result = catch_unwind(AssertUnwindSafe(|| unsafe { (*job.part)(i) }));
+                if let Err(panic) = result {
                     lock(&self.panic).get_or_insert(panic);
                 }
             }
@@ -364,10 +364,10 @@ impl Shared {
 
 fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
     fork::leave_out();
-    let mut seen = 0;
+    let mut epoch = 0;
     loop {
         let mut spins = 0;
-        while shared.epoch.load(Ordering::Acquire) == seen {
+        while shared.epoch.load(Ordering::Acquire) == epoch {
             if spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();
@@ -376,13 +376,13 @@ fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
             parked.store(true, Ordering::SeqCst);
             // The epoch is read again after the flag is set: either the run sees the flag and
             // unparks, or this thread sees the run.
-            if shared.epoch.load(Ordering::SeqCst) == seen {
+            if shared.epoch.load(Ordering::SeqCst) == epoch {
                 std::thread::park();
                 system::leave_processor(shared.waker.load(Ordering::Relaxed));
             }
             parked.store(false, Ordering::SeqCst);
         }
-        seen = shared.epoch.load(Ordering::Acquire);
+        epoch = shared.epoch.load(Ordering::Acquire);
         if number < shared.limit.load(Ordering::Relaxed) && shared.enter() {
             // SAFETY: the job does not change while this worker is inside.
             let job = unsafe { *shared.job.get() };

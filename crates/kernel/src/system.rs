@@ -4,14 +4,14 @@
 #[cfg(target_os = "linux")]
 pub(crate) fn physical_memory() -> usize {
     // SAFETY: sysconf takes any name and only reads.
-    let of = |name| usize::try_from(unsafe { libc::sysconf(name) });
-    match (of(libc::_SC_PHYS_PAGES), of(libc::_SC_PAGESIZE)) {
+    let query = |name| usize::try_from(unsafe { libc::sysconf(name) });
+    match (query(libc::_SC_PHYS_PAGES), query(libc::_SC_PAGESIZE)) {
         (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
         _ => usize::MAX,
     }
 }
 
-/// Returns the memory limit of the control group at the root, which a container has of its own; of version 2, or of 1.
+/// Returns the memory limit of the root control group, as containers have; of version 2, or of 1.
 #[cfg(target_os = "linux")]
 pub(crate) fn container_memory() -> usize {
     let files = ["memory.max", "memory/memory.limit_in_bytes"];
@@ -23,8 +23,8 @@ pub(crate) fn container_memory() -> usize {
     limit.unwrap_or(usize::MAX)
 }
 
-/// Lets every fork from now on call a function in the child, before `fork` returns there. Without memory for it, forks
-/// call nothing.
+/// Registers a function that every later fork calls in the child, before `fork` returns there. Without memory for it,
+/// forks call nothing.
 ///
 /// The function may only use what is safe to use after a fork of a process with threads, such as atomics.
 #[cfg(unix)]
@@ -52,8 +52,8 @@ pub(crate) fn leave_processor(other: usize) {
         return;
     }
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: both sets are plain bits of the given size. A set without the processor is tried, then the thread may run
-    // again wherever it could before. If the system refuses, the thread stays.
+    // SAFETY: both sets are plain bits of the given size. The thread is moved to a set without the processor, and then
+    // allowed on all of its processors again. If the system refuses, the thread stays.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, size, &mut allowed) != 0 {
@@ -84,7 +84,7 @@ pub fn can_evict() -> bool {
     cfg!(all(target_arch = "x86_64", not(portable), not(miri)))
 }
 
-/// Writes bytes back to memory and evicts them from every cache, so that a kernel can be timed on cold operands.
+/// Writes bytes back to memory and evicts them from every cache, to time a kernel on cold operands.
 #[cfg(all(target_arch = "x86_64", not(portable), not(miri)))]
 pub fn evict(bytes: &[u8]) {
     use std::arch::asm;

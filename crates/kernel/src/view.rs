@@ -55,10 +55,10 @@ pub fn span<const N: usize>(dims: [(i64, i64); N]) -> [i64; 2] {
         if extent <= 0 {
             return [0; 2];
         }
-        let far = (extent - 1).saturating_mul(stride);
+        let extent_end = (extent - 1).saturating_mul(stride);
         (low, high) = (
-            low.saturating_add(far.min(0)),
-            high.saturating_add(far.max(0)),
+            low.saturating_add(extent_end.min(0)),
+            high.saturating_add(extent_end.max(0)),
         );
     }
     [low, high]
@@ -82,7 +82,7 @@ impl<'a, T: Plain> View<'a, T> {
         }
     }
 
-    /// Returns the same elements with index 0 at another place.
+    /// Returns the same elements with another origin of indices.
     #[inline(always)]
     #[must_use]
     pub fn shift(self, by: i64) -> View<'a, T> {
@@ -251,8 +251,8 @@ impl<'a, T: Plain> ViewMut<'a, T> {
     /// As [`View::address`].
     #[inline(always)]
     #[track_caller]
-    pub fn address_mut(&self, reach: [i64; 2]) -> *mut T {
-        self.0.address(reach).cast_mut()
+    pub fn address_mut(&self, range: [i64; 2]) -> *mut T {
+        self.0.address(range).cast_mut()
     }
 
     /// Writes an element.
@@ -285,7 +285,7 @@ impl<'a, T: Plain> ViewMut<'a, T> {
         self.slice_mut(i, len).fill(value);
     }
 
-    /// Copies elements to index `i` and behind.
+    /// Copies elements to index `i` and on.
     #[inline(always)]
     #[track_caller]
     pub fn copy(mut self, i: i64, from: &[T]) {

@@ -81,23 +81,23 @@ pub trait Program {
     fn covers(&self, arg: usize) -> bool;
 }
 
-/// A kernel with known sizes. One that runs on the CPU has [`LinkedKernel::run`] or [`LinkedKernel::start`], one on a GPU
-/// [`LinkedKernel::expand`].
+/// A kernel with known sizes. One that runs on the CPU has [`LinkedKernel::run`] or [`LinkedKernel::start`], one on a
+/// GPU [`LinkedKernel::expand`].
 pub trait LinkedKernel: Send + Sync {
     /// Runs it, and returns the data error of a body in it.
     ///
     /// # Errors
     /// If it can't run at all.
     ///
-    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right. The packed weights are
-    /// the result of [`LinkedKernel::pack`] on the same weights.
+    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right. The packed weights
+    /// are the result of [`LinkedKernel::pack`] on the same weights.
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
         Err(Error::Internal("a GPU kernel for the CPU".into()))
     }
 
-    /// Starts it, and returns what is to be waited for before another step touches its result; `None` if it does not go
-    /// on beside others and is still to be run.
+    /// Starts it asynchronously, and returns a handle to wait for before another step touches its result; `None` if it
+    /// is not asynchronous and must be run.
     ///
     /// # Errors
     /// If it can't be started.
@@ -135,7 +135,7 @@ pub trait LinkedKernel: Send + Sync {
         None
     }
 
-    /// True if it never touches weights that were packed for it, whatever their values are.
+    /// True if it never touches weights that were packed for it, for any values.
     fn forgets_packed(&self) -> bool {
         false
     }

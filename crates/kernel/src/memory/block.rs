@@ -77,7 +77,7 @@ impl Drop for AlignedBlock {
     }
 }
 
-/// Maps `len` bytes at a huge-page boundary, so that every whole huge page of them can be one.
+/// Maps `len` bytes at a huge-page boundary, for the system to use huge pages.
 #[cfg(target_os = "linux")]
 fn map(len: usize) -> Option<NonNull<u8>> {
     let span = len.checked_add(MAPPED)?;
@@ -157,8 +157,7 @@ impl Storage {
     }
 }
 
-/// Memory without a name that forked children share. The system frees it with the last process that has it, however
-/// that ends.
+/// Anonymous memory that forked children share. The system frees it when the last process that has it ends.
 #[derive(Debug)]
 pub struct SharedMemory {
     start: NonNull<u8>,

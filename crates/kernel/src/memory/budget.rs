@@ -1,14 +1,14 @@
-//! Memory for the contents of files, whose sizes are not to be trusted.
+//! Memory for the contents of files, whose sizes are untrusted.
 
 use super::{cache, machine_memory};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
-/// The memory that reading one file may take: what is left of the limit, or without one of the machine's memory.
+/// The memory that reading a file may take: the rest of the limit, or of the machine's memory if there is no limit.
 ///
 /// Readers spend what they keep of a file before they allocate it. [`stats`](super::stats) does not count it, and
 /// another file has a budget of its own. The errors are of the kind
-/// [`ErrorKind::OutOfMemory`]; they say how many bytes are wanted, for what, and how many are left.
+/// [`ErrorKind::OutOfMemory`]; their messages state the bytes, their purpose, and the remaining bytes.
 ///
 /// ```
 /// use kiln_kernel::memory::Budget;
@@ -28,7 +28,7 @@ use std::path::Path;
 /// ```
 #[derive(Debug)]
 pub struct Budget {
-    left: u64,
+    remaining: u64,
     limit: Option<usize>,
 }
 
@@ -42,16 +42,16 @@ impl Budget {
     /// Returns the budget of a file that is opened now.
     pub fn new() -> Budget {
         let stats = cache().ledger.stats;
-        let most = stats.limit.unwrap_or_else(machine_memory);
+        let limit_bytes = stats.limit.unwrap_or_else(machine_memory);
         Budget {
-            left: most.saturating_sub(stats.allocated) as u64,
+            remaining: limit_bytes.saturating_sub(stats.allocated) as u64,
             limit: stats.limit,
         }
     }
 
     /// Returns the bytes that are left.
-    pub fn left(&self) -> u64 {
-        self.left
+    pub fn remaining(&self) -> u64 {
+        self.remaining
     }
 
     /// Spends bytes on `what`.
@@ -59,23 +59,23 @@ impl Budget {
     /// # Errors
     /// If fewer are left.
     pub fn spend(&mut self, bytes: u64, what: &str) -> Result<()> {
-        match self.left.checked_sub(bytes) {
-            Some(left) => {
-                self.left = left;
+        match self.remaining.checked_sub(bytes) {
+            Some(remaining) => {
+                self.remaining = remaining;
                 Ok(())
             }
-            None => Err(self.lacks(bytes, what)),
+            None => Err(self.exceeded(bytes, what)),
         }
     }
 
-    fn lacks(&self, bytes: u64, what: &str) -> Error {
+    fn exceeded(&self, bytes: u64, what: &str) -> Error {
         let of = match self.limit {
             Some(limit) => format!("of the memory limit of {limit}"),
             None => "of the machine's memory".to_string(),
         };
         let message = format!(
             "{what} takes {bytes} bytes, and {} are left {of}",
-            self.left
+            self.remaining
         );
         Error::new(ErrorKind::OutOfMemory, message)
     }
@@ -93,11 +93,11 @@ impl Budget {
         self.spend(len, what)?;
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < len {
-            let found = self.more(file, len - bytes.len() as u64, &mut bytes, what)?;
-            if found == 0 {
-                let found = bytes.len();
+            let count = self.read_chunk(file, len - bytes.len() as u64, &mut bytes, what)?;
+            if count == 0 {
+                let count = bytes.len();
                 let message =
-                    format!("{what} takes {len} bytes, but the file ends after {found} of them");
+                    format!("{what} takes {len} bytes, but the file ends after {count} of them");
                 return Err(Error::new(ErrorKind::UnexpectedEof, message));
             }
         }
@@ -109,19 +109,19 @@ impl Budget {
     /// # Errors
     /// If more bytes come than are left of the budget, there is no memory, or the reader fails.
     pub fn to_end(&mut self, file: &mut (impl Read + ?Sized), what: &str) -> Result<Vec<u8>> {
-        let (mut bytes, most) = (Vec::new(), self.left);
+        let (mut bytes, budget) = (Vec::new(), self.remaining);
         loop {
-            let left = most - bytes.len() as u64;
+            let remaining = budget - bytes.len() as u64;
             // One byte beyond the budget shows that the end was not reached.
-            let found = self.more(file, left.saturating_add(1), &mut bytes, what)?;
-            if bytes.len() as u64 > most {
-                return Err(self.lacks(
+            let count = self.read_chunk(file, remaining.saturating_add(1), &mut bytes, what)?;
+            if bytes.len() as u64 > budget {
+                return Err(self.exceeded(
                     bytes.len() as u64,
                     &format!("{what}, as far as it was read,"),
                 ));
             }
-            if found == 0 {
-                self.left = left;
+            if count == 0 {
+                self.remaining = remaining;
                 return Ok(bytes);
             }
         }
@@ -136,29 +136,29 @@ impl Budget {
         let mut room = Vec::new();
         match room.try_reserve_exact(len) {
             Ok(()) => Ok(room),
-            Err(_) => Err(none(len as u64 * size_of::<T>() as u64, what)),
+            Err(_) => Err(no_memory(len as u64 * size_of::<T>() as u64, what)),
         }
     }
 
-    /// Appends at most `most` bytes, and about as many as there are.
-    fn more(
+    /// Appends at most `max` bytes, and about as many as there are.
+    fn read_chunk(
         &self,
         file: &mut (impl Read + ?Sized),
-        most: u64,
+        max: u64,
         bytes: &mut Vec<u8>,
         what: &str,
     ) -> Result<usize> {
         const MIN_PART: usize = 64 << 10;
-        let part = most.min(bytes.len().max(MIN_PART) as u64);
-        if bytes.try_reserve_exact(part as usize).is_err() {
-            return Err(none(bytes.len() as u64 + part, what));
+        let chunk = max.min(bytes.len().max(MIN_PART) as u64);
+        if bytes.try_reserve_exact(chunk as usize).is_err() {
+            return Err(no_memory(bytes.len() as u64 + chunk, what));
         }
-        Read::take(file, part).read_to_end(bytes)
+        Read::take(file, chunk).read_to_end(bytes)
     }
 }
 
-/// The error of memory that the system refuses.
-fn none(bytes: u64, what: &str) -> Error {
+/// Returns the error of memory that the system refuses.
+fn no_memory(bytes: u64, what: &str) -> Error {
     let message = format!("{what} takes {bytes} bytes, and the system has no memory for them");
     Error::new(ErrorKind::OutOfMemory, message)
 }
@@ -180,8 +180,11 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn of(left: u64) -> Budget {
-        Budget { left, limit: None }
+    fn of(remaining: u64) -> Budget {
+        Budget {
+            remaining,
+            limit: None,
+        }
     }
 
     #[test]
@@ -199,7 +202,7 @@ mod tests {
             "the text takes 6 bytes, and 4 are left of the machine's memory"
         );
         assert_eq!(budget.to_end(&mut &b"abcd"[..], "a").unwrap(), b"abcd");
-        assert_eq!(budget.left(), 0);
+        assert_eq!(budget.remaining(), 0);
         assert_eq!(budget.to_end(&mut &b""[..], "a").unwrap(), b"");
         assert!(budget.to_end(&mut &b"a"[..], "a").is_err());
     }

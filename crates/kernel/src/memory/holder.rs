@@ -75,7 +75,7 @@ struct Holders {
 
 thread_local! {
     /// The holders of lines that this thread has named, by the addresses of these, of which a line may have several.
-    /// So threads that record at once don't wait for each other.
+    /// Avoids contention between threads that record concurrently.
     static LINES: RefCell<HashMap<(Category, usize), Holder>> = RefCell::default();
 }
 
@@ -100,19 +100,19 @@ impl Holders {
 }
 
 impl Holder {
-    /// The holder of a category whose line is not known.
+    /// Returns the holder of a category whose line is unknown.
     pub const fn unknown(category: Category) -> Holder {
         Holder((category as u32) << BITS | (category as u32) << 1)
     }
 
-    /// A line of the program.
+    /// Returns the holder for a line of the program.
     pub fn line(category: Category, loc: &'static Location<'static>) -> Holder {
         let named = || lock(&HOLDERS).get(category, Origin::Line(loc.file(), loc.line()));
         let key = (category, std::ptr::from_ref(loc).addr());
-        let known =
+        let lookup =
             |lines: &RefCell<HashMap<_, _>>| *lines.borrow_mut().entry(key).or_insert_with(named);
         // A thread that ends has lost its own.
-        LINES.try_with(known).unwrap_or_else(|_| named())
+        LINES.try_with(lookup).unwrap_or_else(|_| named())
     }
 
     /// A holder with a name.
@@ -145,7 +145,7 @@ impl Holder {
     }
 }
 
-/// The line or name; the category where neither is known.
+/// The line or name, or the category if neither is known.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = lock(&HOLDERS).list[self.index()].clone();

@@ -22,9 +22,9 @@ pub struct Ledger {
     /// The totals.
     pub stats: MemoryStats,
     /// Bytes by holder.
-    held: Vec<(Option<Holder>, usize)>,
-    /// The same at the peak; out of date while `at_peak`.
-    at_peak_held: Vec<(Option<Holder>, usize)>,
+    by_holder: Vec<(Option<Holder>, usize)>,
+    /// Bytes by holder at the peak; stale while `at_peak`.
+    peak_by_holder: Vec<(Option<Holder>, usize)>,
     /// True if nothing was freed since the peak.
     at_peak: bool,
     history: Option<Vec<MemoryEvent>>,
@@ -57,16 +57,16 @@ pub struct MemoryHolders {
 impl MemoryHolders {
     /// The bytes of each category, now and at the peak, in the order of [`Category::ALL`].
     pub fn by_category(&self) -> [(Category, usize, usize); 7] {
-        let of = |list: &[(Holder, usize)], category| {
-            let of = list.iter().filter(|(h, _)| h.category() == category);
-            of.map(|(_, bytes)| bytes).sum()
+        let total = |list: &[(Holder, usize)], category| {
+            let total = list.iter().filter(|(h, _)| h.category() == category);
+            total.map(|(_, bytes)| bytes).sum()
         };
-        Category::ALL.map(|c| (c, of(&self.current, c), of(&self.peak, c)))
+        Category::ALL.map(|c| (c, total(&self.current, c), total(&self.peak, c)))
     }
 }
 
 impl Ledger {
-    /// Books.
+    /// Returns an empty ledger.
     pub(super) const fn new() -> Ledger {
         Ledger {
             stats: MemoryStats {
@@ -75,8 +75,8 @@ impl Ledger {
                 reserved: 0,
                 limit: None,
             },
-            held: Vec::new(),
-            at_peak_held: Vec::new(),
+            by_holder: Vec::new(),
+            peak_by_holder: Vec::new(),
             at_peak: true,
             history: None,
         }
@@ -91,23 +91,23 @@ impl Ledger {
         } else {
             self.leave_peak();
         }
-        *self.of(holder) += bytes;
-        self.note(block, bytes, None, Some(holder));
+        *self.bytes_of(holder) += bytes;
+        self.record(block, bytes, None, Some(holder));
     }
 
     /// Books that a block was freed.
     pub fn remove(&mut self, bytes: usize, holder: Holder, block: usize) {
         self.leave_peak();
         self.stats.allocated -= bytes;
-        *self.of(holder) -= bytes;
-        self.note(block, bytes, Some(holder), None);
+        *self.bytes_of(holder) -= bytes;
+        self.record(block, bytes, Some(holder), None);
     }
 
     /// Books that a block has another holder.
     pub fn hand_over(&mut self, bytes: usize, [from, to]: [Holder; 2], block: usize) {
-        *self.of(from) -= bytes;
-        *self.of(to) += bytes;
-        self.note(block, bytes, Some(from), Some(to));
+        *self.bytes_of(from) -= bytes;
+        *self.bytes_of(to) += bytes;
+        self.record(block, bytes, Some(from), Some(to));
     }
 
     /// Resets the peak to the bytes in use now.
@@ -119,17 +119,17 @@ impl Ledger {
     /// The holders, now and at the peak.
     pub fn holders(&self) -> MemoryHolders {
         MemoryHolders {
-            current: sorted(&self.held),
-            peak: sorted(match self.at_peak {
-                true => &self.held,
-                false => &self.at_peak_held,
+            current: sort_by_bytes(&self.by_holder),
+            peak: sort_by_bytes(match self.at_peak {
+                true => &self.by_holder,
+                false => &self.peak_by_holder,
             }),
         }
     }
 
     /// The largest holders with their bytes, for errors.
     pub fn largest(&self) -> Vec<(String, usize)> {
-        let largest = sorted(&self.held).into_iter().take(5);
+        let largest = sort_by_bytes(&self.by_holder).into_iter().take(5);
         largest.map(|(h, bytes)| (h.to_string(), bytes)).collect()
     }
 
@@ -141,20 +141,20 @@ impl Ledger {
     /// Keeps the holders at the peak, which is about to end.
     fn leave_peak(&mut self) {
         if std::mem::take(&mut self.at_peak) {
-            self.at_peak_held.clone_from(&self.held);
+            self.peak_by_holder.clone_from(&self.by_holder);
         }
     }
 
-    fn of(&mut self, holder: Holder) -> &mut usize {
-        let at = holder.index();
-        if at >= self.held.len() {
-            self.held.resize(at + 1, (None, 0));
+    fn bytes_of(&mut self, holder: Holder) -> &mut usize {
+        let index = holder.index();
+        if index >= self.by_holder.len() {
+            self.by_holder.resize(index + 1, (None, 0));
         }
-        self.held[at].0 = Some(holder);
-        &mut self.held[at].1
+        self.by_holder[index].0 = Some(holder);
+        &mut self.by_holder[index].1
     }
 
-    fn note(&mut self, block: usize, bytes: usize, from: Option<Holder>, to: Option<Holder>) {
+    fn record(&mut self, block: usize, bytes: usize, from: Option<Holder>, to: Option<Holder>) {
         if let Some(history) = &mut self.history {
             history.push(MemoryEvent {
                 at: Instant::now(),
@@ -167,13 +167,13 @@ impl Ledger {
     }
 }
 
-fn sorted(held: &[(Option<Holder>, usize)]) -> Vec<(Holder, usize)> {
-    let held = held.iter().filter(|(_, bytes)| *bytes > 0);
-    let mut held: Vec<_> = held
+fn sort_by_bytes(entries: &[(Option<Holder>, usize)]) -> Vec<(Holder, usize)> {
+    let entries = entries.iter().filter(|(_, bytes)| *bytes > 0);
+    let mut entries: Vec<_> = entries
         .filter_map(|(h, bytes)| Some(((*h)?, *bytes)))
         .collect();
-    held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    held
+    entries.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    entries
 }
 
 #[cfg(test)]

@@ -29,21 +29,21 @@ impl ErfTable {
             series: [[0.0; ERF_CENTRES]; 6],
         };
         for i in 0..ERF_CENTRES - 1 {
-            let even = i as f64 / 8.0;
-            let value = special::erf(even);
+            let nominal = i as f64 / 8.0;
+            let value = special::erf(nominal);
             // This is one step of Newton's method towards the point where erf equals its rounded value here.
-            let centre = even + (value as f32 as f64 - value) / slope(even);
+            let centre = nominal + (value as f32 as f64 - value) / slope(nominal);
             let x = centre as f32 as f64;
             table.centres[i] = x as f32;
             table.series[0][i] = special::erf(x) as f32;
             // The derivatives of e^(-x²) are it times (-1)^n H_n(x); H_n = 2x H_(n-1) - 2(n-1) H_(n-2).
-            let (mut before, mut hermite, mut factor) = (0.0, 1.0, 1.0);
+            let (mut previous, mut hermite, mut factor) = (0.0, 1.0, 1.0);
             for (n, row) in table.series.iter_mut().enumerate().skip(1) {
                 factor /= n as f64;
                 row[i] = (slope(x) * hermite * factor) as f32;
                 factor = -factor;
-                let next = 2.0 * x * hermite - 2.0 * (n as f64 - 1.0) * before;
-                (before, hermite) = (hermite, next);
+                let next = 2.0 * x * hermite - 2.0 * (n as f64 - 1.0) * previous;
+                (previous, hermite) = (hermite, next);
             }
         }
         // The last one rounds to 1 - 2^-24 below 3.9192 and to 1 above, as erf does.

@@ -92,13 +92,13 @@ pub const EXP_LIMITS: (f32, f32) = (-104.5, 89.0);
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let x = clamp(x, EXP_LIMITS.0, EXP_LIMITS.1);
-    let turns = fma(x, LOG2_E, ROUND);
-    let n = turns - ROUND;
+    let rounded = fma(x, LOG2_E, ROUND);
+    let n = rounded - ROUND;
     let r = fma(n, MINUS_LN_2.1, fma(n, MINUS_LN_2.0, x));
     let p = fma(fma(exp_tail(r), r, 1.0), r, 1.0);
     scale(
         p,
-        (turns.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32),
+        (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32),
     )
 }
 
@@ -188,7 +188,7 @@ pub fn log10(x: f32) -> f32 {
     let (f, e) = reduce_log(x);
     let (high, square) = log_tail(f);
     let y = high + square;
-    // Both log10 e and log10 2 are split so that the larger part multiplies exactly.
+    // Both log10 e and log10 2 are split: the larger part multiplies exactly.
     let z = fma(f + y, 7.007_319e-4, y * 0.433_593_75);
     let z = fma(e, 2.487_456_6e-4, z);
     let z = fma(f, 0.433_593_75, z);
@@ -260,7 +260,7 @@ pub fn erf(x: f32) -> f32 {
     let s = x * x;
     let small = poly(s, ERF_SMALL);
     let small = fma(small, x, x);
-    // Between -16.6 and 0 where it is used, so that the power of 2 is a normal number.
+    // Between -16.6 and 0 where it is used, so the power of 2 is a normal number.
     let t = clamp(t, 0.0, 4.0);
     let (r, n) = reduce_exp(fma(poly(t, ERF_LARGE), t, -t));
     let p = fma(exp_tail(r), r * r, r) + 1.0;

@@ -130,7 +130,7 @@ pub fn fma64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Reduces `N` lanes, a power of two, as a balanced tree, so that dependency chains are short.
+/// Reduces `N` lanes, a power of two, as a balanced tree with short dependency chains.
 #[inline(always)]
 pub fn tree_reduce<T: Copy, const N: usize>(mut lanes: [T; N], f: impl Fn(T, T) -> T) -> T {
     let mut half = N;

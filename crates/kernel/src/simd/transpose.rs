@@ -17,7 +17,7 @@ pub fn transpose<T: Plain>(
     if rows <= 0 || columns <= 0 {
         return;
     }
-    let all = Transpose {
+    let transpose_args = Transpose {
         from: from.address(span([(rows, pitch), (columns, 1)])),
         pitch: pitch as isize,
         rows: rows as usize,
@@ -26,7 +26,7 @@ pub fn transpose<T: Plain>(
         to_pitch: to_pitch as isize,
     };
     // SAFETY: both matrices are in their views.
-    unsafe { compiled::<TransposeKernel<T>, _>(level)(all) }
+    unsafe { compiled::<TransposeKernel<T>, _>(level)(transpose_args) }
 }
 
 /// Copies rows of a matrix, whose rows and columns are as far apart as the strides say, to rows of contiguous elements.
@@ -40,7 +40,7 @@ pub fn copy_rows<T: Plain>(
 ) {
     let from = from.address(span([(rows, row), (columns, col)]));
     let to = to.address_mut(span([(rows, pitch), (columns, 1)]));
-    // Rows that follow each other are one.
+    // Contiguous rows are copied as one.
     let (rows, columns) = match (row, col, pitch) == (columns, 1, columns) {
         true => (1, rows * columns),
         false => (rows, columns),

@@ -176,7 +176,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let mut most = image::Limits::no_limits();
     // Eight bytes per pixel (twice four numbers), and what a decoder needs for itself.
     let wanted = pixels.saturating_mul(8).saturating_add(1 << 22);
-    most.max_alloc = Some(wanted.min(budget.left()));
+    most.max_alloc = Some(wanted.min(budget.remaining()));
     reader.limits(most);
     let decoder = reader.into_decoder().map_err(fault)?;
     let (w, h) = decoder.dimensions();
