@@ -30,20 +30,20 @@ fn checked_len(dtype: DType, shape: &[i64]) -> Result<usize> {
 }
 
 impl Buffer {
-    /// A copy of `data` as a tensor of `shape`.
+    /// Returns a copy of `data` as a tensor of `shape`.
     ///
     /// # Errors
     /// If the shape has another number of elements, or memory is short.
     pub fn from_slice<T: Element>(data: &[T], shape: &[i64]) -> Result<Buffer> {
-        fits(T::DTYPE, shape, size_of_val(data))?;
+        check_bytes(T::DTYPE, shape, size_of_val(data))?;
         let mut storage = Storage::new(size_of_val(data))?;
-        let (all, bytes) = ([data.len()], storage.bytes_mut());
-        let written = ArrayViewMut::new(T::DTYPE, &all, bytes).write(data);
+        let (shape_of_data, bytes) = ([data.len()], storage.bytes_mut());
+        let written = ArrayViewMut::new(T::DTYPE, &shape_of_data, bytes).write(data);
         written.map_err(|e| Error::Buffer(e.to_string()))?;
         Ok(Buffer::new(T::DTYPE, shape, Arc::new(storage)))
     }
 
-    /// A tensor from its native-endian bytes.
+    /// Returns a tensor from its native-endian bytes.
     ///
     /// # Errors
     /// If the shape has another number of bytes, a bool is neither 0 nor 1, or memory is short.
@@ -53,7 +53,7 @@ impl Buffer {
         Ok(Buffer::new(dtype, shape, storage))
     }
 
-    /// A tensor of the native-endian bytes that memory of the host holds.
+    /// Returns a tensor of native-endian bytes in host memory.
     ///
     /// # Errors
     /// If the shape has another number of bytes, or a bool is neither 0 nor 1.
@@ -89,8 +89,7 @@ impl Buffer {
         self.outcome.as_ref()
     }
 
-    /// The tensor as one whose values are valid only if this run has no data error: for callers that discard all
-    /// outputs of a failed run.
+    /// Makes the values valid only if this run has no data error, for callers that discard all outputs of a failed run.
     pub fn depending_on(self, outcome: &Arc<Outcome>) -> Buffer {
         self.with_outcome(Some(outcome.clone()))
     }
@@ -169,7 +168,7 @@ impl Buffer {
         Memory::of(&self.storage).map(Memory::device)
     }
 
-    /// The same tensor on a GPU: itself if it is there, else a copy.
+    /// Returns the tensor on a GPU: itself if it is there, else a copy.
     ///
     /// # Errors
     /// If memory is short, the device fails, or a data error has made the values invalid.
@@ -184,7 +183,7 @@ impl Buffer {
         Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
     }
 
-    /// The same tensor on the host: itself if it is there, else a copy.
+    /// Returns the tensor on the host: itself if it is there, else a copy.
     ///
     /// # Errors
     /// If memory is short, the device fails, or a data error has made the values invalid.
@@ -198,7 +197,7 @@ impl Buffer {
         Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
     }
 
-    /// The same tensor in memory that no other process changes: itself, or a copy.
+    /// Returns the tensor in memory that no other process changes: itself, or a copy.
     ///
     /// # Errors
     /// If memory is short.
@@ -235,7 +234,7 @@ impl Buffer {
     /// # Errors
     /// If `T` is another dtype's type, memory is short, or the device that the tensor is on fails.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        copied(self.to_host()?.as_slice()?)
+        try_to_vec(self.to_host()?.as_slice()?)
     }
 
     /// A copy of the native-endian bytes.
@@ -243,12 +242,12 @@ impl Buffer {
     /// # Errors
     /// If memory is short, or the device that the tensor is on fails.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        copied(self.to_host()?.bytes()?)
+        try_to_vec(self.to_host()?.bytes()?)
     }
 }
 
-/// Errs unless a tensor of this dtype and shape takes this number of bytes.
-fn fits(dtype: DType, shape: &[i64], bytes: usize) -> Result<()> {
+/// Returns an error unless a tensor of this dtype and shape has this number of bytes.
+fn check_bytes(dtype: DType, shape: &[i64], bytes: usize) -> Result<()> {
     let want = checked_len(dtype, shape)? * dtype.size();
     match bytes == want {
         true => Ok(()),
@@ -260,14 +259,14 @@ fn fits(dtype: DType, shape: &[i64], bytes: usize) -> Result<()> {
 
 /// Errs unless the bytes are the elements of a tensor of this dtype and shape.
 fn holds(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<()> {
-    fits(dtype, shape, bytes.len())?;
+    check_bytes(dtype, shape, bytes.len())?;
     if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
         return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
     }
     Ok(())
 }
 
-fn copied<T: Copy>(from: &[T]) -> Result<Vec<T>> {
+fn try_to_vec<T: Copy>(from: &[T]) -> Result<Vec<T>> {
     let mut copy = Vec::new();
     if copy.try_reserve_exact(from.len()).is_err() {
         return Err(memory::too_much(size_of_val(from)));

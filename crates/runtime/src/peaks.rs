@@ -9,40 +9,40 @@ const COPIED: usize = 128 << 20;
 /// The number of measurements of each rate; the best counts.
 const ROUNDS: usize = 8;
 
-/// The peak rate of `threads` threads in operations a second: multiply-adds of f32 or, if `double`, of f64, that stay
-/// in registers. Takes about a quarter of a second.
+/// Measures the peak rate of `threads` threads in operations per second: multiply-adds of f32 or, if `double`, of f64,
+/// that stay in registers. Takes about a quarter of a second.
 pub fn operations(threads: usize, double: bool) -> f64 {
     let mut best = 0f64;
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let done: f64 = std::thread::scope(|s| {
+        let operations: f64 = std::thread::scope(|s| {
             let workers = (0..threads).map(|_| s.spawn(move || multiply_adds(double)));
             let workers: Vec<_> = workers.collect();
-            let each = workers.into_iter().map(|w| w.join().unwrap_or(0.0));
-            each.sum()
+            let counts = workers.into_iter().map(|w| w.join().unwrap_or(0.0));
+            counts.sum()
         });
-        best = best.max(done / start.elapsed().as_secs_f64());
+        best = best.max(operations / start.elapsed().as_secs_f64());
     }
     best
 }
 
-/// The peak bytes a second that `threads` threads read and write, copying data larger than the caches. Takes about a
-/// quarter of a second.
+/// Measures the peak bytes per second that `threads` threads read and write, copying data larger than the caches. Takes
+/// about a quarter of a second.
 pub fn bandwidth(threads: usize) -> f64 {
-    let from = vec![1u8; COPIED];
-    let mut to = vec![0u8; COPIED];
-    let part = COPIED.div_ceil(threads);
+    let source = vec![1u8; COPIED];
+    let mut target = vec![0u8; COPIED];
+    let chunk = COPIED.div_ceil(threads);
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
         let start = Instant::now();
         std::thread::scope(|s| {
-            for (from, to) in from.chunks(part).zip(to.chunks_mut(part)) {
-                s.spawn(move || to.copy_from_slice(black_box(from)));
+            for (source, target) in source.chunks(chunk).zip(target.chunks_mut(chunk)) {
+                s.spawn(move || target.copy_from_slice(black_box(source)));
             }
         });
         best = best.min(start.elapsed());
     }
-    black_box(&to);
+    black_box(&target);
     2.0 * COPIED as f64 / best.as_secs_f64()
 }
 
@@ -87,8 +87,8 @@ fn multiply_adds(double: bool) -> f64 {
 /// The chains on vectors of some lanes.
 #[inline(always)]
 fn chains<T: Copy, const LANES: usize>(numbers: [T; 3], step: impl Fn(T, T, T) -> T) -> f64 {
-    let [one, a, b] = black_box(numbers);
-    let mut x = [[one; LANES]; CHAINS];
+    let [start, a, b] = black_box(numbers);
+    let mut x = [[start; LANES]; CHAINS];
     for _ in 0..STEPS {
         for lane in x.as_flattened_mut() {
             *lane = step(*lane, a, b);

@@ -36,46 +36,46 @@ struct Touch {
 /// Every range that a step touches, and whether it is concurrent with the step before it.
 #[derive(Debug)]
 struct Touches {
-    all: SmallVec<[Touch; 6]>,
+    touches: SmallVec<[Touch; 6]>,
     concurrent: bool,
 }
 
-/// The maximum number of readers of a range at a time. A later reader waits for them, so that the next writer waits for
-/// few steps. More would hardly run concurrently.
+/// The maximum number of concurrent readers of a range. A later reader waits for them, which bounds the number of steps
+/// that the next writer waits for.
 const READERS: usize = 16;
 
-/// For each of these steps, the steps that it waits for.
-fn after(steps: &[Touches]) -> Vec<After> {
-    let all = || steps.iter().flat_map(|s| &s.all);
-    let written: HashSet<Space> = all().filter(|t| t.writes).map(|t| t.space).collect();
+/// Finds the steps that each step waits for.
+fn find_dependencies(steps: &[Touches]) -> Vec<After> {
+    let touches = || steps.iter().flat_map(|s| &s.touches);
+    let written: HashSet<Space> = touches().filter(|t| t.writes).map(|t| t.space).collect();
     let mut memory = TouchedRanges::default();
-    let mut waits: Vec<After> = Vec::with_capacity(steps.len());
+    let mut list: Vec<After> = Vec::with_capacity(steps.len());
     // For each step a bit set of the 128 steps before it: those that it waits for, the nearest in the lowest bit.
-    let mut before: Vec<u128> = Vec::with_capacity(steps.len());
-    let shifted = |bits: u128, by: u32| bits.checked_shl(by).unwrap_or(0);
+    let mut reach: Vec<u128> = Vec::with_capacity(steps.len());
+    let shift = |bits: u128, by: u32| bits.checked_shl(by).unwrap_or(0);
     let mut group = 0;
     for (i, step) in steps.iter().enumerate() {
         let i = i as u32;
         group = if step.concurrent { group } else { i };
-        let mut found = After::new();
+        let mut deps = After::new();
         // Reads are recorded first: a step reads its operands before it writes.
         for writes in [false, true] {
-            let touched = step.all.iter().filter(|t| t.writes == writes);
+            let touched = step.touches.iter().filter(|t| t.writes == writes);
             for t in touched.filter(|t| written.contains(&t.space)) {
-                memory.touch(t, i, group, &mut found);
+                memory.touch(t, i, group, &mut deps);
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        found.retain(|s| *s != i);
-        let theirs = found.iter().map(|s| shifted(before[*s as usize], i - s));
-        let implied = theirs.fold(0, |all, bits| all | bits);
-        found.retain(|s| shifted(1, i - *s - 1) & implied == 0);
-        let own = found.iter().map(|s| shifted(1, i - s - 1));
-        before.push(own.fold(implied, |all, bit| all | bit));
-        waits.push(found);
+        deps.sort_unstable();
+        deps.dedup();
+        deps.retain(|s| *s != i);
+        let indirect = deps.iter().map(|s| shift(reach[*s as usize], i - s));
+        let implied = indirect.fold(0, |set, bits| set | bits);
+        deps.retain(|s| shift(1, i - *s - 1) & implied == 0);
+        let direct = deps.iter().map(|s| shift(1, i - s - 1));
+        reach.push(direct.fold(implied, |set, bit| set | bit));
+        list.push(deps);
     }
-    waits
+    list
 }
 
 /// The last steps that touched a range.
@@ -101,51 +101,51 @@ impl TouchedRanges {
         self.cover(touch.space, start, end);
         let ranges = self.0.range_mut((touch.space, start)..(touch.space, end));
         if !touch.writes {
-            for (_, last) in ranges {
-                after.extend(last.writer);
-                if last.readers.len() >= READERS {
-                    let earlier = last.readers.iter().filter(|r| **r < group);
-                    after.extend(earlier.copied());
-                    last.readers.retain(|r| *r >= group);
+            for (_, entry) in ranges {
+                after.extend(entry.writer);
+                if entry.readers.len() >= READERS {
+                    let finished_readers = entry.readers.iter().filter(|r| **r < group);
+                    after.extend(finished_readers.copied());
+                    entry.readers.retain(|r| *r >= group);
                 }
-                if last.readers.last() != Some(&step) {
-                    last.readers.push(step);
+                if entry.readers.last() != Some(&step) {
+                    entry.readers.push(step);
                 }
             }
             return;
         }
         let ranges: SmallVec<[usize; 4]> = ranges.map(|((_, start), _)| *start).collect();
         for start in ranges {
-            let last = self.0.remove(&(touch.space, start));
-            let touched = last.iter().flat_map(|l| l.writer.iter().chain(&l.readers));
+            let entry = self.0.remove(&(touch.space, start));
+            let touched = entry.iter().flat_map(|l| l.writer.iter().chain(&l.readers));
             after.extend(touched.copied());
         }
-        let last = Last {
+        let entry = Last {
             end,
             writer: Some(step),
             readers: SmallVec::new(),
         };
-        self.0.insert((touch.space, start), last);
+        self.0.insert((touch.space, start), entry);
     }
 
-    /// Splits ranges so that some begin and end here, and adds ranges for the gaps between.
+    /// Splits ranges at `start` and `end`, and adds ranges for the gaps between.
     fn cover(&mut self, space: Space, start: usize, end: usize) {
-        for at in [start, end] {
-            let before = self.0.range_mut((space, 0)..(space, at)).next_back();
-            let cut = before.and_then(|(_, last)| {
-                let behind = last.clone();
-                (last.end > at).then(|| last.end = at)?;
-                Some(behind)
+        for boundary in [start, end] {
+            let range = self.0.range_mut((space, 0)..(space, boundary)).next_back();
+            let split_off = range.and_then(|(_, last)| {
+                let upper = last.clone();
+                (last.end > boundary).then(|| last.end = boundary)?;
+                Some(upper)
             });
-            cut.and_then(|behind| self.0.insert((space, at), behind));
+            split_off.and_then(|upper| self.0.insert((space, boundary), upper));
         }
-        let mut at = start;
+        let mut boundary = start;
         let mut gaps: SmallVec<[Range<usize>; 2]> = SmallVec::new();
-        for ((_, from), last) in self.0.range((space, start)..(space, end)) {
-            gaps.push(at..*from);
-            at = last.end;
+        for ((_, range_start), last) in self.0.range((space, start)..(space, end)) {
+            gaps.push(boundary..*range_start);
+            boundary = last.end;
         }
-        gaps.push(at..end);
+        gaps.push(boundary..end);
         for gap in gaps.into_iter().filter(|g| !g.is_empty()) {
             let last = Last {
                 end: gap.end,
@@ -159,9 +159,9 @@ impl TouchedRanges {
 /// The largest product of the numbers of first and last steps of a body.
 const WIDE: usize = 64;
 
-/// Makes a chain of the steps of a body if many of them are first and many last. A loop runs one iteration after the
-/// other, so every first step waits for every last step of the iteration before.
-pub(super) fn narrow(steps: &mut [BoundStep]) {
+/// Chains the steps of a body if many of them are first and many last. In a loop, every first step would wait for every
+/// last step of the previous iteration.
+pub(super) fn chain_wide_body(steps: &mut [BoundStep]) {
     let mut ends = vec![true; steps.len()];
     for after in steps.iter().flat_map(|s| &s.after) {
         ends[*after as usize] = false;
@@ -171,7 +171,7 @@ pub(super) fn narrow(steps: &mut [BoundStep]) {
         for (i, step) in steps.iter_mut().enumerate() {
             step.after = i
                 .checked_sub(1)
-                .map(|before| before as u32)
+                .map(|previous| previous as u32)
                 .into_iter()
                 .collect();
         }
@@ -188,26 +188,26 @@ impl Binder<'_> {
         sizes: &[usize],
         commit: usize,
     ) -> Result<()> {
-        let touched = |(i, s): (usize, &BoundStep)| self.touches(&steps[i], s, sizes, i >= commit);
-        let touches: Vec<Touches> = bound.iter().enumerate().map(touched).collect();
-        for (step, after) in bound.iter_mut().zip(after(&touches)) {
+        let touch = |(i, s): (usize, &BoundStep)| self.touches(&steps[i], s, sizes, i >= commit);
+        let touches: Vec<Touches> = bound.iter().enumerate().map(touch).collect();
+        for (step, after) in bound.iter_mut().zip(find_dependencies(&touches)) {
             step.after = after;
         }
         let groups = bound.chunk_by(|_, next| next.concurrent);
         groups
             .filter(|g| g.len() > 1)
-            .try_for_each(|group| self.apart(steps, group))
+            .try_for_each(|group| self.check_concurrent(steps, group))
     }
 
     /// The ranges that a step touches.
     fn touches(&self, step: &Step, bound: &BoundStep, sizes: &[usize], guarded: bool) -> Touches {
         let touch = |id: BufferId, loc: Loc, writes: bool| {
-            let at = id.0 as usize;
+            let buffer = id.0 as usize;
             let (space, start) = match loc {
                 Loc::Arena(offset) => (Space::Arena, offset),
-                _ => (Space::Buffer(self.memory[at]), 0),
+                _ => (Space::Buffer(self.memory[buffer]), 0),
             };
-            let bytes = start..start + sizes[at];
+            let bytes = start..start + sizes[buffer];
             Touch {
                 space,
                 bytes,
@@ -230,13 +230,13 @@ impl Binder<'_> {
             writes: fallible,
         });
         Touches {
-            all: args.chain(guard).chain([scratch]).chain(errors).collect(),
+            touches: args.chain(guard).chain([scratch]).chain(errors).collect(),
             concurrent: step.concurrent,
         }
     }
 
     /// Checks that concurrent steps may be concurrent, and that none waits for another.
-    fn apart(&self, steps: &[Step], group: &[BoundStep]) -> Result<()> {
+    fn check_concurrent(&self, steps: &[Step], group: &[BoundStep]) -> Result<()> {
         for step in group {
             let kernel = &self.plan.kernels[steps[step.step].kernel as usize];
             if !kernel.in_parts() || self.contract(&steps[step.step]).sites > 0 {

@@ -58,13 +58,13 @@ pub(super) struct Binder<'a> {
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl<'a> Binder<'a> {
-    /// Starts without locations of buffers.
-    pub fn new(with: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
-        let mut known = |d: &Dim| d.eval_checked(values).is_some();
-        if with.owner == Owner::Executable && !with.plan.all_dims(&mut known) {
+    /// Returns a binder without locations of buffers.
+    pub fn new(setting: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
+        let mut has_value = |d: &Dim| d.eval_checked(values).is_some();
+        if setting.owner == Owner::Executable && !setting.plan.all_dims(&mut has_value) {
             return Err(damaged!("a size without a value"));
         }
-        let lens = with.plan.buffers.iter().map(|b| {
+        let lens = setting.plan.buffers.iter().map(|b| {
             let len = b.len.eval_checked(values).filter(|len| *len >= 0);
             match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
                 len if len < BUFFER_LIMIT / 8 => Ok(len),
@@ -72,18 +72,18 @@ impl<'a> Binder<'a> {
             }
         });
         Ok(Binder {
-            plan: with.plan,
-            facts: with.facts,
+            plan: setting.plan,
+            facts: setting.facts,
             values,
-            linker: with.linker,
-            gpu: with.linker.gpu(),
+            linker: setting.linker,
+            gpu: setting.linker.gpu(),
             lens: lens.collect::<Result<_>>()?,
-            launches: match with.linker.gpu() {
-                Some(loader) => Launch::all(loader, with.plan, values)?,
+            launches: match setting.linker.gpu() {
+                Some(loader) => Launch::all(loader, setting.plan, values)?,
                 None => Vec::new(),
             },
             fixed: Vec::new(),
-            memory: memory(with.plan, with.facts),
+            memory: memory(setting.plan, setting.facts),
             linked: HashMap::new(),
         })
     }
@@ -129,16 +129,16 @@ impl Binder<'_> {
         let program = work.program();
         let mut parallel = program.is_none_or(|p| p.is_parallel());
         for w in (0..step.args.len()).filter(|w| args[*w].writes) {
-            let same: Vec<usize> = (0..step.args.len())
+            let aliases: Vec<usize> = (0..step.args.len())
                 .filter(|a| self.shares(step.args[*a], step.args[w]))
                 .collect();
-            if same.iter().any(|a| args[*a].reads == Reads::Throughout) {
+            if aliases.iter().any(|a| args[*a].reads == Reads::Throughout) {
                 let name = self.plan.kernels[step.kernel as usize].name();
                 return Err(damaged!("a {name} writes over its own operand"));
             }
             let size = |a: usize| args[a].dtype.size();
-            let sizes_differ = same.iter().any(|a| size(*a) != size(w));
-            parallel &= !sizes_differ && program.is_none_or(|p| p.keeps_apart(&same));
+            let sizes_differ = aliases.iter().any(|a| size(*a) != size(w));
+            parallel &= !sizes_differ && program.is_none_or(|p| p.keeps_apart(&aliases));
         }
         Ok((parallel, args.iter().map(|a| a.writes).collect()))
     }

@@ -1,6 +1,6 @@
 //! A plan with known sizes: linked kernels and a location for every buffer.
 
-use super::after::narrow;
+use super::after::chain_wide_body;
 use super::binder::{Binder, Owner, Setting};
 use super::guard::Guard;
 use super::loc::Loc;
@@ -45,9 +45,9 @@ pub(super) struct Bound {
     pub outputs: Vec<(Loc, Vec<i64>)>,
     pub arena: usize,
     pub prepare_arena: usize,
-    /// True if the arena begins as zeros, since it is not known that all that is read was written.
+    /// True if the arena must be zeroed, since steps may read elements that none has written.
     pub clear: bool,
-    /// The same for the arena and the results of *prepare*.
+    /// True if the arena and the results of *prepare* must be zeroed.
     pub prepare_clear: bool,
     pub report: MemoryReport,
     /// The temporaries of the run part.
@@ -81,35 +81,35 @@ impl Holders {
     fn new(plan: &Plan) -> Holders {
         let last = plan.run.last().or(plan.prepare.last());
         let kernel = last.map_or("nothing", |s| plan.kernels[s.kernel as usize].name());
-        let of = |category, what: &str| {
-            let name = format!("{what} of the program that ends in {kernel}");
+        let holder = |category, kind: &str| {
+            let name = format!("{kind} of the program that ends in {kernel}");
             Holder::named(category, &name)
         };
         Holders {
-            outputs: of(Category::Activations, "results"),
-            prepared: of(Category::Caches, "prepared parameters"),
-            arena: of(Category::Activations, "temporaries"),
+            outputs: holder(Category::Activations, "results"),
+            prepared: holder(Category::Caches, "prepared parameters"),
+            arena: holder(Category::Activations, "temporaries"),
         }
     }
 }
 
 impl Bound {
-    pub(super) fn new(with: Setting<'_>, values: &[i64]) -> Result<Bound> {
+    pub(super) fn new(setting: Setting<'_>, values: &[i64]) -> Result<Bound> {
         let Setting {
             plan, facts, owner, ..
-        } = with;
-        let mut b = Binder::new(with, values)?;
+        } = setting;
+        let mut b = Binder::new(setting, values)?;
         let lens = b.lens.clone();
         let (mut slots, mut initial_inputs) = (Vec::new(), Vec::new());
         let mut prepared = Vec::new();
         let bytes = |i: usize| lens[i] as usize * plan.buffers[i].dtype.size();
-        let inputs = first_of(plan.inputs.iter().map(|x| x.buffer));
-        let constants = first_of(plan.constants.iter().map(|x| x.buffer));
-        let outputs = first_of(plan.outputs.iter().map(|x| x.buffer));
-        let at = |list: &HashMap<usize, usize>, i| list.get(&i).copied().unwrap_or(0);
+        let inputs = first_positions(plan.inputs.iter().map(|x| x.buffer));
+        let constants = first_positions(plan.constants.iter().map(|x| x.buffer));
+        let outputs = first_positions(plan.outputs.iter().map(|x| x.buffer));
+        let index_in = |list: &HashMap<usize, usize>, i| list.get(&i).copied().unwrap_or(0);
         let fixed = (plan.buffers.iter().enumerate()).map(|(i, b)| match b.allocation {
-            Allocation::Input => Loc::Input(at(&inputs, i)),
-            Allocation::Constant => Loc::Constant(at(&constants, i)),
+            Allocation::Input => Loc::Input(index_in(&inputs, i)),
+            Allocation::Constant => Loc::Constant(index_in(&constants, i)),
             Allocation::Output => {
                 slots.push(Slot {
                     bytes: bytes(i),
@@ -138,20 +138,20 @@ impl Bound {
         let packs = b.packs(owner, &mut run.steps, &prepare.steps, &mut prepared);
         let prepare_steps = interleave_packs(prepare.steps, packs);
         if owner != Owner::Executable {
-            narrow(&mut run.steps);
+            chain_wide_body(&mut run.steps);
         }
         let outputs = b.outputs()?;
-        for at in run
+        for index_in in run
             .bare
             .iter()
-            .filter(|at| facts.initial_inputs[**at].is_none())
+            .filter(|index_in| facts.initial_inputs[**index_in].is_none())
         {
-            if let Loc::Slot(slot) = b.fixed[*at] {
+            if let Loc::Slot(slot) = b.fixed[*index_in] {
                 // Elements that are not written over must not keep the donor's contents.
                 (slots[slot].clear, slots[slot].donor) = (true, None);
             }
         }
-        let temporary = |at: &usize| matches!(b.fixed[*at], Loc::Arena(_));
+        let temporary = |index_in: &usize| matches!(b.fixed[*index_in], Loc::Arena(_));
         let clear = run.bare_bodies || run.bare.iter().any(temporary);
         let prepare_clear = prepare.bare_bodies || !prepare.bare.is_empty();
         let undonated = slots.iter().filter(|s| s.donor.is_none());
@@ -195,11 +195,11 @@ impl Bound {
     }
 }
 
-/// For each buffer of a list, its first position there.
-fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
+/// Returns the first position in the list of each buffer.
+fn first_positions(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
     let mut first = HashMap::new();
-    for (at, id) in ids.enumerate() {
-        first.entry(id.0 as usize).or_insert(at);
+    for (position, id) in ids.enumerate() {
+        first.entry(id.0 as usize).or_insert(position);
     }
     first
 }
@@ -241,22 +241,23 @@ impl Binder<'_> {
         let sizes: Vec<usize> = (self.lens.iter().zip(&self.plan.buffers))
             .map(|(len, b)| *len as usize * b.dtype.size())
             .collect();
-        let guarded_there = |i: usize| steps[i].guard.is_some() && self.gpu.is_some();
-        let scratch = |i: usize| match guarded_there(i) {
+        let is_guarded_on_gpu = |i: usize| steps[i].guard.is_some() && self.gpu.is_some();
+        let scratch = |i: usize| match is_guarded_on_gpu(i) {
             true => Guard::record_offset(works[i].scratch()) + ALIGN,
             false => works[i].scratch(),
         };
-        let found = Temporaries::new(self.plan, steps, &sizes, &self.facts.root, scratch);
-        let (blocks, block_of) = (found.blocks, found.of);
+        let memory = Temporaries::new(self.plan, steps, &sizes, &self.facts.root, scratch);
+        let (blocks, block_of) = (memory.blocks, memory.of);
         let total = blocks
             .iter()
             .try_fold(0usize, |n, b| n.checked_add(b.size + ALIGN));
         total.ok_or_else(|| damaged!("temporaries of too many bytes"))?;
         let layout = solve(&blocks);
         let offset = |root: usize| block_of[root].map_or(0, |b| layout.offsets[b]);
-        let (bare, bare_bodies) = self.bare(steps, &works);
+        let (bare, bare_bodies) = self.uncovered(steps, &works);
         let mut bound = Vec::with_capacity(steps.len());
-        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(found.scratch).enumerate() {
+        for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(memory.scratch).enumerate()
+        {
             let location = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,
@@ -283,12 +284,12 @@ impl Binder<'_> {
             });
         }
         self.order(steps, &mut bound, &sizes, commit)?;
-        let mut holds = vec![None; blocks.len()];
+        let mut firsts = vec![None; blocks.len()];
         for (buffer, block) in block_of.iter().enumerate().rev() {
-            block.iter().for_each(|b| holds[*b] = Some(buffer as u32));
+            block.iter().for_each(|b| firsts[*b] = Some(buffer as u32));
         }
-        let placed = blocks.iter().zip(&layout.offsets).zip(holds);
-        let blocks = placed.map(|((block, offset), buffer)| MemoryBlock {
+        let located = blocks.iter().zip(&layout.offsets).zip(firsts);
+        let blocks = located.map(|((block, offset), buffer)| MemoryBlock {
             buffer,
             offset: *offset,
             bytes: block.size,

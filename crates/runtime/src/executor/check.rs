@@ -37,7 +37,7 @@ pub(super) struct Facts {
     pub kernel_symbols: Vec<Vec<bool>>,
     /// The symbols that the lengths of buffers and the shapes of outputs use.
     pub size_symbols: Vec<bool>,
-    /// For each output, the donor whose memory it may safely take.
+    /// For each output, the donor whose memory it may safely reuse.
     pub donors: Vec<Option<usize>>,
     /// For each buffer, true if its contents are invalid after a run with a data error.
     pub invalid_after_error: Vec<bool>,
@@ -55,10 +55,10 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     allocations(plan)?;
     // Each body is checked once, also if several steps call it.
     for body in plan.kernels.iter().flat_map(|k| k.bodies()) {
-        let left = depth.checked_sub(1);
-        let left =
-            left.ok_or_else(|| damaged!("bodies are nested more than {} deep", plan::MAX_DEPTH))?;
-        check_body(body, left)?;
+        let depth_left = depth.checked_sub(1);
+        let depth_left = depth_left
+            .ok_or_else(|| damaged!("bodies are nested more than {} deep", plan::MAX_DEPTH))?;
+        check_body(body, depth_left)?;
     }
     let contract = |kernel: &Arc<Kernel>| {
         supported(kernel)?;
@@ -113,21 +113,21 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
 
 /// Checks a plan that is a body, in which others may nest `depth` deep.
 fn check_body(plan: &Plan, depth: usize) -> Result<()> {
-    let own = |o: &Output| {
-        let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
+    let has_own_buffer = |o: &Output| {
+        let same_buffer = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
         let allocation = plan.buffers.get(o.buffer.0 as usize).map(|b| b.allocation);
-        allocation == Some(Allocation::Output) && others.count() == 1
+        allocation == Some(Allocation::Output) && same_buffer.count() == 1
     };
-    let prepared = |b: &plan::Buffer| b.allocation == Allocation::Prepared;
-    let parameter = |i: &plan::Input| i.role == Role::Parameter;
-    let plain = plan.symbols.is_empty()
+    let is_prepared = |b: &plan::Buffer| b.allocation == Allocation::Prepared;
+    let is_parameter = |i: &plan::Input| i.role == Role::Parameter;
+    let is_plain = plan.symbols.is_empty()
         && plan.prepare.is_empty()
-        && !plan.buffers.iter().any(prepared)
-        && !plan.inputs.iter().any(parameter);
+        && !plan.buffers.iter().any(is_prepared)
+        && !plan.inputs.iter().any(is_parameter);
     if plan.has_library_kernels() {
         return Err(damaged!("a body with a kernel of a library"));
     }
-    match plain && plan.outputs.iter().all(own) {
+    match is_plain && plan.outputs.iter().all(has_own_buffer) {
         true => check_within(plan, depth).map(|_| ()),
         false => Err(damaged!(
             "a body with symbols, parameters or shared outputs"
@@ -153,17 +153,17 @@ fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_plan::Buffer> {
 
 fn allocations(plan: &Plan) -> Result<()> {
     let mut owned = vec![false; plan.buffers.len()];
-    let mut claim = |what: &str, id: BufferId, dtype: DType, allocation: Allocation| {
+    let mut claim = |name: &str, id: BufferId, dtype: DType, allocation: Allocation| {
         let b = buffer(plan, id)?;
         if b.dtype != dtype || b.allocation != allocation {
             return Err(damaged!(
-                "{what} is in a buffer of dtype {} and allocation {:?}",
+                "{name} is in a buffer of dtype {} and allocation {:?}",
                 b.dtype,
                 b.allocation
             ));
         }
         if std::mem::replace(&mut owned[id.0 as usize], true) {
-            return Err(damaged!("{what} shares its buffer"));
+            return Err(damaged!("{name} shares its buffer"));
         }
         Ok(())
     };
@@ -180,8 +180,8 @@ fn allocations(plan: &Plan) -> Result<()> {
     }
     for (i, o) in plan.outputs.iter().enumerate() {
         let b = buffer(plan, o.buffer)?;
-        let temporary = matches!(b.allocation, Allocation::Temporary | Allocation::InPlace(_));
-        if b.dtype != o.dtype || temporary {
+        let is_temporary = matches!(b.allocation, Allocation::Temporary | Allocation::InPlace(_));
+        if b.dtype != o.dtype || is_temporary {
             return Err(damaged!(
                 "output {i} is in a buffer of dtype {} and allocation {:?}",
                 b.dtype,
@@ -212,7 +212,7 @@ fn check_step(
     contracts: &[Contract],
     step: &Step,
     written: &mut [bool],
-    preparing: bool,
+    is_prepare: bool,
 ) -> Result<()> {
     let contract = contracts.get(step.kernel as usize);
     let contract = contract.ok_or_else(|| damaged!("no kernel {}", step.kernel))?;
@@ -239,8 +239,8 @@ fn check_step(
         }
         let may_write = match plan.buffers[at].allocation {
             Allocation::Input | Allocation::Constant => false,
-            Allocation::Prepared => preparing,
-            Allocation::Output => !preparing,
+            Allocation::Prepared => is_prepare,
+            Allocation::Output => !is_prepare,
             Allocation::Temporary | Allocation::InPlace(_) => true,
         };
         if arg.writes && !may_write {
@@ -270,12 +270,12 @@ fn invalid_after_error(plan: &Plan, contracts: &[Contract], root: &[usize]) -> V
     let mut invalid_after_error = vec![false; root.len()];
     let fallible = plan.run.iter().any(|s| !s.sites.is_empty());
     for (i, step) in plan.run.iter().enumerate().filter(|_| fallible) {
-        let at = |id: &BufferId| root[id.0 as usize];
+        let root_of = |id: &BufferId| root[id.0 as usize];
         let invalidates = !step.sites.is_empty()
             || i >= plan.commit as usize
-            || step.touched().any(|id| invalid_after_error[at(&id)]);
+            || step.touched().any(|id| invalid_after_error[root_of(&id)]);
         for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
-            invalid_after_error[at(id)] |= invalidates && arg.writes;
+            invalid_after_error[root_of(id)] |= invalidates && arg.writes;
         }
     }
     root.iter().map(|r| invalid_after_error[*r]).collect()
@@ -311,7 +311,7 @@ fn mark(used: &mut [bool], d: &Dim) {
 
 /// The symbols that each kernel uses.
 fn kernel_symbols(plan: &Plan) -> Vec<Vec<bool>> {
-    let of = |kernel: &Arc<Kernel>| {
+    let symbols_of = |kernel: &Arc<Kernel>| {
         let mut used = vec![false; plan.symbols.len()];
         // In a plan without symbols there is nothing to find.
         if !used.is_empty() {
@@ -322,7 +322,7 @@ fn kernel_symbols(plan: &Plan) -> Vec<Vec<bool>> {
         }
         used
     };
-    plan.kernels.iter().map(of).collect()
+    plan.kernels.iter().map(symbols_of).collect()
 }
 
 /// The symbols that the lengths of buffers and the shapes of outputs use.
@@ -334,8 +334,8 @@ fn size_symbols(plan: &Plan) -> Vec<bool> {
     used
 }
 
-/// For each output the donor, where taking its memory cannot go wrong: every step that writes the output comes after
-/// `commit`, no step from the first of these on can report a data error, and nothing reads the donor after that first
+/// Returns the donor of each output whose memory can safely be reused: every step that writes the output comes after
+/// `commit`, no step after the first of these can report a data error, and nothing reads the donor after that first
 /// step.
 fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
     // For each buffer, the first step that writes it, the last that touches it, and the number of outputs that it is.
@@ -346,9 +346,9 @@ fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
             last_touch[id.0 as usize] = Some(i);
         }
         for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
-            let at = id.0 as usize;
-            if arg.writes && first_write[at].is_none() {
-                first_write[at] = Some(i);
+            let buffer = id.0 as usize;
+            if arg.writes && first_write[buffer].is_none() {
+                first_write[buffer] = Some(i);
             }
         }
     }
@@ -357,30 +357,34 @@ fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
         outputs[o.buffer.0 as usize] += 1;
     }
     let fails = |s: &Step| !s.sites.is_empty();
-    let safe = plan.run.iter().rposition(fails).map_or(0, |at| at + 1);
+    let safe = plan
+        .run
+        .iter()
+        .rposition(fails)
+        .map_or(0, |buffer| buffer + 1);
     let safe = safe.max(plan.commit as usize);
-    let mut claimed = vec![false; plan.inputs.len()];
+    let mut is_claimed = vec![false; plan.inputs.len()];
     let donor = |o: &Output| {
         let donor = o.donor? as usize;
         let input = plan.inputs.get(donor)?;
-        let claimed_before = std::mem::replace(&mut claimed[donor], true);
-        let (to, from) = (o.buffer.0 as usize, input.buffer.0 as usize);
-        let shared = outputs[to] > 1 || outputs[from] > 0 || claimed_before;
-        if shared || plan.buffers[to].allocation != Allocation::Output {
+        let was_claimed = std::mem::replace(&mut is_claimed[donor], true);
+        let (target, source) = (o.buffer.0 as usize, input.buffer.0 as usize);
+        let is_shared = outputs[target] > 1 || outputs[source] > 0 || was_claimed;
+        if is_shared || plan.buffers[target].allocation != Allocation::Output {
             return None;
         }
-        let first = first_write[to].filter(|first| *first >= safe)?;
-        let read_before = last_touch[from].is_none_or(|last| last < first);
-        let reads_there = || {
+        let first = first_write[target].filter(|first| *first >= safe)?;
+        let read_before = last_touch[source].is_none_or(|last| last < first);
+        let reads_in_place = || {
             let step = &plan.run[first];
             let args = step.args.iter().zip(&contracts[step.kernel as usize].args);
-            let of_donor = |(id, _): &(&BufferId, &ArgUse)| **id == input.buffer;
-            last_touch[from] == Some(first)
+            let reads_donor = |(id, _): &(&BufferId, &ArgUse)| **id == input.buffer;
+            last_touch[source] == Some(first)
                 && args
-                    .filter(of_donor)
+                    .filter(reads_donor)
                     .all(|(_, arg)| arg.reads <= Reads::First)
         };
-        (read_before || reads_there()).then_some(donor)
+        (read_before || reads_in_place()).then_some(donor)
     };
     plan.outputs.iter().map(donor).collect()
 }
@@ -447,8 +451,8 @@ pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]
         }
     }
     for (i, (b, want)) in inputs.iter().zip(&plan.inputs).enumerate() {
-        let fits = |(d, w): (&i64, &Dim)| w.eval_checked(&values) == Some(*d);
-        if !b.shape().iter().zip(&want.shape).all(fits) {
+        let has_size = |(d, w): (&i64, &Dim)| w.eval_checked(&values) == Some(*d);
+        if !b.shape().iter().zip(&want.shape).all(has_size) {
             return Err(shape_error(plan, i, b));
         }
     }
@@ -481,12 +485,12 @@ fn name(plan: &Plan, symbol: Sym) -> Option<&str> {
     plan.symbols.get(symbol.0 as usize).map(|s| s.name.as_str())
 }
 
-fn shape_error(plan: &Plan, input: usize, found: &Buffer) -> Error {
+fn shape_error(plan: &Plan, input: usize, input_buffer: &Buffer) -> Error {
     let dims = plan.inputs[input].shape.iter();
     let dims = dims.map(|d| d.named(|s| name(plan, s)));
     Error::InputShape {
         input,
         expected: dims.collect::<Vec<_>>().join(", "),
-        found: found.shape().to_vec(),
+        found: input_buffer.shape().to_vec(),
     }
 }

@@ -40,33 +40,33 @@ pub(super) type Pointers = SmallVec<[*mut u8; 12]>;
 impl Body {
     fn new(plan: &Plan, values: &[i64], linker: &dyn Link, owner: Owner) -> Result<Body> {
         let facts = check::check(plan)?;
-        let with = Setting {
+        let setting = Setting {
             plan,
             facts: &facts,
             linker,
             owner,
         };
-        let bound = Bound::new(with, values)?;
+        let bound = Bound::new(setting, values)?;
         let mut constants = check::constants(plan)?;
         if let Some(loader) = linker.gpu() {
             for constant in &mut constants {
                 *constant = constant.to_gpu(loader.device())?;
             }
         }
-        let kept = bound
+        let initial_bytes = bound
             .initial_inputs
             .iter()
             .map(|(_, slot)| bound.slots[*slot].bytes);
-        let copies = kept.filter_map(|bytes| Some(cuda::copy(linker.gpu()?, bytes)));
+        let copies = initial_bytes.filter_map(|bytes| Some(cuda::copy(linker.gpu()?, bytes)));
         let slot = |(loc, _): &(Loc, Vec<i64>)| match loc {
             Loc::Slot(s) => Ok(*s),
             _ => Err(damaged!("a body's output has no buffer of its own")),
         };
         let mut packed_bytes = 0;
         let packed = (bound.prepared.iter()).map(|bytes| {
-            let at = packed_bytes;
+            let offset = packed_bytes;
             packed_bytes += bytes.next_multiple_of(ALIGN);
-            at
+            offset
         });
         let packed = packed.collect();
         Ok(Body {
@@ -90,13 +90,13 @@ impl Body {
         })
     }
 
-    /// Errs unless arguments of these bytes each hold `times` inputs, or outputs, of the body.
-    fn fits(of_body: &[usize], args: &[u16], bytes: &[usize], times: i64) -> Result<()> {
-        let enough = |(one, arg): (&usize, &u16)| {
+    /// Returns an error unless arguments of these bytes each hold `times` inputs, or outputs, of the body.
+    fn check_sizes(of_body: &[usize], args: &[u16], bytes: &[usize], times: i64) -> Result<()> {
+        let matches = |(one, arg): (&usize, &u16)| {
             one.checked_mul(times as usize)
-                .is_some_and(|all| all == bytes[*arg as usize])
+                .is_some_and(|total| total == bytes[*arg as usize])
         };
-        match of_body.len() == args.len() && of_body.iter().zip(args).all(enough) {
+        match of_body.len() == args.len() && of_body.iter().zip(args).all(matches) {
             true => Ok(()),
             false => Err(damaged!(
                 "a body's values have other sizes than its arguments"
@@ -104,28 +104,28 @@ impl Body {
         }
     }
 
-    /// The address of each location. The pointers of the inputs and outputs have the sizes that it was bound for, and
-    /// `arena` has the bytes of its arena.
-    pub fn addresses<'a>(&'a self, at: &'a BodyMemory) -> impl Fn(Loc) -> *mut u8 + 'a {
-        let mut slots: Pointers = SmallVec::from_elem(std::ptr::null_mut(), at.outputs.len());
-        for (slot, output) in self.slots.iter().zip(&at.outputs) {
+    /// Returns the function from locations to addresses. The pointers of the inputs and outputs have the sizes that it
+    /// was bound for, and `arena` has the bytes of its arena.
+    pub fn addresses<'a>(&'a self, memory: &'a BodyMemory) -> impl Fn(Loc) -> *mut u8 + 'a {
+        let mut slots: Pointers = SmallVec::from_elem(std::ptr::null_mut(), memory.outputs.len());
+        for (slot, output) in self.slots.iter().zip(&memory.outputs) {
             slots[*slot] = *output;
         }
         move |loc: Loc| match loc {
-            Loc::Input(i) => at.inputs[i],
+            Loc::Input(i) => memory.inputs[i],
             Loc::Slot(s) => slots[s],
             Loc::Constant(c) => self.constants[c].storage().ptr(),
-            Loc::Arena(offset) => at.arena.wrapping_add(offset),
-            Loc::Prepared(p) => at.packed.wrapping_add(self.packed[p]),
+            Loc::Arena(offset) => memory.arena.wrapping_add(offset),
+            Loc::Prepared(p) => memory.packed.wrapping_add(self.packed[p]),
         }
     }
 
-    /// The copies of inputs that its outputs begin with: source, destination and number of bytes.
-    pub fn begun<'a>(
+    /// Returns the copies that initialise outputs from inputs: source, destination and number of bytes.
+    pub fn initial_copies<'a>(
         &'a self,
-        at: &'a BodyMemory,
+        memory: &'a BodyMemory,
     ) -> impl Iterator<Item = (*mut u8, *mut u8, usize)> + 'a {
-        let address = self.addresses(at);
+        let address = self.addresses(memory);
         self.bound.initial_inputs.iter().map(move |(input, slot)| {
             let bytes = self.bound.slots[*slot].bytes;
             (
@@ -222,17 +222,17 @@ impl Loop {
         let alike = 1 + carried + scanned;
         let body = Body::new(&p.body, values, linker, Owner::Loop { alike })?;
         let inputs = &body.inputs[1..];
-        Body::fits(&inputs[..carried], &p.first, bytes, 1)?;
-        Body::fits(
+        Body::check_sizes(&inputs[..carried], &p.first, bytes, 1)?;
+        Body::check_sizes(
             &inputs[carried..carried + scanned],
             &p.scanned,
             bytes,
             trips,
         )?;
-        Body::fits(&inputs[carried + scanned..], &p.alike, bytes, 1)?;
-        Body::fits(&body.outputs[..carried], &p.last, bytes, 1)?;
-        Body::fits(&body.outputs[carried..], &p.stacked, bytes, trips)?;
-        Body::fits(&inputs[..carried], &p.last, bytes, 1)?;
+        Body::check_sizes(&inputs[carried + scanned..], &p.alike, bytes, 1)?;
+        Body::check_sizes(&body.outputs[..carried], &p.last, bytes, 1)?;
+        Body::check_sizes(&body.outputs[carried..], &p.stacked, bytes, trips)?;
+        Body::check_sizes(&inputs[..carried], &p.last, bytes, 1)?;
         let mut scratch = ALIGN;
         let mut second = Vec::new();
         for bytes in &inputs[..carried] {
@@ -241,8 +241,8 @@ impl Loop {
         }
         let (mut numbers, mut copies) = (None, Vec::new());
         if let Some(loader) = linker.gpu() {
-            let all: Vec<i64> = (0..trips).collect();
-            numbers = Some(Buffer::from_slice(&all, &[trips])?.to_gpu(loader.device())?);
+            let step_numbers: Vec<i64> = (0..trips).collect();
+            numbers = Some(Buffer::from_slice(&step_numbers, &[trips])?.to_gpu(loader.device())?);
             let bytes = inputs[..carried].iter().filter(|_| trips == 0);
             copies = bytes
                 .map(|b| cuda::copy(loader, *b))
@@ -268,7 +268,7 @@ impl Loop {
     }
 
     /// The copies that a loop without steps makes: source, destination and number of bytes.
-    pub(super) fn unchanged<'a>(
+    pub(super) fn copies_without_steps<'a>(
         &'a self,
         args: &'a [*mut u8],
     ) -> impl Iterator<Item = (*mut u8, *mut u8, usize)> + 'a {
@@ -284,7 +284,7 @@ impl Loop {
     }
 
     /// Calls `step` for each step with its number and memory, up to the first that returns a value. The number lies
-    /// at the start of the scratch memory. The carried values alternate between two buffers so that the last step
+    /// at the start of the scratch memory. The carried values alternate between two buffers, of which the last step
     /// writes the result.
     pub(super) fn steps<T>(
         &self,
@@ -298,7 +298,7 @@ impl Loop {
             0 => args[self.last[j]],
             _ => scratch.wrapping_add(self.second[j]),
         };
-        let mut at = BodyMemory {
+        let mut memory = BodyMemory {
             inputs: Pointers::new(),
             outputs: Pointers::new(),
             arena: scratch.wrapping_add(self.arena),
@@ -306,7 +306,7 @@ impl Loop {
         };
         for i in 0..self.trips {
             let number = if self.reverse { self.trips - 1 - i } else { i };
-            let (inputs, outputs) = (&mut at.inputs, &mut at.outputs);
+            let (inputs, outputs) = (&mut memory.inputs, &mut memory.outputs);
             inputs.clear();
             inputs.push(scratch);
             inputs.extend((0..carried).map(|j| match i {
@@ -320,8 +320,8 @@ impl Loop {
             outputs.extend((0..carried).map(|j| of_step(j, i)));
             let slices = self.stacked.iter().zip(&self.body.outputs[carried..]);
             outputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
-            if let Some(found) = step(number, &mut at)? {
-                return Ok(Some(found));
+            if let Some(result) = step(number, &mut memory)? {
+                return Ok(Some(result));
             }
         }
         Ok(None)
@@ -336,14 +336,14 @@ impl If {
         bytes: &[usize],
         linker: &dyn Link,
     ) -> Result<If> {
-        let [then, other] = &*p.branches;
+        let [then, otherwise] = &*p.branches;
         let branches = [
             Body::new(then, values, linker, Owner::Side)?,
-            Body::new(other, values, linker, Owner::Side)?,
+            Body::new(otherwise, values, linker, Owner::Side)?,
         ];
         for body in &branches {
-            Body::fits(&body.inputs, &p.inputs, bytes, 1)?;
-            Body::fits(&body.outputs, &p.outputs, bytes, 1)?;
+            Body::check_sizes(&body.inputs, &p.inputs, bytes, 1)?;
+            Body::check_sizes(&body.outputs, &p.outputs, bytes, 1)?;
         }
         if bytes[p.condition as usize] != 1 {
             return Err(damaged!("a condition of several elements"));
@@ -367,10 +367,10 @@ impl If {
 
     /// The memory that its sides run on.
     pub(super) fn memory(&self, args: &[*mut u8], scratch: *mut u8) -> BodyMemory {
-        let at = |list: &[usize]| list.iter().map(|a| args[*a]).collect();
+        let addresses = |list: &[usize]| list.iter().map(|a| args[*a]).collect();
         BodyMemory {
-            inputs: at(&self.inputs),
-            outputs: at(&self.outputs),
+            inputs: addresses(&self.inputs),
+            outputs: addresses(&self.outputs),
             arena: scratch.wrapping_add(self.records()),
             packed: std::ptr::null_mut(),
         }
@@ -383,7 +383,7 @@ impl LinkedKernel for Loop {
     }
 
     fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
-        self.unrolled(&with, calls)
+        self.unroll(&with, calls)
     }
 
     fn scratch(&self) -> usize {
@@ -429,7 +429,7 @@ impl LinkedKernel for If {
     }
 
     fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
-        self.sides(&with, calls)
+        self.expand_sides(&with, calls)
     }
 
     /// On a GPU both sides' error records, then a side's arena.

@@ -9,12 +9,12 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Binder<'_> {
-    /// The buffers whose first step is not known to write all of them, and whether bodies have any such buffers.
-    pub fn bare(&self, steps: &[Step], works: &[Arc<dyn LinkedKernel>]) -> (Vec<usize>, bool) {
+    /// Finds the buffers whose first writer may not write all of them. Also returns true if bodies have such buffers.
+    pub fn uncovered(&self, steps: &[Step], works: &[Arc<dyn LinkedKernel>]) -> (Vec<usize>, bool) {
         let mut bare = Vec::new();
         let mut bare_bodies = false;
         if self.gpu.is_some() {
-            return (bare, false); // what the text of a kernel does is the compiler's word
+            return (bare, false); // kernels of the compiler are trusted
         }
         let mut written = vec![false; self.lens.len()];
         for (step, work) in steps.iter().zip(works) {
@@ -27,10 +27,10 @@ impl Binder<'_> {
                 .enumerate()
                 .filter(|(arg, _)| args[*arg].writes)
             {
-                let at = id.0 as usize;
-                let first = !std::mem::replace(&mut written[at], true);
-                if first && !covered[arg] {
-                    bare.push(at);
+                let buffer = id.0 as usize;
+                let is_first_write = !std::mem::replace(&mut written[buffer], true);
+                if is_first_write && !covered[arg] {
+                    bare.push(buffer);
                 }
             }
         }
@@ -46,8 +46,8 @@ impl Binder<'_> {
     ) -> SmallVec<[bool; 6]> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
-        let all = lens.enumerate();
-        all.map(|(arg, len)| covers(work, kernel, values, arg, len))
+        let args = lens.enumerate();
+        args.map(|(arg, len)| covers(work, kernel, values, arg, len))
             .collect()
     }
 }

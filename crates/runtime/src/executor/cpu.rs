@@ -52,15 +52,15 @@ pub(super) fn run_steps(
         let mut inner = None;
         let start = profile.is_some().then(Instant::now);
         let args: SmallVec<[_; 1]> = group.iter().map(|step| args(step)).collect();
-        // SAFETY: binding proved the lengths of arguments, and memory of the size that the work asks for. Inputs, constants
-        // and prepared results are only read, and outputs and the arena belong to this run. `parallel` is false if
-        // parts of the step would conflict; concurrent steps never conflict.
+        // SAFETY: binding proved the lengths of arguments, and memory of the size that the work asks for. Inputs,
+        // constants and prepared results are only read, and outputs and the arena belong to this run. `parallel` is
+        // false if parts of the step would conflict; concurrent steps never conflict.
         let calls = group.iter().zip(&args).map(|(step, args)| unsafe {
-            let own = args.len() - usize::from(step.packed);
-            let packed = (args.get(own)).map(|packed| ViewMut::new(*packed, step.sizes[own]));
+            let n = args.len() - usize::from(step.packed);
+            let packed = (args.get(n)).map(|packed| ViewMut::new(*packed, step.sizes[n]));
             let scratch = address(Loc::Arena(step.scratch));
             Call {
-                args: Arguments::new(&args[..own], &step.sizes[..own]),
+                args: Arguments::new(&args[..n], &step.sizes[..n]),
                 packed,
                 scratch: ViewMut::new(scratch, step.work.scratch()),
                 parallel: step.parallel,
@@ -76,9 +76,9 @@ pub(super) fn run_steps(
         match &group[..] {
             [step] => match step.work.start(&calls[0])? {
                 Some(started) => {
-                    let (at, bytes) = (args[0][started.out], step.sizes[started.out]);
+                    let (result, bytes) = (args[0][started.out], step.sizes[started.out]);
                     // SAFETY: binding proved the length. No step that touches it runs before `pending` has written it.
-                    let out = unsafe { ViewMut::new(at, bytes) };
+                    let out = unsafe { ViewMut::new(result, bytes) };
                     // The profile counts the time that is spent waiting for it.
                     pending.add(step, started, out);
                     kernels.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Body {
 
     /// Runs the program.
     pub(super) fn run(&self, memory: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
-        for (from, to, bytes) in self.begun(memory) {
+        for (from, to, bytes) in self.initial_copies(memory) {
             // SAFETY: both have this size, and a kernel's results do not alias its operands.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
@@ -127,7 +127,7 @@ impl Loop {
     /// Runs its steps, up to the first data error or to the one before which its condition is false.
     pub(super) fn run_steps(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let args = call.args.addresses();
-        for (from, to, bytes) in self.unchanged(args) {
+        for (from, to, bytes) in self.copies_without_steps(args) {
             // SAFETY: both have this size, and the result does not alias an operand.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
@@ -165,9 +165,9 @@ fn declare(
     for ((step, args), call) in group.iter().zip(args).zip(calls) {
         let scratch = call.scratch.address([0; 2]);
         memory.push((scratch, step.scratch_bytes(), true));
-        for (i, at) in args.iter().enumerate() {
+        for (i, address) in args.iter().enumerate() {
             let written = step.writes.get(i).copied().unwrap_or(false);
-            memory.push((at.cast_const(), step.sizes[i], written));
+            memory.push((address.cast_const(), step.sizes[i], written));
         }
     }
     kiln_kernel::interpreted::declare(memory.into_iter())

@@ -83,21 +83,21 @@ pub struct Stats {
     pub bindings: u64,
 }
 
-/// The entry for which `found` holds, moved to the end.
-pub(super) fn recent<T>(
+/// Returns the entry that satisfies `is_match`, and moves it to the end.
+pub(super) fn find_and_touch<T>(
     list: &mut Vec<Arc<T>>,
-    found: impl FnMut(&Arc<T>) -> bool,
+    is_match: impl FnMut(&Arc<T>) -> bool,
 ) -> Option<Arc<T>> {
-    let at = list.iter().position(found)?;
-    if at + 1 < list.len() {
-        let entry = list.remove(at);
+    let index = list.iter().position(is_match)?;
+    if index + 1 < list.len() {
+        let entry = list.remove(index);
         list.push(entry);
     }
     list.last().cloned()
 }
 
-pub(super) fn remember<T>(list: &mut Vec<Arc<T>>, entry: Arc<T>, most: usize) {
-    if list.len() >= most {
+pub(super) fn remember<T>(list: &mut Vec<Arc<T>>, entry: Arc<T>, capacity: usize) {
+    if list.len() >= capacity {
         list.remove(0);
     }
     list.push(entry);
@@ -206,16 +206,16 @@ impl Executable {
         self.gpu.as_ref()
     }
 
-    /// The memory that runs with these symbol values need.
+    /// Returns the memory that runs with these symbol values need.
     ///
     /// # Errors
     /// If the values do not fit the plan.
     pub fn memory(&self, values: &[i64]) -> Result<MemoryReport> {
         guarded(|| {
             if values.len() != self.plan.symbols.len() {
-                let (takes, given) = (self.plan.symbols.len(), values.len());
+                let (expected, actual) = (self.plan.symbols.len(), values.len());
                 return Err(Error::Buffer(format!(
-                    "the plan has {takes} symbols, {given} values given"
+                    "the plan has {expected} symbols, {actual} values given"
                 )));
             }
             Ok(self.bound(values)?.report)
@@ -231,8 +231,8 @@ impl Executable {
         guarded(|| Ok(self.bound(values)?.blocks.clone()))
     }
 
-    /// The schedules of the kernels of *prepare* and of a run with these symbol values, for the level, as text for
-    /// people. `None` where the algorithm alone determines the schedule, and on a GPU.
+    /// Returns the schedules of the kernels of *prepare* and of a run with these symbol values, for the level, as text
+    /// for people. `None` if the algorithm alone determines the schedule, and on a GPU.
     ///
     /// # Errors
     /// If the values do not fit the plan.
@@ -240,15 +240,15 @@ impl Executable {
         self.memory(values)?;
         guarded(|| {
             let bound = self.bound(values)?;
-            let shown = |steps: &[BoundStep], all: usize| {
-                let mut list = vec![None; all];
-                for s in steps.iter().filter(|s| s.step < all) {
+            let texts = |steps: &[BoundStep], count: usize| {
+                let mut list = vec![None; count];
+                for s in steps.iter().filter(|s| s.step < count) {
                     list[s.step] = s.work.schedule();
                 }
                 list
             };
-            let prepare = shown(&bound.prepare, self.plan.prepare.len());
-            Ok([prepare, shown(&bound.run, self.plan.run.len())])
+            let prepare = texts(&bound.prepare, self.plan.prepare.len());
+            Ok([prepare, texts(&bound.run, self.plan.run.len())])
         })
     }
 
@@ -294,21 +294,21 @@ impl Executable {
 
     /// Copies the numbers and random keys that are on the host to the device on which the plan runs, in one copy.
     pub(super) fn bring(&self, inputs: &[Buffer]) -> Result<Vec<(usize, Buffer)>> {
-        let here = |b: &Buffer| match (&self.gpu, b.gpu()) {
+        let is_on_device = |b: &Buffer| match (&self.gpu, b.gpu()) {
             (None, None) => true,
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
         let mut bytes: Vec<u8> = Vec::new();
         let mut offsets: Vec<(usize, usize)> = Vec::new();
-        for (i, input) in inputs.iter().enumerate().filter(|(_, b)| !here(b)) {
-            let key = self.plan.inputs[i].role == Role::RandomKey;
-            if self.gpu.is_none() || input.gpu().is_some() || !key && !input.shape().is_empty() {
+        for (i, input) in inputs.iter().enumerate().filter(|(_, b)| !is_on_device(b)) {
+            let is_key = self.plan.inputs[i].role == Role::RandomKey;
+            if self.gpu.is_none() || input.gpu().is_some() || !is_key && !input.shape().is_empty() {
                 let name =
                     |d: Option<&Arc<cuda::Device>>| d.map_or("cpu".into(), |d| d.to_string());
-                let (found, runs) = (name(input.gpu()), name(self.gpu.as_ref()));
+                let (location, device_name) = (name(input.gpu()), name(self.gpu.as_ref()));
                 return Err(Error::Buffer(format!(
-                    "input {i} is on {found}, the plan runs on {runs}"
+                    "input {i} is on {location}, the plan runs on {device_name}"
                 )));
             }
             bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
@@ -319,13 +319,13 @@ impl Executable {
             return Ok(Vec::new());
         };
         let memory = Arc::new(device.upload(&bytes)?);
-        let brought = offsets.into_iter().map(|(i, offset)| {
+        let copies = offsets.into_iter().map(|(i, offset)| {
             let (memory, len) = (memory.clone(), inputs[i].storage().len());
             let storage = Arc::new(Storage::part_on_gpu(memory, offset, len));
             let (dtype, shape) = (inputs[i].dtype(), inputs[i].shape());
             (i, Buffer::new(dtype, shape, storage))
         });
-        Ok(brought.collect())
+        Ok(copies.collect())
     }
 
     /// Checks the inputs and finds or compiles the programs for their sizes.
@@ -336,7 +336,7 @@ impl Executable {
 
     fn bound(&self, values: &[i64]) -> Result<Arc<Bound>> {
         let mut bindings = lock(&self.bindings);
-        if let Some(bound) = recent(&mut bindings, |b| b.values[..] == *values) {
+        if let Some(bound) = find_and_touch(&mut bindings, |b| b.values[..] == *values) {
             return Ok(bound);
         }
         check::constraints(&self.plan, values)?;
@@ -353,7 +353,7 @@ impl Executable {
         };
         // Bindings often differ in an offset alone.
         let mut latest = bindings.iter().rev();
-        let moved = latest.find_map(|b| b.moved(with, values).transpose());
+        let moved = latest.find_map(|b| b.rebind(with, values).transpose());
         let bound = Arc::new(match moved {
             Some(bound) => bound?,
             None => Bound::new(with, values)?,

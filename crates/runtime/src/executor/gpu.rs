@@ -34,14 +34,14 @@ pub(super) fn expand(
         let guarded = step.step >= around.guarded_from;
         let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| address(*a)).collect();
         let mut after = Ends::new();
-        for before in step.after.iter().map(|s| *s as usize) {
-            after.extend_from_slice(&ends[before]);
-            last[before] = false;
+        for earlier in step.after.iter().map(|s| *s as usize) {
+            after.extend_from_slice(&ends[earlier]);
+            last[earlier] = false;
         }
         if step.after.is_empty() {
             after.extend_from_slice(around.after);
         }
-        let mut within = Around {
+        let mut inner = Around {
             record: around.record,
             guarded_from: if guarded { 0 } else { usize::MAX },
             sites: Some(&sites),
@@ -49,7 +49,7 @@ pub(super) fn expand(
             after: &after,
         };
         let scratch = address(Loc::Arena(step.scratch));
-        let looked: Ends;
+        let guard_ends: Ends;
         if let Some(Guard {
             loc,
             launch: Some((launch, record)),
@@ -57,20 +57,20 @@ pub(super) fn expand(
         }) = &step.guard
         {
             let record = scratch.wrapping_add(*record);
-            looked = calls.add(within.call(&**launch, smallvec![address(*loc), record]))?;
-            within = Around {
+            guard_ends = calls.add(inner.call(&**launch, smallvec![address(*loc), record]))?;
+            inner = Around {
                 record,
                 guarded_from: 0,
-                after: &looked,
-                ..within
+                after: &guard_ends,
+                ..inner
             };
         }
-        let with = Expand {
+        let call = Expand {
             args,
             scratch,
-            within,
+            within: inner,
         };
-        ends.push(step.work.expand(with, calls)?);
+        ends.push(step.work.expand(call, calls)?);
     }
     if steps.is_empty() {
         return Ok(around.after.into());
@@ -80,16 +80,16 @@ pub(super) fn expand(
 }
 
 impl Body {
-    fn expand(&self, at: &BodyMemory, around: Around, calls: &mut Calls) -> Result<Ends> {
+    fn expand(&self, memory: &BodyMemory, around: Around, calls: &mut Calls) -> Result<Ends> {
         let mut after = Ends::from(around.after);
-        for ((from, to, _), copy) in self.begun(at).zip(&self.copies) {
+        for ((from, to, _), copy) in self.initial_copies(memory).zip(&self.copies) {
             after.extend(calls.add(around.call(&**copy, smallvec![from, to]))?);
         }
         let around = Around {
             after: &after,
             ..around
         };
-        expand(&self.bound.run, &self.addresses(at), around, calls)
+        expand(&self.bound.run, &self.addresses(memory), around, calls)
     }
 
     fn gpu_memory(&self) -> impl Iterator<Item = &Arc<Storage>> {
@@ -105,25 +105,25 @@ impl Loop {
         numbers.chain(self.body.gpu_memory()).collect()
     }
 
-    /// Adds the calls of all its steps, each step after the one before.
-    pub(super) fn unrolled(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
+    /// Adds the calls of all its steps, each after the previous step.
+    pub(super) fn unroll(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let mut ends = Ends::from(around.after);
-        for ((from, to, _), copy) in self.unchanged(args).zip(&self.copies) {
+        for ((from, to, _), copy) in self.copies_without_steps(args).zip(&self.copies) {
             ends.extend(calls.add(around.call(&**copy, smallvec![from, to]))?);
         }
         let numbers = self.numbers.as_ref().map(|n| n.storage().ptr());
         let numbers = numbers.ok_or_else(|| Error::Internal("a loop for the CPU".into()))?;
-        let done: Option<()> = self.steps(args, scratch, |number, at| {
-            at.inputs[0] = numbers.wrapping_add(number as usize * size_of::<i64>());
+        let stopped: Option<()> = self.steps(args, scratch, |number, memory| {
+            memory.inputs[0] = numbers.wrapping_add(number as usize * size_of::<i64>());
             let around = Around {
                 after: &ends,
                 ..around
             };
-            ends = self.body.expand(at, around, calls)?;
+            ends = self.body.expand(memory, around, calls)?;
             Ok(None)
         })?;
-        debug_assert!(done.is_none());
+        debug_assert!(stopped.is_none());
         Ok(ends)
     }
 }
@@ -135,16 +135,16 @@ impl If {
     }
 
     /// Adds the calls of both sides.
-    pub(super) fn sides(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
+    pub(super) fn expand_sides(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let branch = self.branch.as_ref();
         let branch = branch.ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
         let mut ends =
             calls.add(around.call(&**branch, smallvec![args[self.condition], scratch]))?;
-        let at = self.memory(args, scratch);
+        let memory = self.memory(args, scratch);
         let sites = around.sites.unwrap_or_default();
-        let (of_then, of_other) = sites.split_at(self.branches[0].sites.len().min(sites.len()));
-        for (i, (body, sites)) in self.branches.iter().zip([of_then, of_other]).enumerate() {
+        let (of_then, of_else) = sites.split_at(self.branches[0].sites.len().min(sites.len()));
+        for (i, (body, sites)) in self.branches.iter().zip([of_then, of_else]).enumerate() {
             let side = Around {
                 record: scratch.wrapping_add(i * size_of::<ErrorRecord>()),
                 guarded_from: 0,
@@ -152,7 +152,7 @@ impl If {
                 step: around.step,
                 after: &ends,
             };
-            ends = body.expand(&at, side, calls)?;
+            ends = body.expand(&memory, side, calls)?;
         }
         match &self.concurrent {
             Some(concurrent) => {

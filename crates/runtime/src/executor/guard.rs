@@ -26,7 +26,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// The guard of a step whose work needs `scratch` bytes of scratch memory.
+    /// Returns the guard of a step whose work needs `scratch` bytes of scratch memory.
     pub fn new(
         loc: Loc,
         dtype: DType,
@@ -55,7 +55,7 @@ impl Guard {
     }
 }
 
-/// Errs unless a step's guard is an existing number, and all arguments that it writes may be left as they are.
+/// Returns an error unless a step's guard is an existing number, and all arguments that it writes may be skipped.
 pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bool]) -> Result<()> {
     let Some(guard) = step.guard else {
         return Ok(());
@@ -78,10 +78,10 @@ pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bo
     let args = step.args.iter().zip(&contract.args);
     for (id, _) in args.filter(|(_, arg)| arg.writes) {
         let mut outputs = plan.outputs.iter().filter(|o| o.buffer == *id);
-        let kept = outputs
+        let has_contents = outputs
             .next()
             .is_some_and(|o| donor_contents(plan, o).is_some());
-        if *id == guard || !kept || outputs.next().is_some() {
+        if *id == guard || !has_contents || outputs.next().is_some() {
             return Err(damaged!(
                 "{name} has a guard and writes what holds nothing before"
             ));
@@ -90,24 +90,25 @@ pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bo
     Ok(())
 }
 
-/// The input whose contents an output holds before it is written.
+/// Returns the input whose contents an output holds before it is written.
 fn donor_contents(plan: &Plan, output: &Output) -> Option<usize> {
     let donor = output.donor? as usize;
     let from = &plan.buffers[plan.inputs.get(donor)?.buffer.0 as usize];
     let to = &plan.buffers[output.buffer.0 as usize];
-    let alike = from.dtype == to.dtype && from.len == to.len && to.allocation == Allocation::Output;
-    alike.then_some(donor)
+    let matches =
+        from.dtype == to.dtype && from.len == to.len && to.allocation == Allocation::Output;
+    matches.then_some(donor)
 }
 
 /// For each buffer, the input whose contents it begins with because a guarded step writes it.
 pub(super) fn initial_inputs(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
-    let mut kept = vec![None; plan.buffers.len()];
+    let mut inputs = vec![None; plan.buffers.len()];
     for step in plan.run.iter().filter(|s| s.guard.is_some()) {
         let args = step.args.iter().zip(&contracts[step.kernel as usize].args);
         for (id, _) in args.filter(|(_, arg)| arg.writes) {
             let output = plan.outputs.iter().find(|o| o.buffer == *id);
-            kept[id.0 as usize] = output.and_then(|o| donor_contents(plan, o));
+            inputs[id.0 as usize] = output.and_then(|o| donor_contents(plan, o));
         }
     }
-    kept
+    inputs
 }

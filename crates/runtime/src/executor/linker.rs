@@ -31,8 +31,8 @@ impl Link for Linker<'_> {
         launch: Option<&Arc<cuda::Launch>>,
     ) -> Result<Arc<dyn LinkedKernel>> {
         let Sizes { values, lens } = sizes;
-        for reach in kernel.footprints() {
-            within(kernel.name(), &reach, values, lens)?;
+        for footprint in kernel.footprints() {
+            within(kernel.name(), &footprint, values, lens)?;
         }
         let bytes = || -> Vec<usize> {
             let sizes = contract.args.iter().map(|a| a.dtype.size());

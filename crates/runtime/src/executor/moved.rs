@@ -9,32 +9,32 @@ use kiln_kernel::error::Result;
 use kiln_plan::Step;
 
 impl Bound {
-    /// The same plan with other values of symbols that no buffer's length uses. All locations stay, and only the
-    /// kernels that use these symbols are linked again. `None` where that is not enough.
-    pub(super) fn moved(&self, with: Setting<'_>, values: &[i64]) -> Result<Option<Bound>> {
-        let facts = with.facts;
+    /// Binds the same plan to other values of symbols that no buffer's length uses. All locations stay, and only the
+    /// kernels that use these symbols are linked again. `None` if that is not enough.
+    pub(super) fn rebind(&self, setting: Setting<'_>, values: &[i64]) -> Result<Option<Bound>> {
+        let facts = setting.facts;
         let differs: Vec<bool> = (self.values.iter().zip(values))
             .map(|(a, b)| a != b)
             .collect();
-        let any = |used: &[bool]| used.iter().zip(&differs).any(|(used, d)| *used && *d);
+        let any_differs = |used: &[bool]| used.iter().zip(&differs).any(|(used, d)| *used && *d);
         let steps = || self.prepare.iter().chain(&self.run);
-        let again = |plan: &[Step], s: &BoundStep| {
+        let is_affected = |plan: &[Step], s: &BoundStep| {
             plan.get(s.step)
-                .is_some_and(|s| any(&facts.kernel_symbols[s.kernel as usize]))
+                .is_some_and(|s| any_differs(&facts.kernel_symbols[s.kernel as usize]))
         };
-        let repacked = |s: &BoundStep| s.packed && again(&with.plan.run, s);
-        if any(&facts.size_symbols) || steps().any(repacked) {
+        let is_repacked = |s: &BoundStep| s.packed && is_affected(&setting.plan.run, s);
+        if any_differs(&facts.size_symbols) || steps().any(is_repacked) {
             return Ok(None);
         }
-        let mut binder = Binder::new(with, values)?;
-        let mut relinked = |plan: &[Step], list: &[BoundStep]| -> Result<Option<Vec<BoundStep>>> {
+        let mut binder = Binder::new(setting, values)?;
+        let mut relink = |plan: &[Step], list: &[BoundStep]| -> Result<Option<Vec<BoundStep>>> {
             let mut list = list.to_vec();
-            for s in list.iter_mut().filter(|s| again(plan, s)) {
+            for s in list.iter_mut().filter(|s| is_affected(plan, s)) {
                 let work = binder.link(&plan[s.step])?;
                 let step = &plan[s.step];
-                let before = binder.covered(step, &*s.work, &self.values);
+                let covered_before = binder.covered(step, &*s.work, &self.values);
                 if work.scratch() != s.work.scratch()
-                    || before != binder.covered(step, &*work, values)
+                    || covered_before != binder.covered(step, &*work, values)
                 {
                     return Ok(None);
                 }
@@ -43,12 +43,12 @@ impl Bound {
             }
             Ok(Some(list))
         };
-        let prepare = relinked(&with.plan.prepare, &self.prepare)?;
-        let run = relinked(&with.plan.run, &self.run)?;
+        let prepare = relink(&setting.plan.prepare, &self.prepare)?;
+        let run = relink(&setting.plan.run, &self.run)?;
         let (Some(prepare), Some(run)) = (prepare, run) else {
             return Ok(None);
         };
-        let moved = Bound {
+        let bound = Bound {
             values: values.to_vec(),
             packs_from: self.packs_from,
             touched: Vec::new(),
@@ -69,6 +69,6 @@ impl Bound {
             blocks: self.blocks.clone(),
             holders: self.holders,
         };
-        Ok(Some(moved.with_touched(binder.gpu.is_some())))
+        Ok(Some(bound.with_touched(binder.gpu.is_some())))
     }
 }

@@ -27,14 +27,14 @@ pub(super) struct OnGpu {
 impl OnGpu {
     pub(super) fn new(steps: &[BoundStep]) -> OnGpu {
         let mut part = OnGpu::default();
-        let mut known = HashSet::new();
+        let mut listed = HashSet::new();
         for step in steps {
             let scratch = step.work.has_bodies() || step.guard.is_some();
             let scratch = scratch.then_some((Loc::Arena(step.scratch), true));
             let guard = step.guard.iter().map(|g| (g.loc, false));
             let args = step.args.iter().copied().zip(step.writes.iter().copied());
             for (loc, writes) in args.chain(scratch).chain(guard) {
-                part.touches(loc, writes, &mut known);
+                part.touches(loc, writes, &mut listed);
             }
             part.gpu_memory
                 .extend(step.work.gpu_memory().into_iter().cloned());
@@ -45,13 +45,13 @@ impl OnGpu {
         part
     }
 
-    /// Lists a location as read or written, unless `known` has it already.
-    fn touches(&mut self, loc: Loc, writes: bool, known: &mut HashSet<(Loc, bool)>) {
+    /// Lists a location as read or written, once.
+    fn touches(&mut self, loc: Loc, writes: bool, listed: &mut HashSet<(Loc, bool)>) {
         let loc = match loc {
             Loc::Arena(_) => Loc::Arena(0),
             loc => loc,
         };
-        if known.insert((loc, writes)) {
+        if listed.insert((loc, writes)) {
             match writes {
                 true => self.written.push(loc),
                 false => self.read.push(loc),

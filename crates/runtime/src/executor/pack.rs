@@ -24,31 +24,31 @@ impl LinkedKernel for Pack {
 /// The steps of *prepare*, with each packing step right after the steps that compute its weights. The weights are
 /// then packed while they are in the caches, and need no memory afterwards.
 pub(super) fn interleave_packs(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec<BoundStep> {
-    let behind = |pack: &BoundStep| {
-        let made = pack.after.iter().max().map_or(0, |last| *last as usize + 1);
+    let slot = |pack: &BoundStep| {
+        let ready = pack.after.iter().max().map_or(0, |last| *last as usize + 1);
         let starts = |i: &usize| steps.get(*i).is_none_or(|s| !s.concurrent);
-        (made..=steps.len()).find(starts).unwrap_or(steps.len())
+        (ready..=steps.len()).find(starts).unwrap_or(steps.len())
     };
-    let packs = packs.into_iter().map(|pack| ((behind(&pack), 0), pack));
-    let mut all: Vec<((usize, u8), BoundStep)> = packs.collect();
+    let packs = packs.into_iter().map(|pack| ((slot(&pack), 0), pack));
+    let mut list: Vec<((usize, u8), BoundStep)> = packs.collect();
     let steps = steps.into_iter().enumerate();
-    all.extend(steps.map(|(i, step)| ((i, 1), step)));
-    all.sort_by_key(|(place, _)| *place);
-    let places = all.iter().map(|(place, _)| *place).enumerate();
-    let places: HashMap<usize, u32> = places
-        .filter_map(|(now, (before, kind))| (kind == 1).then_some((before, now as u32)))
+    list.extend(steps.map(|(i, step)| ((i, 1), step)));
+    list.sort_by_key(|(key, _)| *key);
+    let moved_to = list.iter().map(|(key, _)| *key).enumerate();
+    let moved_to: HashMap<usize, u32> = moved_to
+        .filter_map(|(new, (old, kind))| (kind == 1).then_some((old, new as u32)))
         .collect();
-    let moved = all.into_iter().map(|(_, mut step)| {
+    let renumbered = list.into_iter().map(|(_, mut step)| {
         step.after
             .iter_mut()
-            .for_each(|at| *at = places[&(*at as usize)]);
+            .for_each(|dependency| *dependency = moved_to[&(*dependency as usize)]);
         step
     });
-    moved.collect()
+    renumbered.collect()
 }
 
 impl Binder<'_> {
-    /// Lets convolutions and products read weights from packed copies. The weights must depend on parameters alone,
+    /// Makes convolutions and products read weights from packed copies. The weights must depend on parameters alone,
     /// or in a loop on inputs that are the same for all of its steps, and the run must not write over them. Returns
     /// the steps of *prepare* that pack them.
     pub fn packs(
@@ -61,10 +61,10 @@ impl Binder<'_> {
         let mut makers = vec![After::new(); prepared.len()];
         for (i, step) in prepare.iter().enumerate() {
             for (arg, writes) in step.args.iter().zip(&step.writes) {
-                if let (Loc::Prepared(at), true) = (arg, writes)
-                    && makers[*at].last() != Some(&(i as u32))
+                if let (Loc::Prepared(result), true) = (arg, writes)
+                    && makers[*result].last() != Some(&(i as u32))
                 {
-                    makers[*at].push(i as u32);
+                    makers[*result].push(i as u32);
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Binder<'_> {
             .collect()
     }
 
-    /// Lets a step read its weights from a packed copy. `makers` are the steps that compute each buffer of *prepare*.
+    /// Makes a step read its weights from a packed copy. `makers` are the steps that compute each buffer of *prepare*.
     fn pack(
         &self,
         owner: Owner,
@@ -87,13 +87,13 @@ impl Binder<'_> {
         let weights = step.args[weights];
         let after = match weights {
             Loc::Input(i) => {
-                let same = match owner {
+                let is_constant = match owner {
                     Owner::Executable => self.plan.inputs[i].role == Role::Parameter,
                     Owner::Loop { alike } => i >= alike,
                     Owner::Side => false,
                 };
-                let kept = same && !self.facts.donors.contains(&Some(i));
-                kept.then(After::new)?
+                let is_kept = is_constant && !self.facts.donors.contains(&Some(i));
+                is_kept.then(After::new)?
             }
             Loc::Constant(_) => (owner != Owner::Side).then(After::new)?,
             Loc::Prepared(at) => makers[at].clone(),

@@ -26,8 +26,8 @@ pub(super) struct PlanPart<'a> {
     pub(super) exe: &'a Executable,
     pub(super) bound: &'a Bound,
     pub(super) preparing: bool,
-    /// The first step that writes over donated memory. From there on a run is not cancelled, so that the memory is
-    /// never half written.
+    /// The first step that writes over donated memory. The run is not cancelled after it: the memory is never partly
+    /// overwritten.
     pub(super) firm: usize,
     /// On a GPU, the session that issues the part's work.
     pub(super) session: Option<Session>,
@@ -79,12 +79,12 @@ impl<'a> PlanPart<'a> {
             run_steps(steps, |loc| address(storage, loc), sites, kernels, profile)
         };
         let (before, firm) = steps.split_at(self.firm.min(steps.len()));
-        let mut found = run(before)?;
-        if found.is_none() && !firm.is_empty() {
-            found = cancel::unwatched(|| run(firm))?;
+        let mut failed = run(before)?;
+        if failed.is_none() && !firm.is_empty() {
+            failed = cancel::unwatched(|| run(firm))?;
         }
-        match found {
-            Some(found) => Err(data_error(sites, found.site, found.index, found.bound)),
+        match failed {
+            Some(failed) => Err(data_error(sites, failed.site, failed.index, failed.bound)),
             None => Ok(()),
         }
     }
@@ -98,7 +98,7 @@ impl<'a> PlanPart<'a> {
         storage: &impl Fn(Loc) -> &'s Storage,
     ) -> Result<Option<Arc<Outcome>>> {
         let exe = self.exe;
-        let at = |loc: Loc| address(storage, loc);
+        let address_of = |loc: Loc| address(storage, loc);
         let gpu_memory = on_gpu.gpu_memory.iter().map(|s| &**s);
         let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
             .chain(gpu_memory)
@@ -119,7 +119,7 @@ impl<'a> PlanPart<'a> {
                 };
                 let around = Around::plan(record, guarded_from);
                 let mut calls = Calls::new(sink);
-                expand(steps, &at, around, &mut calls).map(drop)
+                expand(steps, &address_of, around, &mut calls).map(drop)
             },
             count: on_gpu.calls,
             fallible: on_gpu.fallible,

@@ -23,7 +23,7 @@ struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// The addresses of its result.
+    /// Returns the addresses of its result.
     fn range(&self) -> Range<usize> {
         let first = self.out.id();
         first..first + self.started.bytes
@@ -40,7 +40,7 @@ impl<'a> Pending<'a> {
         }
     }
 
-    /// Adds what a step started, and the argument that gets the result.
+    /// Adds an operation that a step started, and the argument for its result.
     pub fn add(&mut self, step: &'a BoundStep, started: Started, out: ViewMut<'a, u8>) {
         self.operations.push(Operation { step, started, out });
     }
@@ -52,10 +52,10 @@ impl<'a> Pending<'a> {
     /// Waits for the operations up to the last one whose result lies in memory that `touched` accepts.
     ///
     /// # Errors
-    /// The first error of one of them. The others go on without anybody who waits.
+    /// The first error of one of them. The others continue in the background.
     pub fn wait(&mut self, touched: impl Fn(&Range<usize>) -> bool) -> Result<()> {
         let last = self.operations.iter().rposition(|o| touched(&o.range()));
-        for operation in self.operations.drain(..last.map_or(0, |at| at + 1)) {
+        for operation in self.operations.drain(..last.map_or(0, |index| index + 1)) {
             let Operation {
                 step,
                 started,

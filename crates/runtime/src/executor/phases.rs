@@ -28,14 +28,14 @@ pub(super) struct PreparePhases {
 }
 
 impl PreparePhases {
-    /// The phases of a bound plan whose runs touch these locations.
+    /// Returns the phases of a bound plan whose runs touch these locations.
     pub fn new(bound: &Bound, touched: &HashSet<Loc>) -> PreparePhases {
-        let mut at = 0;
+        let mut end_of_group = 0;
         let groups = bound.prepare.chunk_by(|_, next| next.concurrent);
         let groups: Vec<Range<usize>> = groups
             .map(|group| {
-                at += group.len();
-                at - group.len()..at
+                end_of_group += group.len();
+                end_of_group - group.len()..end_of_group
             })
             .collect();
         let mut first = vec![None; bound.prepared.len()];
@@ -59,22 +59,22 @@ impl PreparePhases {
                 }
             }
         }
-        let passing = |p: &usize| !touched.contains(&Loc::Prepared(*p));
-        let mut passing: Vec<usize> = (0..bound.prepared.len()).filter(passing).collect();
-        let total = passing.iter().try_fold(0usize, |all, p| {
-            all.checked_add(bound.prepared[*p])?.checked_add(ALIGN)
+        let transient = |p: &usize| !touched.contains(&Loc::Prepared(*p));
+        let mut transient: Vec<usize> = (0..bound.prepared.len()).filter(transient).collect();
+        let total = transient.iter().try_fold(0usize, |bytes, p| {
+            bytes.checked_add(bound.prepared[*p])?.checked_add(ALIGN)
         });
         if total.is_none() {
-            passing.clear(); // there is no such memory, shared or not
+            transient.clear(); // there is no such memory, shared or not
         }
         let block = |p: &usize| Lifetime {
             size: bound.prepared[*p],
             first: first[*p].unwrap_or(0),
             last: last[*p],
         };
-        let layout = solve(&passing.iter().map(block).collect::<Vec<_>>());
+        let layout = solve(&transient.iter().map(block).collect::<Vec<_>>());
         let mut spare = vec![None; bound.prepared.len()];
-        for (p, offset) in passing.iter().zip(&layout.offsets) {
+        for (p, offset) in transient.iter().zip(&layout.offsets) {
             spare[*p] = Some(*offset);
         }
         let phase = |(phase, steps): (usize, &Range<usize>)| {

@@ -12,8 +12,8 @@ use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use std::sync::Arc;
 
-/// The results of *prepare* that runs touch, each in memory of its own, and empty storage in place of the others. For
-/// a tracer it is all results, since it is shown operands of the run part as they were before they were packed.
+/// Computes the results of *prepare* that runs touch, each in separate memory; the others have empty storage. For a
+/// tracer it computes all results, since tracers see unpacked operands.
 pub(super) fn prepare(
     exe: &Executable,
     bound: &Bound,
@@ -21,13 +21,13 @@ pub(super) fn prepare(
     tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Arc<Storage>>> {
     match (tracer, &exe.gpu) {
-        (None, None) => by_phases(exe, bound, inputs),
-        (tracer, _) => whole(exe, bound, inputs, tracer),
+        (None, None) => run_phases(exe, bound, inputs),
+        (tracer, _) => prepare_all(exe, bound, inputs, tracer),
     }
 }
 
 /// Runs *prepare* with memory for all results.
-fn whole(
+fn prepare_all(
     exe: &Executable,
     bound: &Bound,
     inputs: &[Buffer],
@@ -36,8 +36,8 @@ fn whole(
     let part = PlanPart::new(exe, bound, true)?;
     let clear = bound.prepare_clear;
     let storages = bound.prepared.iter().map(|bytes| {
-        let fresh = part.allocate(*bytes, bound.holders.prepared)?;
-        Ok(cleared(fresh, clear))
+        let memory = part.allocate(*bytes, bound.holders.prepared)?;
+        Ok(cleared(memory, clear))
     });
     let storages = storages.collect::<Result<Vec<_>>>()?;
     let arena = part.allocate(bound.prepare_arena, bound.holders.arena)?;
@@ -56,7 +56,7 @@ fn whole(
 
 /// Runs it phase by phase. Packed weights are in one block, which the system backs with huge pages, unless the caller
 /// has provided them. Inputs that nothing reads again are released, which is possible for those in a mapped file.
-fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
+fn run_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
     let (phases, clear) = (&bound.phases, bound.prepare_clear);
     let part = PlanPart::new(exe, bound, true)?;
     let arena = cleared(
@@ -71,13 +71,13 @@ fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<A
         None => Arc::new(Storage::held_by(bytes, bound.holders.prepared)?),
     };
     let results = bound.prepared.iter().zip(&phases.spare).enumerate();
-    let results = results.map(
-        |(p, (bytes, spot))| match (spot, p.checked_sub(bound.packs_from)) {
+    let results = results.map(|(p, (bytes, shared_offset))| {
+        match (shared_offset, p.checked_sub(bound.packs_from)) {
             (Some(offset), _) => Storage::part(&spare, *offset, *bytes),
             (None, Some(i)) => Storage::part(&block, offsets[i], *bytes),
             (None, None) => Storage::held_by(*bytes, bound.holders.prepared),
-        },
-    );
+        }
+    });
     let mut storages = results.collect::<Result<Vec<Storage>>>()?;
     let run = |storages: &[Storage], steps: &[BoundStep]| {
         let storage = |loc: Loc| match loc {
@@ -100,14 +100,14 @@ fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<A
             ends.for_each(|s| s.release());
         }
     }
-    let kept = storages.into_iter().zip(&bound.touched);
-    let kept = kept.map(|(storage, touched)| match touched {
+    let results = storages.into_iter().zip(&bound.touched);
+    let results = results.map(|(storage, touched)| match touched {
         true => Ok(Arc::new(storage)),
         false => Ok(Arc::new(Storage::new(0)?)),
     });
-    let kept = kept.collect();
+    let results = results.collect();
     if let Some(spare) = Arc::into_inner(spare) {
         spare.give_back(); // large where weights are, and of no use to runs
     }
-    kept
+    results
 }

@@ -15,7 +15,7 @@ pub(super) struct Profile {
     events: Mutex<Vec<StepEvent>>,
 }
 
-/// The number of runs of a step, the time of all of them together, and the least.
+/// The number of runs of a step, their total time and the minimum.
 type Times = (u64, Duration, Duration);
 
 /// The time of one step of the *run* part. The first of concurrent steps has the time of all; the others have no
@@ -83,10 +83,10 @@ impl Profile {
         std::mem::take(&mut lock(&self.events))
     }
 
-    /// The times of the steps of a plan.
+    /// Returns the times of the steps of a plan.
     pub(super) fn times(&self, plan: &Plan) -> Vec<StepTime> {
         let times = lock(&self.times).clone();
-        let named = |(step, (runs, total, least)): (usize, Times)| StepTime {
+        let step_time = |(step, (runs, total, least)): (usize, Times)| StepTime {
             step,
             kernel: plan.kernels[plan.run[step].kernel as usize]
                 .name()
@@ -95,6 +95,6 @@ impl Profile {
             total,
             least,
         };
-        times.into_iter().enumerate().map(named).collect()
+        times.into_iter().enumerate().map(step_time).collect()
     }
 }

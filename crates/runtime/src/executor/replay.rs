@@ -35,17 +35,17 @@ struct Captured {
 }
 
 impl Executable {
-    /// Captures a run on each of these sets of inputs, of equal sizes, with `each` runs per graph. Only on a GPU.
+    /// Captures a run on each of these sets of inputs, of equal sizes, with `batch` runs per graph. Only on a GPU.
     ///
     /// # Errors
     /// For wrong inputs, or lack of memory.
-    pub fn replays(self: &Arc<Self>, inputs: &[Vec<Buffer>], each: usize) -> Result<Replays> {
-        guarded(|| Replays::new(self, inputs, each.max(1)))
+    pub fn replays(self: &Arc<Self>, inputs: &[Vec<Buffer>], batch: usize) -> Result<Replays> {
+        guarded(|| Replays::new(self, inputs, batch.max(1)))
     }
 }
 
 impl Replays {
-    fn new(exe: &Arc<Executable>, inputs: &[Vec<Buffer>], each: usize) -> Result<Replays> {
+    fn new(exe: &Arc<Executable>, inputs: &[Vec<Buffer>], batch: usize) -> Result<Replays> {
         let (Some(device), Some(first)) = (&exe.gpu, inputs.first()) else {
             let text = "replays are of runs on a GPU, on some inputs";
             return Err(Error::Buffer(text.into()));
@@ -75,29 +75,29 @@ impl Replays {
         }
         memory.push(session.allocate(bound.arena, bound.holders.arena)?);
         let (arena, slots) = memory.split_last().expect("the arena is there");
-        let made: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
+        let prepared_results: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
         let mut graphs = Vec::new();
-        for sets in sets.chunks(each) {
+        for sets in sets.chunks(batch) {
             let read = sets.iter().flatten().chain(&exe.constants);
             let read = read
                 .map(Buffer::storage)
                 .chain(&bound.run_on_gpu.gpu_memory);
-            let graph = session.capture(read.chain(made), &|record, sink| {
+            let graph = session.capture(read.chain(prepared_results), &|record, sink| {
                 let (mut calls, mut ends) = (Calls::new(sink), Ends::new());
                 for set in sets {
                     let storage = |loc: Loc| match loc {
                         Loc::Input(i) => set[i].storage(),
                         Loc::Slot(s) => &slots[s],
                         Loc::Constant(c) => exe.constants[c].storage(),
-                        Loc::Prepared(p) => &made[p],
+                        Loc::Prepared(p) => &prepared_results[p],
                         Loc::Arena(_) => arena,
                     };
                     let around = Around {
                         after: &ends,
                         ..Around::plan(record, exe.plan.commit as usize)
                     };
-                    let at = |loc| address(&storage, loc);
-                    ends = expand(&bound.run, &at, around, &mut calls)?;
+                    let address_of = |loc| address(&storage, loc);
+                    ends = expand(&bound.run, &address_of, around, &mut calls)?;
                 }
                 Ok(())
             })?;
@@ -116,14 +116,14 @@ impl Replays {
         })
     }
 
-    /// Replays the graphs in turn, in this call the one of number `turn`. Returns the device's average time per run.
+    /// Replays a graph; they are used round-robin by `iteration`. Returns the device's average time per run.
     /// Data errors are not reported.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn time(&self, turn: usize) -> Result<Duration> {
+    pub fn time(&self, iteration: usize) -> Result<Duration> {
         guarded(|| {
-            let Captured { graph, runs } = &self.graphs[turn % self.graphs.len()];
+            let Captured { graph, runs } = &self.graphs[iteration % self.graphs.len()];
             let time = self.session.time(graph)?;
             let (runs, calls) = (*runs as u64, self.calls as u64);
             let counts = &self.executable.counts;

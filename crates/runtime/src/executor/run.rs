@@ -1,7 +1,7 @@
 //! Running a bound plan.
 
 use super::bound::Bound;
-use super::executable::{Executable, Prepared, guarded, recent, remember};
+use super::executable::{Executable, Prepared, find_and_touch, guarded, remember};
 use super::loc::Loc;
 use super::part::PlanPart;
 use super::prepare::prepare;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 const PREPARED: usize = 4;
 
 impl Executable {
-    /// Runs the plan: one buffer an input in, one an output out.
+    /// Runs the plan on one buffer for each input; returns one for each output.
     ///
     /// Inputs must be on the device on which the plan runs. On a GPU, numbers (rank 0) and random keys may come from
     /// the host. Outputs exist before they are computed, and reading them waits. A data error is reported later too:
@@ -74,7 +74,7 @@ impl Executable {
         self.shared(inputs, Some(tracer))
     }
 
-    /// The prepared results for the parameters among the inputs, computed if necessary.
+    /// Returns the prepared results for the parameters among the inputs, computed if necessary.
     pub(super) fn prepared(&self, bound: &Bound, inputs: &[Buffer]) -> Result<Arc<Prepared>> {
         let parameters: Vec<&Storage> = self.parameters(inputs).collect();
         let values = if self.facts.prepare_is_symbolic {
@@ -82,29 +82,29 @@ impl Executable {
         } else {
             &[]
         };
-        // Held while preparing, so that runs that need the same results wait for them.
+        // Locked while preparing: runs that need the same results wait for them.
         let mut list = lock(&self.prepared);
-        let made_from_these = |p: &Arc<Prepared>| {
+        let is_current = |p: &Arc<Prepared>| {
             let mut pairs = p.contents.iter().zip(&parameters);
             p.values == values
                 && p.touched == bound.touched
                 && pairs.all(|(made_from, s)| s.holds(made_from))
         };
-        if let Some(found) = recent(&mut list, made_from_these) {
-            return Ok(found);
+        if let Some(results) = find_and_touch(&mut list, is_current) {
+            return Ok(results);
         }
         // Results from contents that no longer exist are never needed again.
         list.retain(|p| p.contents.iter().all(|c| c.strong_count() > 0));
         self.counts.prepares.fetch_add(1, Ordering::Relaxed);
         let storages = prepare(self, bound, inputs, None)?;
-        let made = Arc::new(Prepared {
+        let results = Arc::new(Prepared {
             contents: parameters.iter().map(|s| s.contents()).collect(),
             values: values.to_vec(),
             touched: bound.touched.clone(),
             storages,
         });
-        remember(&mut list, made.clone(), PREPARED);
-        Ok(made)
+        remember(&mut list, results.clone(), PREPARED);
+        Ok(results)
     }
 }
 
@@ -151,12 +151,12 @@ fn run(
     mut tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Buffer>> {
     exe.counts.runs.fetch_add(1, Ordering::Relaxed);
-    let (kept, traced);
+    let (cached, traced);
     let prepared: &[Arc<Storage>] = match (bound.prepared.is_empty(), &mut tracer) {
         (true, _) if bound.prepare.is_empty() => &[],
         (_, None) => {
-            kept = exe.prepared(bound, inputs.all())?;
-            &kept.storages
+            cached = exe.prepared(bound, inputs.all())?;
+            &cached.storages
         }
         (_, Some(tracer)) => {
             traced = prepare(exe, bound, inputs.all(), Some(&mut **tracer))?;
@@ -170,8 +170,8 @@ fn run(
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
             Some(d) => OutputMemory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
             None => {
-                let fresh = part.allocate(slot.bytes, bound.holders.outputs)?;
-                OutputMemory::Fresh(cleared(fresh, slot.clear))
+                let memory = part.allocate(slot.bytes, bound.holders.outputs)?;
+                OutputMemory::Fresh(cleared(memory, slot.clear))
             }
         });
     }
@@ -246,9 +246,9 @@ fn finish(
         OutputMemory::Fresh(storage) => Arc::new(storage),
         OutputMemory::Donated(i, vacant) => match &mut inputs {
             Inputs::Owned { inputs, .. } => {
-                let taken = std::mem::replace(&mut inputs[i], vacant);
-                let mut storage = taken.storage().clone();
-                drop(taken);
+                let input = std::mem::replace(&mut inputs[i], vacant);
+                let mut storage = input.storage().clone();
+                drop(input);
                 if let Some(s) = Arc::get_mut(&mut storage) {
                     s.renew();
                 }

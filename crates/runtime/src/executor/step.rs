@@ -46,7 +46,7 @@ impl BoundStep {
         self.args.iter().copied().chain(guard)
     }
 
-    /// The addresses of everything that it touches.
+    /// Returns the address ranges of all memory that it touches.
     pub fn memory(&self, address: impl Fn(Loc) -> *mut u8) -> impl Iterator<Item = Range<usize>> {
         let guard = self.guard.iter().map(|guard| (guard.loc, guard.bytes));
         let args = self.args.iter().copied().zip(self.sizes.iter().copied());
@@ -54,8 +54,8 @@ impl BoundStep {
         let all = args.chain(guard).chain([scratch]);
         all.filter(|(_, bytes)| *bytes > 0)
             .map(move |(loc, bytes)| {
-                let first = address(loc).addr();
-                first..first + bytes
+                let start = address(loc).addr();
+                start..start + bytes
             })
     }
 

@@ -31,15 +31,15 @@ impl Executable {
             return Ok(None);
         }
         let (offsets, bytes) = bound.packed_offsets();
-        let made = prepare::prepare(self, &bound, inputs, None)?;
-        let mut all = Storage::new(bytes)?;
-        let to = all.bytes_mut();
-        to.fill(0);
-        for (at, from) in offsets.iter().zip(&made[bound.packs_from..]) {
-            to[*at..*at + from.len()].copy_from_slice(from.bytes());
+        let results = prepare::prepare(self, &bound, inputs, None)?;
+        let mut block = Storage::new(bytes)?;
+        let bytes_of_block = block.bytes_mut();
+        bytes_of_block.fill(0);
+        for (offset, weights) in offsets.iter().zip(&results[bound.packs_from..]) {
+            bytes_of_block[*offset..*offset + weights.len()].copy_from_slice(weights.bytes());
         }
         let layout = self.layout(&bound);
-        let bytes = Arc::new(all);
+        let bytes = Arc::new(block);
         Ok(Some(Packed { layout, bytes }))
     }
 
@@ -69,15 +69,15 @@ impl Executable {
         parameters.map(|(_, b)| &**b.storage())
     }
 
-    /// The stored packed weights for these inputs.
+    /// Returns the stored packed weights for these inputs.
     pub(super) fn stored(&self, bound: &Bound, inputs: &[Buffer]) -> Option<Arc<Storage>> {
         let stored = lock(&self.stored);
         let Stored { contents, packed } = stored.as_ref()?;
         let mut pairs = contents.iter().zip(self.parameters(inputs));
-        let fits = pairs.all(|(made_from, s)| s.holds(made_from))
+        let is_valid = pairs.all(|(stored_contents, s)| s.holds(stored_contents))
             && bound.packed_offsets().1 == packed.bytes.len()
             && self.layout(bound) == packed.layout;
-        fits.then(|| packed.bytes.clone())
+        is_valid.then(|| packed.bytes.clone())
     }
 
     /// The description of the layout of packed weights, as text.
@@ -103,24 +103,24 @@ impl Bound {
         step.args.last().is_some_and(packed)
     }
 
-    /// The offsets of packed weights in one block, and the size of the block in bytes.
+    /// Returns the offsets of packed weights in one block, and the size of the block in bytes.
     pub(super) fn packed_offsets(&self) -> (Vec<usize>, usize) {
         let mut end = 0usize;
         let offsets = self.prepared[self.packs_from..].iter().map(|bytes| {
-            let at = end;
+            let offset = end;
             let aligned = bytes.checked_next_multiple_of(ALIGN);
             end = aligned.map_or(usize::MAX, |bytes| end.saturating_add(bytes));
-            at
+            offset
         });
         let offsets = offsets.collect();
         (offsets, end)
     }
 
-    /// The steps of *prepare* that must still run if packed weights are provided.
+    /// Returns the steps of *prepare* that must still run if packed weights are provided.
     pub(super) fn without_packing(&self) -> Vec<BoundStep> {
-        let kept = self.touched.iter().enumerate();
-        let kept = kept.filter(|(_, touched)| **touched);
-        let mut needed: HashSet<Loc> = kept.map(|(p, _)| Loc::Prepared(p)).collect();
+        let touched_results = self.touched.iter().enumerate();
+        let touched_results = touched_results.filter(|(_, touched)| **touched);
+        let mut needed: HashSet<Loc> = touched_results.map(|(p, _)| Loc::Prepared(p)).collect();
         let mut live = Vec::new();
         for step in self.prepare.iter().rev().filter(|s| !self.is_pack(s)) {
             let mut writes = step.args.iter().zip(&step.writes).filter(|(_, w)| **w);

@@ -11,7 +11,7 @@ use kiln_plan::Plan;
 
 /// An observer of the steps of a traced run. An error ends the run.
 pub trait Tracer {
-    /// Called when a step is about to run: its operands are computed.
+    /// Called before a step runs: its operands are computed.
     ///
     /// # Errors
     /// Any error, to end the run.
@@ -20,7 +20,7 @@ pub trait Tracer {
         Ok(())
     }
 
-    /// Called when a step has run: its results are computed.
+    /// Called after a step has run: its results are computed.
     ///
     /// # Errors
     /// Any error, to end the run.
@@ -69,7 +69,7 @@ impl PlanPart<'_> {
                     Loc::Arena(offset) => offset,
                     _ => 0,
                 };
-                copied(storage(loc), offset, sizes[arg])
+                copy_bytes(storage(loc), offset, sizes[arg])
             };
             let traced = Traced {
                 prepare: self.preparing,
@@ -78,15 +78,16 @@ impl PlanPart<'_> {
             };
             tracer.before(&traced)?;
             // It need not wait: all steps before it are done.
-            let one = &[BoundStep {
+            let one_step = &[BoundStep {
                 after: After::new(),
                 ..step.clone()
             }];
             match &self.exe.gpu {
-                None => self.on_cpu(one, storage, None)?,
+                None => self.on_cpu(one_step, storage, None)?,
                 Some(gpu) => {
-                    let alone = OnGpu::new(one);
-                    let outcome = self.on_gpu(Session::new(gpu)?, one, &alone, storage)?;
+                    let properties = OnGpu::new(one_step);
+                    let outcome =
+                        self.on_gpu(Session::new(gpu)?, one_step, &properties, storage)?;
                     outcome.map_or(Ok(()), |o| o.wait())?;
                 }
             }
@@ -106,15 +107,15 @@ fn sizes(plan: &Plan, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<us
     args.map(|id| plan.buffer_bytes(*id, values)).collect()
 }
 
-/// A copy of a part of some memory, once it is computed.
-fn copied(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
+/// Returns a copy of a part of some memory, once it is computed.
+fn copy_bytes(storage: &Storage, offset: usize, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     match Memory::of(storage) {
         Some(memory) => {
-            let first = storage.ptr() as usize - memory.ptr() as usize;
+            let base = storage.ptr() as usize - memory.ptr() as usize;
             memory
                 .device()
-                .download(memory, first + offset, &mut bytes)?;
+                .download(memory, base + offset, &mut bytes)?;
         }
         None => bytes.copy_from_slice(&storage.bytes()[offset..offset + len]),
     }

@@ -6,18 +6,18 @@ use super::phases::PreparePhases;
 use hashbrown::HashSet;
 
 impl Bound {
-    /// The bound plan, completed by the results that its run steps touch. On a GPU all results of *prepare* stay.
+    /// Completes the bound plan by the results that its run steps touch. On a GPU all results of *prepare* stay.
     pub(super) fn with_touched(mut self, on_gpu: bool) -> Bound {
         let touched = self.touched_by_run();
         let prepared = 0..self.prepared.len();
-        let stays = |p| on_gpu || touched.contains(&Loc::Prepared(p));
-        self.touched = prepared.map(stays).collect();
-        let kept = self.prepared.iter().zip(&self.touched);
-        let kept: usize = kept.map(|(n, touched)| n * usize::from(*touched)).sum();
+        let is_kept = |p| on_gpu || touched.contains(&Loc::Prepared(p));
+        self.touched = prepared.map(is_kept).collect();
+        let bytes = self.prepared.iter().zip(&self.touched);
+        let bytes: usize = bytes.map(|(n, touched)| n * usize::from(*touched)).sum();
         if !on_gpu {
             self.phases = PreparePhases::new(&self, &touched);
         }
-        self.report.prepared = kept;
+        self.report.prepared = bytes;
         self.report.prepare_peak = self.prepare_arena + self.phases.spare_bytes;
         self
     }

@@ -35,7 +35,7 @@ impl Random {
                 }
             };
             Touches {
-                all: (0..3).map(touch).collect(),
+                touches: (0..3).map(touch).collect(),
                 concurrent: false,
             }
         };
@@ -60,9 +60,9 @@ fn fault(steps: &[Touches], waits: &[After]) -> Option<(usize, usize)> {
         }
         let meets = |s: &Touches| {
             let mut pairs = steps[i]
-                .all
+                .touches
                 .iter()
-                .flat_map(|a| s.all.iter().map(move |b| (a, b)));
+                .flat_map(|a| s.touches.iter().map(move |b| (a, b)));
             pairs.any(|(a, b)| meet(a, b))
         };
         if let Some(s) = (0..i).find(|s| !all[*s] && meets(&steps[*s])) {
@@ -73,14 +73,14 @@ fn fault(steps: &[Touches], waits: &[After]) -> Option<(usize, usize)> {
     None
 }
 
-fn touches(all: &[(Space, Range<usize>, bool)], concurrent: bool) -> Touches {
+fn touches(touches: &[(Space, Range<usize>, bool)], concurrent: bool) -> Touches {
     let touch = |(space, bytes, writes): &(Space, Range<usize>, bool)| Touch {
         space: *space,
         bytes: bytes.clone(),
         writes: *writes,
     };
     Touches {
-        all: all.iter().map(touch).collect(),
+        touches: touches.iter().map(touch).collect(),
         concurrent,
     }
 }
@@ -97,7 +97,10 @@ fn steps_wait_for_those_they_meet_and_for_no_other() {
         touches(&[(arena, 4..12, true), (arena, 20..20, true)], false),
         touches(&[(arena, 24..32, true), (input, 0..8, false)], false),
     ];
-    let waits: Vec<Vec<u32>> = after(&steps).iter().map(|w| w.to_vec()).collect();
+    let waits: Vec<Vec<u32>> = find_dependencies(&steps)
+        .iter()
+        .map(|w| w.to_vec())
+        .collect();
     assert_eq!(
         waits,
         [vec![], vec![0], vec![0], vec![1, 2], vec![3], vec![]]
@@ -115,12 +118,12 @@ fn steps_that_start_together_wait_for_none_of_each_other_whatever_they_read() {
         ));
     }
     steps.push(touches(&[(Space::Arena, 0..8, true)], false));
-    let waits = after(&steps);
+    let waits = find_dependencies(&steps);
     assert!(waits[1..=3 * READERS].iter().all(|w| w[..] == [0]));
     assert_eq!(waits[3 * READERS + 1].len(), 3 * READERS);
     // Without concurrent steps, each waits for few.
     steps.iter_mut().for_each(|s| s.concurrent = false);
-    let waits = after(&steps);
+    let waits = find_dependencies(&steps);
     assert!(waits.iter().all(|w| w.len() <= READERS + 1));
     assert_eq!(fault(&steps, &waits), None);
 }
@@ -132,7 +135,7 @@ fn no_two_steps_that_meet_are_without_order_and_a_dropped_wait_is_found() {
     for case in 0..200 {
         let n = 1 + random.below(40);
         let steps = random.steps(n);
-        let mut waits = after(&steps);
+        let mut waits = find_dependencies(&steps);
         assert_eq!(fault(&steps, &waits), None, "case {case}");
         for i in 0..n {
             for at in 0..waits[i].len() {
