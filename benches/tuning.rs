@@ -168,8 +168,8 @@ const FAIR: f64 = 1.15;
 /// `KILN_BENCH_DUMP` names a file for all times of the longer measurements, a JSON line each.
 fn picks(folder: &Path) -> Result<(), Failed> {
     let long = Effort {
-        least: 30,
-        most: 80,
+        min_rounds: 30,
+        max_rounds: 80,
         time: Duration::from_secs(2),
         burst: Duration::from_millis(1),
         patience: Duration::from_secs(60),

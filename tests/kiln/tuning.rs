@@ -674,8 +674,8 @@ fn what_the_store_says_of_a_gpu_is_used() {
 
 /// Each candidate runs once, with patience for a slow emulated GPU.
 pub const ONCE: Effort = Effort {
-    least: 1,
-    most: 1,
+    min_rounds: 1,
+    max_rounds: 1,
     time: Duration::ZERO,
     burst: Duration::ZERO,
     patience: Duration::from_secs(300),

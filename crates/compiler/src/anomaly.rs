@@ -54,7 +54,7 @@ pub fn first_anomaly(
         rank,
         symbols: crate::verify::symbols(executable.plan(), inputs)?,
         read: Vec::new(),
-        wanted: wanted(&stages.optimized),
+        needed: needed_values(&stages.optimized),
         known: HashMap::new(),
         first: None,
     };
@@ -72,7 +72,7 @@ struct Watcher<'a> {
     /// The contents of the buffers that the running step reads.
     read: Vec<ElementSummary>,
     /// The values that loops and branches may be evaluated from: their operands and the program's inputs.
-    wanted: HashSet<Value>,
+    needed: HashSet<Value>,
     /// The values among these that steps have read or written.
     known: HashMap<Value, Array>,
     first: Option<Anomaly>,
@@ -84,15 +84,15 @@ impl Tracer for Watcher<'_> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
             let dtype = self.stages.sequence.buffers[id.0 as usize].dtype;
-            let wanted = self.wanted(id.0);
-            if launch.written[i] || !dtype.is_float() && wanted.is_none() {
+            let needed = self.needed_values(id.0);
+            if launch.written[i] || !dtype.is_float() && needed.is_none() {
                 continue;
             }
             let bytes = step.bytes(i)?;
             if dtype.is_float() {
                 self.read.push(ElementSummary::of(dtype, &bytes));
             }
-            self.keep(wanted, &bytes);
+            self.keep(needed, &bytes);
         }
         Ok(())
     }
@@ -101,20 +101,20 @@ impl Tracer for Watcher<'_> {
         let launch = self.launch(step);
         for (i, id) in launch.args.iter().enumerate() {
             let info = &self.stages.sequence.buffers[id.0 as usize];
-            let wanted = self.wanted(id.0);
+            let needed = self.needed_values(id.0);
             let float = match info.origin {
                 Origin::Value(v) | Origin::Derived(v) if info.dtype.is_float() => Some(v),
                 _ => None,
             };
-            if !launch.written[i] || float.is_none() && wanted.is_none() {
+            if !launch.written[i] || float.is_none() && needed.is_none() {
                 continue;
             }
             let bytes = step.bytes(i)?;
-            self.keep(wanted, &bytes);
+            self.keep(needed, &bytes);
             if let Some(value) = float {
-                let found = ElementSummary::of(info.dtype, &bytes);
+                let summary = ElementSummary::of(info.dtype, &bytes);
                 let shape = info.shape.iter().map(|d| d.eval(&self.symbols));
-                self.judge(launch, value, found, shape.collect());
+                self.record(launch, value, summary, shape.collect());
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Tracer for Watcher<'_> {
 }
 
 /// The operands of loops and branches, and, if there are any, the inputs of the graph.
-fn wanted(graph: &Graph) -> HashSet<Value> {
+fn needed_values(graph: &Graph) -> HashSet<Value> {
     let nodes = graph.iter().filter(|(_, n)| has_bodies(&n.op));
     let mut wanted: HashSet<Value> = nodes.flat_map(|(_, n)| n.inputs.iter().copied()).collect();
     if !wanted.is_empty() {
@@ -136,13 +136,13 @@ fn has_bodies(op: &Op) -> bool {
 }
 
 impl<'a> Watcher<'a> {
-    /// The value that a buffer holds, if a loop or branch may need it.
-    fn wanted(&self, buffer: u32) -> Option<Value> {
-        value_in(self.stages, buffer).filter(|v| self.wanted.contains(v))
+    /// Returns the value that a buffer holds, if a loop or branch may need it.
+    fn needed_values(&self, buffer: u32) -> Option<Value> {
+        value_in(self.stages, buffer).filter(|v| self.needed.contains(v))
     }
 
-    fn keep(&mut self, wanted: Option<Value>, bytes: &[u8]) {
-        let array = wanted.and_then(|v| Some((v, array(self.stages, &self.symbols, v, bytes)?)));
+    fn keep(&mut self, needed: Option<Value>, bytes: &[u8]) {
+        let array = needed.and_then(|v| Some((v, array(self.stages, &self.symbols, v, bytes)?)));
         self.known.extend(array);
     }
 
@@ -150,29 +150,30 @@ impl<'a> Watcher<'a> {
         &self.stages.sequence.launches[self.stages.launch(step.prepare, step.step)]
     }
 
-    fn judge(&mut self, launch: &Launch, value: Value, found: ElementSummary, shape: Vec<i64>) {
+    fn record(&mut self, launch: &Launch, value: Value, summary: ElementSummary, shape: Vec<i64>) {
         let graph = &self.stages.optimized;
-        let Some((element, made)) = found.produced(&self.read, graph, &launch.nodes) else {
+        let Some((element, x)) = summary.produced(&self.read, graph, &launch.nodes) else {
             return;
         };
-        let Some(at) = graph.node(value.node).loc.position() else {
+        let Some(position) = graph.node(value.node).loc.position() else {
             return;
         };
-        let rank = |at: usize| (self.rank)(at);
-        if (self.first.as_ref()).is_none_or(|first| rank(at) < rank(first.at)) {
-            let own = Anomaly {
-                at,
-                value: made,
+        let rank = |position: usize| (self.rank)(position);
+        if (self.first.as_ref()).is_none_or(|first| rank(position) < rank(first.at)) {
+            let anomaly = Anomaly {
+                at: position,
+                value: x,
                 element,
                 shape,
                 operands: self.read.iter().map(ElementSummary::text).collect(),
                 inside: None,
             };
-            self.first = Some(self.inside(value.node, at).unwrap_or(own));
+            self.first = Some(self.inside(value.node, position).unwrap_or(anomaly));
         }
     }
 
-    /// The op in the body of a loop or branch that first produces a NaN or infinity in the reference evaluation.
+    /// Returns the op in the body of a loop or branch that first produces a NaN or infinity in the reference
+    /// evaluation.
     fn inside(&self, id: NodeId, at: usize) -> Option<Anomaly> {
         let graph = &self.stages.optimized;
         let node = graph.node(id);
@@ -189,7 +190,7 @@ impl<'a> Watcher<'a> {
     }
 }
 
-/// The first op in the bodies of an op that produces a NaN or infinity from operands without one.
+/// Returns the first op in the bodies of an op that produces a NaN or infinity from operands without one.
 fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<Anomaly> {
     let (mut first, mut step) = (None, 0);
     let mut run = |body: &Graph, inputs: &[Array]| {
@@ -201,7 +202,7 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
             let own = Anomaly {
                 at,
                 inside: node.loc.position().map(|at| Inside { at, step }),
-                ..made(body, id, &read, &values[id.index()])?
+                ..find_anomaly(body, id, &read, &values[id.index()])?
             };
             Some(inside(&node.op, &read, symbols, at).unwrap_or(own))
         };
@@ -215,12 +216,12 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
     first
 }
 
-/// The NaN or infinity that a node produced from operands without one.
-fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<Anomaly> {
+/// Returns the NaN or infinity that a node produced from operands without one.
+fn find_anomaly(graph: &Graph, id: NodeId, read: &[&Array], results: &[Array]) -> Option<Anomaly> {
     let contents = |a: &Array| ElementSummary::of(a.dtype(), &a.to_bytes());
     let floats = read.iter().filter(|a| a.dtype().is_float());
     let read: Vec<ElementSummary> = floats.map(|a| contents(a)).collect();
-    made.iter().find_map(|array| {
+    results.iter().find_map(|array| {
         let (element, value) = contents(array).produced(&read, graph, &[id])?;
         Some(Anomaly {
             at: 0,
@@ -233,8 +234,8 @@ fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<An
     })
 }
 
-/// The constant that a value consists of, through views and casts.
-fn stated(graph: &Graph, value: Value) -> Option<f64> {
+/// Returns the constant that a value is a view or cast of.
+fn constant_value(graph: &Graph, value: Value) -> Option<f64> {
     let mut node = graph.node(value.node);
     while node.op.is_view() || matches!(node.op, Op::Cast(_)) {
         node = graph.node(node.inputs[0].node);
@@ -242,9 +243,9 @@ fn stated(graph: &Graph, value: Value) -> Option<f64> {
     match &node.op {
         Op::Full(full) => Some(full.value.as_f64()),
         Op::Constant(constant) => {
-            let found = ElementSummary::of(constant.dtype, &constant.bytes);
-            let infinity = found.infinity.map(|(_, x)| x);
-            found.nan.map(|_| f64::NAN).or(infinity)
+            let summary = ElementSummary::of(constant.dtype, &constant.bytes);
+            let infinity = summary.infinity.map(|(_, x)| x);
+            summary.nan.map(|_| f64::NAN).or(infinity)
         }
         _ => None,
     }
@@ -254,7 +255,7 @@ fn stated(graph: &Graph, value: Value) -> Option<f64> {
 fn states(graph: &Graph, node: NodeId, kind: fn(f64) -> bool) -> bool {
     let inputs = graph.node(node).inputs.iter().copied();
     let mut values = inputs.chain([node.value()]);
-    values.any(|v| stated(graph, v).is_some_and(kind))
+    values.any(|v| constant_value(graph, v).is_some_and(kind))
 }
 
 /// A summary of a tensor's elements.
@@ -270,18 +271,18 @@ struct ElementSummary {
 
 impl ElementSummary {
     fn of(dtype: DType, bytes: &[u8]) -> ElementSummary {
-        let mut found = ElementSummary::default();
+        let mut summary = ElementSummary::default();
         for (i, x) in dtype.floats(bytes).into_iter().enumerate() {
             if x.is_nan() {
-                found.nan.get_or_insert(i);
+                summary.nan.get_or_insert(i);
             } else if x.is_infinite() {
-                found.infinity.get_or_insert((i, x));
+                summary.infinity.get_or_insert((i, x));
             } else {
-                let [low, high] = found.range.unwrap_or([x, x]);
-                found.range = Some([low.min(x), high.max(x)]);
+                let [low, high] = summary.range.unwrap_or([x, x]);
+                summary.range = Some([low.min(x), high.max(x)]);
             }
         }
-        found
+        summary
     }
 
     /// The NaN, or else the infinity, that nodes produced from operands without one.

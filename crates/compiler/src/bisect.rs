@@ -21,9 +21,9 @@ pub enum Bisection {
     },
 }
 
-/// Compiles a graph with fewer and fewer rewrites until it finds the one after which `is_right` returns false. That
-/// takes about log₂(rewrites) compilations. If later rewrites correct what it broke, another rewrite with the same
-/// effect may be found.
+/// Compiles a graph with fewer and fewer rewrites until it finds the one after which `is_right` returns false, in about
+/// log₂(rewrites) compilations. If later rewrites correct the result, another rewrite with the same effect may be
+/// found.
 ///
 /// # Errors
 /// If the graph can't be compiled.
@@ -51,19 +51,19 @@ pub fn bisect_with(
             ..options.clone()
         };
         let compilation = compile_with(graph, &[], &options, passes)?;
-        let right = is_right(&compilation);
-        Ok((right, compilation.explain.rewrites))
+        let correct = is_right(&compilation);
+        Ok((correct, compilation.explain.rewrites))
     };
-    let (right, fired) = run(options.max_patches)?;
-    if right {
+    let (correct, fired) = run(options.max_patches)?;
+    if correct {
         return Ok(Bisection::Right);
     }
     if !run(Some(0))?.0 {
         return Ok(Bisection::WrongBefore);
     }
-    let at = first_wrong(fired.len(), |n| Ok(run(Some(n))?.0))?;
-    Ok(match fired.into_iter().nth(at) {
-        Some(fired) => Bisection::Rewrite { fired, at },
+    let index = first_wrong(fired.len(), |n| Ok(run(Some(n))?.0))?;
+    Ok(match fired.into_iter().nth(index) {
+        Some(fired) => Bisection::Rewrite { fired, at: index },
         None => Bisection::WrongBefore,
     })
 }

@@ -35,11 +35,11 @@ pub struct CacheStats {
     pub compiled: u64,
     /// The number of these that were for a new structure.
     pub new: u64,
-    /// The number of those for other numbers or offsets, which are inputs of the plan from then on.
+    /// The number of those for other numbers or offsets, which are then inputs of the plan.
     pub numbers: u64,
-    /// The number of those for other sizes, and for these sizes alone.
+    /// The number of those for other sizes that are constants of the plan.
     pub sizes: u64,
-    /// The number of those for other sizes, of which some became symbols.
+    /// The number of those for other sizes, some of which became symbols.
     pub symbolic: u64,
     /// Plans dropped to stay within the limit.
     pub evicted: u64,
@@ -48,7 +48,7 @@ pub struct CacheStats {
 }
 
 impl Cache {
-    /// An empty cache that holds about `limit` bytes of plans compiled with these options.
+    /// Returns an empty cache that holds about `limit` bytes of plans compiled with these options.
     pub fn new(options: Options, limit: usize) -> Cache {
         Cache {
             options,
@@ -64,7 +64,7 @@ impl Cache {
         self.inner().stats
     }
 
-    /// A plan for the program, compiled if there is none yet.
+    /// Returns a plan for the program, compiled if there is none yet.
     ///
     /// # Errors
     /// If the program can't be compiled.
@@ -83,7 +83,7 @@ impl Cache {
         state.compiled += 1;
         let fit = Fit {
             extents: variant.expects.extents(&sizes),
-            found: variant.found.clone(),
+            plan: variant.plan.clone(),
             compiled: Some(Reason {
                 count: state.compiled,
                 text: variant.why.clone(),
@@ -105,7 +105,7 @@ impl Cache {
         Ok(fit)
     }
 
-    /// The reasons for the plans of the program's structure, the most recently used plan last.
+    /// Returns the reasons for the plans of the program's structure, the most recently used plan last.
     pub fn reasons(&self, recording: &Recording) -> Vec<String> {
         let entry = self.entry(recording);
         let state = entry.state();
@@ -129,14 +129,14 @@ impl Cache {
         let may_open = self.options.tune.mode != Mode::Deterministic;
         let is_first = state.is_first(kinds, sizes);
         if may_open && !is_first && state.refused < REFUSALS {
-            match self.general(kinds, state, recording, sizes, true) {
-                Ok((expects, found)) => {
-                    let opened = cause == Cause::Sizes && expects.has_symbolic_sizes();
-                    if opened {
+            match self.compile_general(kinds, state, recording, sizes, true) {
+                Ok((expects, plan)) => {
+                    let has_symbols = cause == Cause::Sizes && expects.has_symbolic_sizes();
+                    if has_symbols {
                         why += "; sizes that differ are symbols";
                     }
-                    let cause = if opened { Cause::Symbols } else { cause };
-                    return Ok((variant(expects, why, found), cause));
+                    let cause = if has_symbols { Cause::Symbols } else { cause };
+                    return Ok((variant(expects, why, plan), cause));
                 }
                 Err(Refusal { node, text }) => {
                     state.refused += 1;
@@ -156,16 +156,16 @@ impl Cache {
         if cause == Cause::Numbers {
             why += "; what differs is an input of the plan from now on";
         }
-        if let Ok((expects, found)) = self.general(kinds, state, recording, sizes, false) {
-            return Ok((variant(expects, why, found), cause));
+        if let Ok((expects, plan)) = self.compile_general(kinds, state, recording, sizes, false) {
+            return Ok((variant(expects, why, plan), cause));
         }
         let baked = Expectation::baked(sizes);
-        let found = self.compile(&baked, recording)?;
-        Ok((variant(baked, why, found), cause))
+        let plan = self.compile(&baked, recording)?;
+        Ok((variant(baked, why, plan), cause))
     }
 
-    /// A plan that takes numbers and offsets that have differed as inputs, and, if `open`, such sizes too.
-    fn general(
+    /// Compiles a plan whose inputs include the numbers and offsets that have differed, and, if `open`, such sizes too.
+    fn compile_general(
         &self,
         kinds: &[Kind],
         state: &EntryState,
@@ -174,7 +174,7 @@ impl Cache {
         open: bool,
     ) -> Result<(Expectation, Found), Refusal> {
         let expects = generalize(recording, kinds, &state.examples, sizes, &state.free, open)?;
-        let found = self.compile(&expects, recording).map_err(|e| Refusal {
+        let plan = self.compile(&expects, recording).map_err(|e| Refusal {
             node: match e {
                 CompileError::Unsupported { at, .. } => at.unwrap_or(usize::MAX),
                 CompileError::Custom { at, .. } => at,
@@ -182,7 +182,7 @@ impl Cache {
             },
             text: e.to_string(),
         })?;
-        Ok((expects, found))
+        Ok((expects, plan))
     }
 
     fn compile(&self, expects: &Expectation, recording: &Recording) -> Result<Found, CompileError> {
@@ -254,7 +254,7 @@ fn variant(expects: Expectation, why: String, found: Found) -> Variant {
         bytes: BYTES_HELD * plan + found.explain.bytes() + 64 * expects.dims.len(),
         expects,
         why,
-        found: Arc::new(found),
+        plan: Arc::new(found),
     }
 }
 

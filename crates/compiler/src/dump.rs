@@ -21,22 +21,23 @@ pub(crate) struct Dump {
 }
 
 impl Dump {
-    /// A dump into a new folder, or none where the environment names no place for it.
+    /// Returns a dump into a new folder, or none if the environment names no folder.
     pub(crate) fn new() -> Result<Dump, CompileError> {
         static COMPILATIONS: AtomicU64 = AtomicU64::new(0);
-        let Some(place) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) else {
+        let Some(parent) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) else {
             return Ok(Dump {
                 folder: None,
                 files: 0,
             });
         };
-        let place = PathBuf::from(place);
+        let parent = PathBuf::from(parent);
         let process = std::process::id();
         loop {
             let n = COMPILATIONS.fetch_add(1, Ordering::Relaxed);
-            let folder = place.join(format!("{process}-{n:04}"));
-            let made = std::fs::create_dir_all(&place).and_then(|()| std::fs::create_dir(&folder));
-            match made {
+            let folder = parent.join(format!("{process}-{n:04}"));
+            let result =
+                std::fs::create_dir_all(&parent).and_then(|()| std::fs::create_dir(&folder));
+            match result {
                 Ok(()) => {
                     return Ok(Dump {
                         folder: Some(folder),
@@ -44,7 +45,7 @@ impl Dump {
                     });
                 }
                 // Left by an earlier process of this number.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && place.is_dir() => {}
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && parent.is_dir() => {}
                 Err(e) => return Err(failed(&folder, &e)),
             }
         }
@@ -75,7 +76,7 @@ impl Dump {
         self.stage(&format!("{name}.txt"), || format!("{graph:#}"))
     }
 
-    /// Writes what follows the passes.
+    /// Writes the stages after the passes.
     pub(crate) fn lowered(
         &mut self,
         stages: &Stages,
@@ -144,12 +145,12 @@ fn memory(explain: &Explain) -> String {
         None => out.push_str("the sizes are symbolic\n"),
     }
     for b in &explain.temporaries {
-        let what = b
+        let name = b
             .buffer
             .map_or("scratch".to_string(), |id| format!("buffer {id}"));
         let _ = writeln!(
             out,
-            "{what}: offset {}, {} bytes, steps {} to {}",
+            "{name}: offset {}, {} bytes, steps {} to {}",
             b.offset, b.bytes, b.first, b.last
         );
     }
@@ -158,6 +159,6 @@ fn memory(explain: &Explain) -> String {
 
 /// The tile programs of a kernel, as text.
 fn tiles(kernel: &Kernel) -> Option<String> {
-    let all: Vec<String> = kernel.programs().map(tile_text).collect();
-    (!all.is_empty()).then(|| all.join("\n"))
+    let texts: Vec<String> = kernel.programs().map(tile_text).collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }

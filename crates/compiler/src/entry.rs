@@ -27,8 +27,8 @@ pub(crate) struct EntryState {
     pub(crate) variants: Vec<Variant>,
     /// Programs that found no plan, the latest last.
     pub(crate) examples: Vec<Sizes>,
-    /// The first sizes that were seen. A plan for these has no symbolic sizes.
-    pub(crate) first: Vec<Vec<i64>>,
+    /// The first sizes. A plan for these has no symbolic sizes.
+    pub(crate) early: Vec<Vec<i64>>,
     /// For each number, true if it has differed.
     pub(crate) free: Vec<bool>,
     /// The number of times that sizes could not be symbols.
@@ -48,10 +48,10 @@ const EXAMPLES: usize = 12;
 pub(crate) const REFUSALS: usize = 8;
 
 impl Entry {
-    pub(crate) fn new(recording: &Recording, before: Option<&Entry>) -> Entry {
+    pub(crate) fn new(recording: &Recording, previous: Option<&Entry>) -> Entry {
         Entry {
-            new: match before {
-                Some(before) => format!("a new structure: {}", before.unlike(recording)),
+            new: match previous {
+                Some(previous) => format!("a new structure: {}", previous.difference(recording)),
                 None => "the first program".to_string(),
             },
             nodes: recording
@@ -67,25 +67,25 @@ impl Entry {
     }
 
     pub(crate) fn is(&self, recording: &Recording) -> bool {
-        let same = |((op, body, inputs), n): (&StructureNode, &Recorded)| {
+        let is_same = |((op, body, inputs), n): (&StructureNode, &Recorded)| {
             *inputs == n.inputs && n.same_structure(op, body)
         };
         self.nodes.len() == recording.nodes.len()
             && self.operands == recording.operands
             && self.outputs == recording.outputs
-            && self.nodes.iter().zip(&recording.nodes).all(same)
+            && self.nodes.iter().zip(&recording.nodes).all(is_same)
     }
 
-    /// The first operation of a program that has no counterpart here.
-    fn unlike(&self, recording: &Recording) -> String {
+    /// Describes the first operation of a program that has no counterpart here.
+    fn difference(&self, recording: &Recording) -> String {
         let nodes = self.nodes.iter().zip(&recording.nodes);
         let differs = |((op, body, inputs), n): (&StructureNode, &Recorded)| {
             *inputs != n.inputs
                 || self.operands[inputs.clone()] != recording.operands[n.inputs.clone()]
                 || !n.same_structure(op, body)
         };
-        let at = nodes.into_iter().position(differs);
-        match at.map(|at| (&self.nodes[at].0, &recording.nodes[at])) {
+        let node = nodes.into_iter().position(differs);
+        match node.map(|node| (&self.nodes[node].0, &recording.nodes[node])) {
             Some((
                 Op::Input(a),
                 Recorded {
@@ -137,17 +137,17 @@ pub(crate) enum Cause {
 }
 
 impl EntryState {
-    /// The plan that leaves the least open among those that fit. Sizes that have plans of their own run no other
-    /// plan: their results must not depend, bit for bit, on what was seen since.
+    /// Returns the plan with the fewest symbols and inputs among those that match. The first sizes run their own plans:
+    /// their results must not depend on later programs, bit for bit.
     pub(crate) fn find(&mut self, kinds: &[Kind], sizes: &Sizes) -> Option<Fit> {
-        let own = self.is_first(kinds, sizes);
+        let first = self.is_first(kinds, sizes);
         let fits =
-            |v: &Variant| v.expects.matches(sizes) && !(own && v.expects.has_symbolic_sizes());
+            |v: &Variant| v.expects.matches(sizes) && !(first && v.expects.has_symbolic_sizes());
         let variants = self.variants.iter().enumerate().filter(|(_, v)| fits(v));
-        let (at, _) = variants.min_by_key(|(_, v)| v.expects.open())?;
-        let variant = self.variants.remove(at);
+        let (index, _) = variants.min_by_key(|(_, v)| v.expects.open())?;
+        let variant = self.variants.remove(index);
         let fit = Fit {
-            found: variant.found.clone(),
+            plan: variant.plan.clone(),
             extents: variant.expects.extents(sizes),
             compiled: None,
         };
@@ -157,8 +157,8 @@ impl EntryState {
 
     /// True if these sizes are among the first.
     pub(crate) fn is_first(&self, kinds: &[Kind], sizes: &Sizes) -> bool {
-        let mut first = self.first.iter();
-        first.any(|f| same_sizes(kinds, f, &sizes.dims))
+        let mut early = self.early.iter();
+        early.any(|f| same_sizes(kinds, f, &sizes.dims))
     }
 
     /// Records what differs in a program without a plan.
@@ -170,8 +170,8 @@ impl EntryState {
                 *free |= a != b;
             }
         }
-        if self.first.len() < FIRST_SIZES && !self.is_first(kinds, sizes) {
-            self.first.push(sizes.dims.clone());
+        if self.early.len() < FIRST_SIZES && !self.is_first(kinds, sizes) {
+            self.early.push(sizes.dims.clone());
         }
     }
 
@@ -184,21 +184,21 @@ impl EntryState {
     }
 
     pub(crate) fn cause(&self, kinds: &[Kind], sizes: &Sizes) -> Cause {
-        let mut before = self.examples.iter();
-        match before.any(|e| same_sizes(kinds, &e.dims, &sizes.dims)) {
+        let mut earlier = self.examples.iter();
+        match earlier.any(|e| same_sizes(kinds, &e.dims, &sizes.dims)) {
             _ if self.examples.is_empty() => Cause::New,
             true => Cause::Numbers,
             false => Cause::Sizes,
         }
     }
 
-    /// Drops a variant if there are too many: the least recently used one. Each of the first sizes keeps its latest
-    /// variant. Returns the number of bytes freed.
+    /// Drops the least recently used variant if there are too many. Each of the first sizes keeps its latest variant.
+    /// Returns the number of bytes freed.
     pub(crate) fn drop_one(&mut self, kinds: &[Kind]) -> usize {
         if self.variants.len() <= MAX_VARIANTS {
             return 0;
         }
-        let known = |v: &Variant| -> Option<usize> {
+        let group_of = |v: &Variant| -> Option<usize> {
             let dims: Vec<i64> = v
                 .expects
                 .dims
@@ -209,11 +209,11 @@ impl EntryState {
                     _ => d.as_const().unwrap_or(-1),
                 })
                 .collect();
-            self.first.iter().position(|f| same_sizes(kinds, f, &dims))
+            self.early.iter().position(|f| same_sizes(kinds, f, &dims))
         };
-        let of: Vec<Option<usize>> = self.variants.iter().map(known).collect();
-        let replaceable = |i: &usize| of[*i].is_none() || of[i + 1..].contains(&of[*i]);
-        let at = (0..of.len() - 1).find(replaceable).unwrap_or(0);
-        self.variants.remove(at).bytes
+        let group: Vec<Option<usize>> = self.variants.iter().map(group_of).collect();
+        let replaceable = |i: &usize| group[*i].is_none() || group[i + 1..].contains(&group[*i]);
+        let dropped = (0..group.len() - 1).find(replaceable).unwrap_or(0);
+        self.variants.remove(dropped).bytes
     }
 }

@@ -3,9 +3,9 @@
 //! The sizes that differ between the examples become symbols, in recording order:
 //! - a size that equals a known one in every example is that one;
 //! - else an affine function of one or two symbols, or a product of two;
-//! - else a symbol of its own.
+//! - else a new symbol.
 //!
-//! Ops infer their shapes on the way, so the dims that they compute (`n + 1` after a `cat`, `b · l` after a
+//! Ops infer their shapes meanwhile, so the dims that they compute (`n + 1` after a `cat`, `b · l` after a
 //! reshape) are known to later ops. The more examples there are, the fewer guesses are wrong.
 
 use crate::node_map::NodeMap;
@@ -26,18 +26,18 @@ pub(crate) struct Refusal {
 
 /// True if two programs have the same sizes, whatever their offsets.
 pub(crate) fn same_sizes(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
-    let mut places = kinds.iter().zip(a.iter().zip(b));
-    places.all(|(kind, (a, b))| *kind == Kind::Offset || a == b)
+    let mut pairs = kinds.iter().zip(a.iter().zip(b));
+    pairs.all(|(kind, (a, b))| *kind == Kind::Offset || a == b)
 }
 
-/// True if examples with these sizes can be cases of one variant: no symbol has the value 0 or 1.
-fn alike(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
-    let mut places = kinds.iter().zip(a.iter().zip(b));
-    places.all(|(kind, (a, b))| *kind == Kind::Offset || a == b || *a >= 2 && *b >= 2)
+/// True if one variant may cover both sizes: no symbol has the value 0 or 1.
+fn can_share_variant(kinds: &[Kind], a: &[i64], b: &[i64]) -> bool {
+    let mut pairs = kinds.iter().zip(a.iter().zip(b));
+    pairs.all(|(kind, (a, b))| *kind == Kind::Offset || a == b || *a >= 2 && *b >= 2)
 }
 
-/// An expectation for a program and the examples that agree with it: in all sizes, or, if sizes are to be `open`, in
-/// which sizes are 0 or 1. `free` marks the numbers that are inputs.
+/// Returns the expectation for a program and the examples that agree with it: in all sizes, or, if `open`, in which
+/// sizes are 0 or 1. `free` marks the numbers that are inputs.
 ///
 /// # Errors
 /// If an op does not apply to such sizes.
@@ -50,7 +50,7 @@ pub(crate) fn generalize(
     open: bool,
 ) -> Result<Expectation, Refusal> {
     let fits = |e: &&Sizes| match open {
-        true => alike(kinds, &e.dims, &sizes.dims),
+        true => can_share_variant(kinds, &e.dims, &sizes.dims),
         false => same_sizes(kinds, &e.dims, &sizes.dims),
     };
     let mut used: Vec<&[i64]> = examples.iter().filter(fits).map(|e| &e.dims[..]).collect();
@@ -67,12 +67,12 @@ pub(crate) fn generalize(
         known: HashMap::new(),
         parts: HashMap::new(),
         products: HashMap::new(),
-        again: false,
+        restart: false,
     };
     let dims = loop {
         match guess.walk(recording) {
             // The symbol is a part of a number, not the number itself: start again.
-            Err(_) if guess.again => guess.begin(),
+            Err(_) if guess.restart => guess.begin(),
             walked => break walked?,
         }
     };
@@ -93,12 +93,12 @@ struct Guess<'a> {
     /// The values of the symbols, by example.
     values: Vec<Vec<i64>>,
     known: Dims,
-    /// For each place whose number reshapes take parts of, its symbol.
+    /// The symbols of positions whose numbers reshapes split.
     parts: HashMap<usize, Symbol>,
-    /// The places whose number is the product of two adjacent places; for each, the first of the two.
+    /// The positions whose number is the product of two adjacent numbers, with the position of the first.
     products: HashMap<usize, usize>,
-    /// True once a walk has found an entry for `parts` or `products`.
-    again: bool,
+    /// True once a walk has added to `parts` or `products`.
+    restart: bool,
 }
 
 impl Guess<'_> {
@@ -107,21 +107,21 @@ impl Guess<'_> {
         self.values.iter_mut().for_each(Vec::clear);
         self.symbols.clear();
         self.known.clear();
-        self.again = false;
+        self.restart = false;
     }
 
     /// Determines every dim of the recording.
     fn walk(&mut self, recording: &Recording) -> Result<Vec<Dim>, Refusal> {
         let mut graph = Graph::default();
-        let mut places = NodeMap::default();
+        let mut map = NodeMap::default();
         let mut dims: Vec<Dim> = Vec::with_capacity(self.kinds.len());
         for (node, recorded) in recording.nodes.iter().enumerate() {
-            let refused = |text: String| Refusal { node, text };
+            let refuse = |text: String| Refusal { node, text };
             let operands = recording.operands[recorded.inputs.clone()].iter();
-            let inputs: Vec<Value> = operands.map(|v| places.value(v)).collect();
+            let inputs: Vec<Value> = operands.map(|v| map.value(v)).collect();
             if let Some(body) = recorded.body {
-                let added = places.add_body(&mut graph, body, &inputs, |_| Loc::UNKNOWN);
-                added.map_err(|e| refused(e.0))?;
+                let result = map.add_body(&mut graph, body, &inputs, |_| Loc::UNKNOWN);
+                result.map_err(|e| refuse(e.0))?;
                 continue;
             }
             let mut op = recorded.op.clone();
@@ -132,30 +132,30 @@ impl Guess<'_> {
                 };
                 let first = dims.len();
                 let count = op.dims().len();
-                for at in first..first + count {
-                    let dim = self.choose(at, runs.as_ref());
-                    dims.push(dim.map_err(refused)?);
+                for position in first..first + count {
+                    let dim = self.choose(position, runs.as_ref());
+                    dims.push(dim.map_err(refuse)?);
                 }
                 let mut chosen = dims[first..].iter();
                 op.dims_mut(&mut |d| *d = chosen.next().cloned().unwrap_or(Dim::ZERO));
                 for body in op.bodies_mut() {
-                    let bound = Arc::make_mut(body).bind(&[]);
-                    bound.map_err(|e| refused(e.0))?;
+                    let result = Arc::make_mut(body).bind(&[]);
+                    result.map_err(|e| refuse(e.0))?;
                 }
             }
-            let added = graph.add(op, &inputs, Loc::UNKNOWN);
-            let id = added.map_err(|e| refused(e.0))?;
+            let result = graph.add(op, &inputs, Loc::UNKNOWN);
+            let id = result.map_err(|e| refuse(e.0))?;
             for fact in &graph.node(id).facts {
                 fact.shape.iter().for_each(|d| self.know(d));
             }
-            places.add(id);
+            map.add(id);
         }
         Ok(dims)
     }
 
-    /// The dim of a place. For a reshape, `runs` has the products of neighbouring dims of its operand.
-    fn choose(&mut self, at: usize, runs: Option<&Dims>) -> Result<Dim, String> {
-        let row: Vec<i64> = self.examples.iter().map(|e| e[at]).collect();
+    /// Returns the dim at a position. For a reshape, `runs` has the products of adjacent dims of its operand.
+    fn choose(&mut self, position: usize, runs: Option<&Dims>) -> Result<Dim, String> {
+        let row: Vec<i64> = self.examples.iter().map(|e| e[position]).collect();
         if row.iter().all(|v| *v == row[0]) {
             return Ok(Dim::Const(row[0]));
         }
@@ -163,74 +163,73 @@ impl Guess<'_> {
         if let Some(dim) = known.or_else(|| self.known.get(&row)) {
             return Ok(dim.clone());
         }
-        if runs.is_some() && self.is_factor(at, &row) {
+        if runs.is_some() && self.is_factor(position, &row) {
             return Err("a factor of a size".to_string());
         }
-        let dim = match self.function(&row, self.kinds[at]) {
+        let dim = match self.function(&row, self.kinds[position]) {
             Some(dim) => dim,
-            None if self.is_part(at, &row, runs.is_some()) => {
+            None if self.is_part(position, &row, runs.is_some()) => {
                 return Err("a part of a size".to_string());
             }
-            None => self.symbol(at, &row)?,
+            None => self.symbol(position, &row)?,
         };
         self.known.insert(row, dim.clone());
         Ok(dim)
     }
 
-    /// True if, in every example, a symbol is this number times the next one, as a size that is split in different
-    /// ways. From then on the symbol is that product.
-    fn is_factor(&mut self, at: usize, row: &[i64]) -> bool {
-        let next = self.examples.iter().map(|e| e.get(at + 1));
-        let found = self.symbols.iter().enumerate().find(|(i, symbol)| {
+    /// True if, in every example, a symbol is this number times the next one, as a size that is split differently each
+    /// time. The symbol is then that product.
+    fn is_factor(&mut self, position: usize, row: &[i64]) -> bool {
+        let next = self.examples.iter().map(|e| e.get(position + 1));
+        let symbol_found = self.symbols.iter().enumerate().find(|(i, symbol)| {
             let mut examples = self.values.iter().zip(row).zip(next.clone());
             let fits = examples.all(|((v, a), b)| b.and_then(|b| a.checked_mul(*b)) == Some(v[*i]));
             fits && symbol.kind != Kind::Offset && (symbol.times, symbol.less) == (1, 0)
         });
-        if let Some(of) = found.map(|(_, s)| s.at) {
-            self.products.insert(of, at);
-            self.again = true;
+        if let Some(target) = symbol_found.map(|(_, s)| s.at) {
+            self.products.insert(target, position);
+            self.restart = true;
         }
-        self.again
+        self.restart
     }
 
     /// True if, in every example, a symbol is a multiple of this number, less a constant. Sizes that reshapes split
-    /// are such multiples, and so are the sizes of lists that depend on a size. From then on the symbol is this
-    /// number.
-    fn is_part(&mut self, at: usize, row: &[i64], splits: bool) -> bool {
-        if !splits && self.kinds[at] != Kind::Input {
+    /// are such multiples, as are the sizes of lists that depend on a size. The symbol is then this number.
+    fn is_part(&mut self, position: usize, row: &[i64], splits: bool) -> bool {
+        if !splits && self.kinds[position] != Kind::Input {
             return false;
         }
-        let found = self.symbols.iter().enumerate().find_map(|(i, symbol)| {
+        let part = self.symbols.iter().enumerate().find_map(|(i, symbol)| {
             let value = |e: usize| self.values[e][i];
-            let other = (1..row.len()).find(|e| row[*e] != row[0])?;
-            let (rise, run) = (value(other) - value(0), row[other] - row[0]);
+            let example = (1..row.len()).find(|e| row[*e] != row[0])?;
+            let (rise, run) = (value(example) - value(0), row[example] - row[0]);
             let times = (rise % run == 0).then_some(rise / run).filter(|t| *t > 1)?;
             let less = times * row[0] - value(0);
-            let fits = (0..row.len()).all(|e| value(e) == times * row[e] - less);
+            let is_affine = (0..row.len()).all(|e| value(e) == times * row[e] - less);
             let is_size = symbol.kind != Kind::Offset;
             // Any two points lie on a line.
-            (fits && is_size && (splits && less == 0 || row.len() > 2)).then(|| Symbol {
+            (is_affine && is_size && (splits && less == 0 || row.len() > 2)).then(|| Symbol {
                 times: symbol.times * times,
                 less: symbol.less + symbol.times * less,
                 ..*symbol
             })
         });
-        if let Some(symbol) = found {
+        if let Some(symbol) = part {
             self.parts.insert(symbol.at, symbol);
-            self.again = true;
+            self.restart = true;
         }
-        self.again
+        self.restart
     }
 
-    /// A symbol for a place.
-    fn symbol(&mut self, at: usize, row: &[i64]) -> Result<Dim, String> {
-        if let Some(first) = self.products.get(&at).copied() {
-            let [a, b] = [first, first + 1].map(|at| self.choose(at, None));
+    /// Returns a symbol for a position.
+    fn symbol(&mut self, position: usize, row: &[i64]) -> Result<Dim, String> {
+        if let Some(first) = self.products.get(&position).copied() {
+            let [a, b] = [first, first + 1].map(|position| self.choose(position, None));
             return Ok(&a? * &b?);
         }
-        let kind = self.kinds[at];
-        let whole = || Symbol::new(at, kind);
-        let symbol = self.parts.get(&at).cloned().unwrap_or_else(whole);
+        let kind = self.kinds[position];
+        let new = || Symbol::new(position, kind);
+        let symbol = self.parts.get(&position).cloned().unwrap_or_else(new);
         let value = |v: &i64| (v + symbol.less) / symbol.times;
         if row.iter().any(|v| value(v) < 2) {
             return Err("a size that is 0 or 1 for some programs can't be a symbol".to_string());
@@ -274,7 +273,7 @@ impl Guess<'_> {
         None
     }
 
-    /// An affine function of one symbol that has these values.
+    /// Returns an affine function of a symbol that has these values.
     fn affine(&self, row: &[i64], symbol: usize) -> Option<Dim> {
         let value = |example: usize| self.values[example][symbol];
         let other = (1..row.len()).find(|e| value(*e) != value(0))?;
@@ -284,10 +283,10 @@ impl Guess<'_> {
         if slope == 0 || row.len() < 3 && slope.abs() > 1 {
             return None;
         }
-        let rest = row[0] - slope * value(0);
-        let fits = (0..row.len()).all(|e| row[e] == slope * value(e) + rest);
+        let constant = row[0] - slope * value(0);
+        let is_affine = (0..row.len()).all(|e| row[e] == slope * value(e) + constant);
         let scaled = &Dim::symbol(Sym(symbol as u32)) * &Dim::Const(slope);
-        fits.then(|| &scaled + &Dim::Const(rest))
+        is_affine.then(|| &scaled + &Dim::Const(constant))
     }
 
     /// The values of a dim in the examples, unless it is constant.
@@ -304,7 +303,7 @@ impl Guess<'_> {
         }
     }
 
-    /// The products of neighbouring dims of a shape, for every run of them.
+    /// Returns the products of all runs of adjacent dims of a shape.
     fn runs(&self, shape: &[Dim]) -> Dims {
         let mut runs = Dims::new();
         for first in 0..shape.len() {
@@ -328,40 +327,40 @@ pub(crate) fn differences(
     new: &Sizes,
 ) -> String {
     const SHOWN: usize = 3;
-    let (mut at, mut scalar) = (0, 0);
-    let mut found: Vec<String> = Vec::new();
-    let mut more = 0;
+    let (mut dim, mut scalar) = (0, 0);
+    let mut texts: Vec<String> = Vec::new();
+    let mut omitted = 0;
     for node in recording.nodes.iter().filter(|n| n.op.has_sizes()) {
-        let mut tell = |what: &str, old: String, new: String| match found.len() < SHOWN {
-            true => found.push(format!(
-                "{what} of `{}` at {} is {new} and was {old}",
+        let mut push = |name: &str, old: String, new: String| match texts.len() < SHOWN {
+            true => texts.push(format!(
+                "{name} of `{}` at {} is {new} and was {old}",
                 node.op.name(),
                 node.loc
             )),
-            false => more += 1,
+            false => omitted += 1,
         };
         for i in 0..node.op.dims().len() {
-            let (a, b) = (old.dims[at], new.dims[at]);
+            let (a, b) = (old.dims[dim], new.dims[dim]);
             if a != b {
-                let what = match kinds[at] {
+                let name = match kinds[dim] {
                     Kind::Offset => "an offset".to_string(),
                     Kind::Input => format!("dim {i}"),
                     Kind::Size => "a size".to_string(),
                 };
-                tell(&what, a.to_string(), b.to_string());
+                push(&name, a.to_string(), b.to_string());
             }
-            at += 1;
+            dim += 1;
         }
         if node.op.scalar().is_some() {
             let (a, b): (Scalar, Scalar) = (old.scalars[scalar], new.scalars[scalar]);
             if a != b {
-                tell("the number", a.to_string(), b.to_string());
+                push("the number", a.to_string(), b.to_string());
             }
             scalar += 1;
         }
     }
-    if more > 0 {
-        found.push(format!("{more} more"));
+    if omitted > 0 {
+        texts.push(format!("{omitted} more"));
     }
-    found.join(", ")
+    texts.join(", ")
 }

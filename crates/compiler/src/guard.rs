@@ -59,20 +59,20 @@ impl<'a> Guards<'a> {
         }
     }
 
-    /// The flag that leaves a launch out, if there is one.
+    /// Returns the flag that skips a launch, if there is one.
     pub(crate) fn of(&self, launch: &Launch) -> Option<BufId> {
         if !launch.sites.is_empty() {
             return None;
         }
         let mut flags = written(launch).map(|b| self.flag(b));
         let flag = flags.next()??;
-        let own = written(launch).any(|b| b == flag);
-        (!own && flags.all(|other| other == Some(flag))).then_some(flag)
+        let writes_flag = written(launch).any(|b| b == flag);
+        (!writes_flag && flags.all(|other| other == Some(flag))).then_some(flag)
     }
 
-    /// The flag by which a buffer keeps the values that it is written over.
+    /// Returns the flag by which a buffer keeps the values that it overwrites.
     fn flag(&self, buffer: BufId) -> Option<BufId> {
-        let (value, over) = (*self.kept.get(&buffer)?)?;
+        let (value, overwritten) = (*self.kept.get(&buffer)?)?;
         if self.uses.writers[ix(buffer)].len() != 1 {
             return None;
         }
@@ -83,18 +83,18 @@ impl<'a> Guards<'a> {
         let [flag, old, _] = node.inputs[..] else {
             return None;
         };
-        let keeps = row.0 == Pw::Select
-            && old.node == over
+        let keeps_old = row.0 == Pw::Select
+            && old.node == overwritten
             && self.graph.node(old.node).facts[0] == node.facts[0];
-        keeps.then(|| self.stored(flag)).flatten()
+        keeps_old.then(|| self.stored(flag)).flatten()
     }
 
-    /// The buffer of one element that a value is a view of.
+    /// Returns the buffer of one element that a value is a view of.
     fn stored(&self, mut value: Value) -> Option<BufId> {
         loop {
             let node = self.graph.node(value.node);
-            let one = node.facts[value.output as usize].numel().is(1);
-            if let Some(buffer) = self.stored.get(&value).filter(|_| one) {
+            let is_scalar = node.facts[value.output as usize].numel().is(1);
+            if let Some(buffer) = self.stored.get(&value).filter(|_| is_scalar) {
                 return Some(*buffer);
             }
             if !node.op.is_view() || self.inputs.contains(&value.node) {

@@ -1,6 +1,6 @@
 //! Groups of launches that start together. No launch of a group touches what another one writes.
 //!
-//! A training step updates every parameter by a launch of its own, and most of these have some hundred elements.
+//! A training step updates each parameter by a separate launch, and most of these have some hundred elements.
 //! Started together, they share all threads, and waking the threads is paid once. Products and convolutions start
 //! with others that are ready at nearly the same time, such as the two gradients of a layer, or the two branches of a
 //! residual block. Where the last parts of one leave threads idle, parts of the other run there.
@@ -29,29 +29,29 @@ pub(crate) fn can_join(_: &Sequence, launch: &Launch) -> bool {
 /// Finds launches that can run at the same time, and the conflicts that prevent it.
 pub(crate) struct Joiner<'a> {
     sequence: &'a Sequence,
-    /// The places in memory that each launch touches: buffers, and those whose memory they may take over.
+    /// The buffers that each launch touches, and those whose memory they may reuse.
     touches: Vec<Vec<usize>>,
-    /// The places among these that each launch writes.
+    /// The buffers among these that each launch writes.
     writes: Vec<Vec<usize>>,
-    /// For each place the launches that touch it, and those that write it.
+    /// For each buffer, the launches that touch it, and those that write it.
     touching: Vec<Vec<usize>>,
     writing: Vec<Vec<usize>>,
     /// The buffers that cells are assigned from.
     assigned: Vec<bool>,
     /// The number of groups that other products and convolutions may be moved over; their results take memory until
     /// they are read. With 0, none of them starts with others.
-    near: usize,
-    /// The flag that leaves each launch out.
+    max_distance: usize,
+    /// The flag that skips each launch, if any.
     guards: Vec<Option<BufId>>,
-    /// True if a launch may start together with others at all.
-    can: fn(&Sequence, &Launch) -> bool,
+    /// True if a launch may be concurrent with others.
+    is_joinable: fn(&Sequence, &Launch) -> bool,
 }
 
 /// Groups under construction, in order.
 struct Groups {
     members: Vec<Vec<usize>>,
     /// The group of each launch.
-    of: Vec<Option<usize>>,
+    group_of: Vec<Option<usize>>,
     /// For each group, the nearest groups before and after it that are not empty.
     before: Vec<Option<usize>>,
     after: Vec<Option<usize>>,
@@ -84,22 +84,22 @@ impl<'a> Joiner<'a> {
             donor[out] = over;
             assigned[out] |= matches!(output.target, Target::Assign(_));
         }
-        let places = |b| [Some(ix(b)), donor[ix(b)]].into_iter().flatten();
+        let bufs = |b| [Some(ix(b)), donor[ix(b)]].into_iter().flatten();
         let all = sequence.launches.iter();
-        let writes = all.clone().map(|l| written(l).flat_map(places).collect());
-        let touches = all.map(|l| read(l).chain(written(l)).flat_map(places).collect());
+        let writes = all.clone().map(|l| written(l).flat_map(bufs).collect());
+        let touches = all.map(|l| read(l).chain(written(l)).flat_map(bufs).collect());
         let (writes, touches): (Vec<Vec<usize>>, Vec<Vec<usize>>) =
             (writes.collect(), touches.collect());
         Joiner {
             sequence,
-            touching: inverted(&touches, sequence.buffers.len()),
-            writing: inverted(&writes, sequence.buffers.len()),
+            touching: invert(&touches, sequence.buffers.len()),
+            writing: invert(&writes, sequence.buffers.len()),
             touches,
             writes,
             assigned,
-            near,
+            max_distance: near,
             guards: sequence.launches.iter().map(|l| guards.of(l)).collect(),
-            can,
+            is_joinable: can,
         }
     }
 
@@ -108,14 +108,14 @@ impl<'a> Joiner<'a> {
         let mut groups = Groups::new(self.sequence.launches.len());
         for &l in launches {
             match self.host(&groups, l, JoinOrder::Before(None)) {
-                Some(g) => groups.put(l, g),
+                Some(g) => groups.add_to(l, g),
                 None => groups.add(l),
             }
         }
         for g in 0..groups.members.len() {
             if let Some(hosts) = self.other_hosts(&groups, g) {
-                for (l, host) in groups.take(g).into_iter().zip(hosts) {
-                    groups.put(l, host);
+                for (l, host) in groups.drain_group(g).into_iter().zip(hosts) {
+                    groups.add_to(l, host);
                 }
             }
         }
@@ -123,37 +123,36 @@ impl<'a> Joiner<'a> {
         groups.members
     }
 
-    /// The nearest group that the launch can join and after which no launch conflicts with it.
-    fn host(&self, groups: &Groups, l: usize, way: JoinOrder) -> Option<usize> {
+    /// Returns the nearest group that the launch can join without passing a launch that conflicts with it.
+    fn host(&self, groups: &Groups, l: usize, order: JoinOrder) -> Option<usize> {
         if !self.joins(l) {
             return None;
         }
-        let reach = match self.is_update(l) || self.is_small(l) {
+        let max_moved = match self.is_update(l) || self.is_small(l) {
             true => MAX_MOVED_OVER,
-            false => self.near,
+            false => self.max_distance,
         };
-        let in_the_way = self.in_the_way(l).filter_map(|other| groups.of[other]);
-        let nearest = match way {
-            JoinOrder::Before(from) => in_the_way.filter(|c| from.is_none_or(|g| *c < g)).max(),
-            JoinOrder::After(from) => in_the_way.filter(|c| *c > from).min(),
+        let rivals = self.rivals(l).filter_map(|other| groups.group_of[other]);
+        let nearest = match order {
+            JoinOrder::Before(start) => rivals.filter(|c| start.is_none_or(|g| *c < g)).max(),
+            JoinOrder::After(start) => rivals.filter(|c| *c > start).min(),
         };
-        let mut free = groups.along(way).take(reach);
-        let mut free = std::iter::from_fn(|| free.next().filter(|g| Some(*g) != nearest));
-        free.find(|g| {
+        let mut hosts = groups.groups_towards(order).take(max_moved);
+        let mut hosts = std::iter::from_fn(|| hosts.next().filter(|g| Some(*g) != nearest));
+        hosts.find(|g| {
             let group = &groups.members[*g];
             self.joins(group[0]) && self.fit(group, &[l])
         })
     }
 
-    /// The launches that touch what this one writes, or write what it touches.
-    fn in_the_way(&self, l: usize) -> impl Iterator<Item = usize> {
+    /// Returns the launches that touch what this launch writes, or write what it touches.
+    fn rivals(&self, l: usize) -> impl Iterator<Item = usize> {
         let touching = self.writes[l].iter().flat_map(|p| &self.touching[*p]);
         let writing = self.touches[l].iter().flat_map(|p| &self.writing[*p]);
         touching.chain(writing).copied().filter(move |o| *o != l)
     }
 
-    /// For each launch of a group of small launches alone, the group before or after that it starts with instead;
-    /// `None` if one of them has no such group.
+    /// Returns another group to join for each launch of a group of small launches; `None` if one of them has none.
     fn other_hosts(&self, groups: &Groups, g: usize) -> Option<Vec<usize>> {
         let group = &groups.members[g];
         if !group.iter().all(|l| self.is_small(*l)) {
@@ -177,9 +176,9 @@ impl<'a> Joiner<'a> {
         match *launch(&group[0]).kernel {
             Kernel::Cuda(_) => {
                 let guard = self.guards[group[0]];
-                let all = group.iter().chain(joining).map(launch);
+                let launches = group.iter().chain(joining).map(launch);
                 joining.iter().all(|l| self.guards[*l] == guard)
-                    && fit_in_a_launch(self.sequence, &all.collect::<Vec<_>>())
+                    && fit_in_a_launch(self.sequence, &launches.collect::<Vec<_>>())
             }
             _ => group.len() + joining.len() <= MAX_LAUNCHES,
         }
@@ -187,12 +186,12 @@ impl<'a> Joiner<'a> {
 
     fn joins(&self, l: usize) -> bool {
         let launch = &self.sequence.launches[l];
-        let wanted = match *launch.kernel {
+        let is_suitable = match *launch.kernel {
             Kernel::Tile(_) => self.is_update(l) || self.is_small(l),
-            Kernel::Cuda(_) => self.near > 0 || self.is_update(l) || self.is_small(l),
-            _ => self.near > 0,
+            Kernel::Cuda(_) => self.max_distance > 0 || self.is_update(l) || self.is_small(l),
+            _ => self.max_distance > 0,
         };
-        wanted && (self.can)(self.sequence, launch)
+        is_suitable && (self.is_joinable)(self.sequence, launch)
     }
 
     fn is_small(&self, l: usize) -> bool {
@@ -209,14 +208,14 @@ impl Groups {
     fn new(launches: usize) -> Groups {
         Groups {
             members: Vec::new(),
-            of: vec![None; launches],
+            group_of: vec![None; launches],
             before: Vec::new(),
             after: Vec::new(),
             last: None,
         }
     }
 
-    /// Appends a launch as a group of its own.
+    /// Appends a launch as a new group.
     fn add(&mut self, l: usize) {
         let g = self.members.len();
         if let Some(last) = self.last {
@@ -226,16 +225,16 @@ impl Groups {
         self.after.push(None);
         self.last = Some(g);
         self.members.push(vec![l]);
-        self.of[l] = Some(g);
+        self.group_of[l] = Some(g);
     }
 
-    fn put(&mut self, l: usize, g: usize) {
+    fn add_to(&mut self, l: usize, g: usize) {
         self.members[g].push(l);
-        self.of[l] = Some(g);
+        self.group_of[l] = Some(g);
     }
 
     /// Empties a group and returns its launches.
-    fn take(&mut self, g: usize) -> Vec<usize> {
+    fn drain_group(&mut self, g: usize) -> Vec<usize> {
         let (before, after) = (self.before[g], self.after[g]);
         if let Some(b) = before {
             self.after[b] = after;
@@ -247,9 +246,9 @@ impl Groups {
         std::mem::take(&mut self.members[g])
     }
 
-    /// The groups on one side, the nearest first.
-    fn along(&self, way: JoinOrder) -> impl Iterator<Item = usize> {
-        let (first, next) = match way {
+    /// Returns the groups before or after, nearest first.
+    fn groups_towards(&self, order: JoinOrder) -> impl Iterator<Item = usize> {
+        let (first, next) = match order {
             JoinOrder::Before(None) => (self.last, &self.before),
             JoinOrder::Before(Some(g)) => (self.before[g], &self.before),
             JoinOrder::After(g) => (self.after[g], &self.after),
@@ -258,11 +257,11 @@ impl Groups {
     }
 }
 
-/// For each place, the launches that have it in their list.
-fn inverted(places: &[Vec<usize>], count: usize) -> Vec<Vec<usize>> {
+/// For each buffer, the launches that have it in their list.
+fn invert(buffers: &[Vec<usize>], count: usize) -> Vec<Vec<usize>> {
     let mut inverted = vec![Vec::new(); count];
-    for (l, places) in places.iter().enumerate() {
-        places.iter().for_each(|p| inverted[*p].push(l));
+    for (l, buffers) in buffers.iter().enumerate() {
+        buffers.iter().for_each(|p| inverted[*p].push(l));
     }
     inverted
 }

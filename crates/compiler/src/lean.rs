@@ -19,30 +19,30 @@ fn is_too_much(fused: usize, unfused: usize) -> bool {
     fused > unfused + unfused / 2
 }
 
-/// The plan, or one with smaller kernels and the reason for it. Plans with an unknown size stay as they are.
-pub(crate) fn hardly_more_than_unfused(
+/// Returns the plan, or one with smaller kernels and the reason. Plans with unknown sizes stay as they are.
+pub(crate) fn limit_to_unfused_memory(
     lowered: Lowered,
     options: &codegen::Options,
 ) -> Result<(Lowered, Option<String>), CompileError> {
     let Some(fused) = lowered.peak().filter(|p| options.fuse && *p >= WORTH) else {
         return Ok((lowered, None));
     };
-    let plain = codegen::Options {
+    let without_fusion = codegen::Options {
         fuse: false,
         ..*options
     };
     let graph = &lowered.graph;
-    let least = codegen::live_bytes(graph, &plain).map_err(|e| lower_error(graph, e))?;
-    if usize::try_from(least).is_ok_and(|least| !is_too_much(fused, least)) {
+    let lower = codegen::live_bytes(graph, &without_fusion).map_err(|e| lower_error(graph, e))?;
+    if usize::try_from(lower).is_ok_and(|lower| !is_too_much(fused, lower)) {
         return Ok((lowered, None));
     }
-    let unfused = Lowered::with(graph.clone(), &plain)?;
-    let Some(most) = unfused.peak().filter(|p| is_too_much(fused, *p)) else {
+    let unfused = Lowered::with(graph.clone(), &without_fusion)?;
+    let Some(limit) = unfused.peak().filter(|p| is_too_much(fused, *p)) else {
         return Ok((lowered, None));
     };
-    let note = |what: &str| {
+    let note = |text: &str| {
         Some(format!(
-            "{what}: larger ones need {fused} bytes of temporaries, more than {most} without fusion"
+            "{text}: larger ones need {fused} bytes of temporaries, more than {limit} without fusion"
         ))
     };
     for (max_ops, max_buffers) in SMALLER {
@@ -51,10 +51,10 @@ pub(crate) fn hardly_more_than_unfused(
             max_buffers,
             ..*options
         };
-        let found = Lowered::with(graph.clone(), &smaller)?;
-        if found.peak().is_some_and(|p| !is_too_much(p, most)) {
-            let what = format!("kernels of at most {max_ops} operations and {max_buffers} buffers");
-            return Ok((found, note(&what)));
+        let candidate = Lowered::with(graph.clone(), &smaller)?;
+        if candidate.peak().is_some_and(|p| !is_too_much(p, limit)) {
+            let text = format!("kernels of at most {max_ops} operations and {max_buffers} buffers");
+            return Ok((candidate, note(&text)));
         }
     }
     Ok((unfused, note("no fused kernels")))

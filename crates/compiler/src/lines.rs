@@ -11,7 +11,7 @@ pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
     }
 }
 
-/// Describes an op, its result, and the user's line where that is known.
+/// Describes an op, its result, and the user's line if known.
 pub(crate) fn describe_op(op: &str, fact: &Fact, loc: &Loc) -> String {
     match loc.is_known() {
         true => format!("{op} {fact} at {loc}"),
@@ -19,7 +19,7 @@ pub(crate) fn describe_op(op: &str, fact: &Fact, loc: &Loc) -> String {
     }
 }
 
-/// The graph with the user's lines in place of markers.
+/// Returns the graph with the user's lines instead of markers.
 pub(crate) fn with_lines(mut graph: Graph, locs: &[Loc]) -> Graph {
     for id in graph.ids() {
         let node = graph.node_mut(id);

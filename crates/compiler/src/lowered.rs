@@ -50,14 +50,14 @@ impl Lowered {
         })
     }
 
-    /// Merges launches for a GPU, if the merged launches need hardly more memory and every cell that is written over
-    /// its old value still is.
+    /// Merges launches for a GPU, unless they then need much more memory, or fewer outputs are donated.
     pub fn merge(&mut self, options: &Options) -> Result<(), CompileError> {
         if options.gpu.is_none() || !options.fuse {
             return Ok(());
         }
         let budget = options.memory_budget.unwrap_or(usize::MAX);
-        let most = (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
+        let max_peak =
+            (self.peak()).map(|peak| (peak + (peak / place::MORE).max(HARDLY)).min(budget));
         let donated = |placed: &Placed| {
             let outputs = placed.plan.outputs.iter();
             outputs.filter(|o| o.donor.is_some()).count()
@@ -69,7 +69,7 @@ impl Lowered {
             }
             let sequence = codegen::merge_launches(&self.sequence, &groups);
             let placed = place::place(&self.graph, &sequence)?;
-            if placed.peak() <= most && donated(&placed) >= donated(&self.placed) {
+            if placed.peak() <= max_peak && donated(&placed) >= donated(&self.placed) {
                 (self.sequence, self.placed) = (sequence, placed);
                 break;
             }

@@ -31,8 +31,8 @@ impl NodeMap {
         }
     }
 
-    /// Adds the next node of the recording, which is a body on these operands: its nodes are added to the graph.
-    /// `loc` gives the location of each of them by its number. No op of the body has bodies itself.
+    /// Adds the nodes of a body on these operands as the next node of the recording. `loc` maps their numbers to
+    /// locations. No op of the body has bodies itself.
     ///
     /// # Errors
     /// If an op does not apply to its operands.
@@ -48,8 +48,8 @@ impl NodeMap {
             let inputs: SmallVec<[Value; 3]> = inputs.iter().map(|v| inner.value(v)).collect();
             match op {
                 Op::Input(input) => {
-                    let given = operands[input.index as usize];
-                    inner.0.push(Mapped::Values(smallvec![given]));
+                    let operand = operands[input.index as usize];
+                    inner.0.push(Mapped::Values(smallvec![operand]));
                 }
                 op => inner.add(graph.add(op.clone(), &inputs, loc(id.index()))?),
             }

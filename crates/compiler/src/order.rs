@@ -22,9 +22,9 @@ pub(crate) struct Order {
 struct Wish {
     input: u32,
     /// The buffer of the input.
-    old: usize,
+    source: usize,
     /// The buffer of the output, and the launch that writes it.
-    new: usize,
+    target: usize,
     launch: usize,
 }
 
@@ -33,8 +33,8 @@ struct Donation<'a> {
     sequence: &'a Sequence,
     uses: &'a Uses,
     /// For each launch, its position in the run.
-    turn: Vec<Option<usize>>,
-    /// The step of the run from which on nothing can fail.
+    position: Vec<Option<usize>>,
+    /// The step of the run after which nothing can fail.
     safe: usize,
 }
 
@@ -75,19 +75,18 @@ impl Order {
         sequence: &Sequence,
         uses: &Uses,
         donors: &[Option<u32>],
-        near: usize,
-        can: fn(&Sequence, &Launch) -> bool,
+        max_distance: usize,
+        is_joinable: fn(&Sequence, &Launch) -> bool,
     ) -> Vec<Vec<usize>> {
         let guards = Guards::new(graph, sequence, uses, donors);
         let donors = donors.iter().map(|d| d.and_then(|d| uses.input(d)));
-        let joiner = Joiner::new(graph, sequence, donors, &guards, near, can);
-        let all: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
-        let (run, commit) = all.split_at(self.commit_from);
+        let joiner = Joiner::new(graph, sequence, donors, &guards, max_distance, is_joinable);
+        let launches: Vec<usize> = self.run.iter().chain(&self.commit).copied().collect();
+        let (run, commit) = launches.split_at(self.commit_from);
         [joiner.groups(run), joiner.groups(commit)].concat()
     }
 
-    /// Moves the launches of donated outputs to the end, unless they are safe where they are. Returns each output's
-    /// donor.
+    /// Moves the launches of donated outputs to the end, unless their position is safe. Returns each output's donor.
     pub fn donate(&mut self, graph: &Graph, sequence: &Sequence, uses: &Uses) -> Vec<Option<u32>> {
         let donation = Donation::new(self, sequence, uses);
         let wishes: Vec<Option<Wish>> = graph
@@ -105,45 +104,45 @@ impl Order {
         }
         let mut donors = vec![None; wishes.len()];
         // For each launch that moves, the buffers that it writes over.
-        let mut over: HashMap<usize, Vec<usize>> = HashMap::new();
-        let mut staying = false;
+        let mut donated: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut any_stays = false;
         for (donor, wish) in donors.iter_mut().zip(&wishes) {
             let Some(wish) = wish.as_ref().filter(|w| donation.grants(w, &moving)) else {
                 continue;
             };
             *donor = Some(wish.input);
             match moving[wish.launch] {
-                true => over.entry(wish.launch).or_default().push(wish.old),
-                false => staying = true,
+                true => donated.entry(wish.launch).or_default().push(wish.source),
+                false => any_stays = true,
             }
         }
-        donation.commit(self, &over, staying);
+        donation.commit(self, &donated, any_stays);
         donors
     }
 }
 
 impl<'a> Donation<'a> {
     fn new(order: &Order, sequence: &'a Sequence, uses: &'a Uses) -> Donation<'a> {
-        let mut turn = vec![None; sequence.launches.len()];
+        let mut position = vec![None; sequence.launches.len()];
         for (at, l) in order.run.iter().enumerate() {
-            turn[*l] = Some(at);
+            position[*l] = Some(at);
         }
         let fallible = |l: &usize| can_fail(&sequence.launches[*l]);
         Donation {
             sequence,
             uses,
-            turn,
+            position,
             safe: order.run.iter().rposition(fallible).map_or(0, |at| at + 1),
         }
     }
 
     fn wish(&self, input: u32, new: BufId) -> Option<Wish> {
         let writers = self.uses.writers[ix(new)].iter();
-        let first = writers.filter_map(|l| Some((self.turn[*l]?, *l))).min();
+        let first = writers.filter_map(|l| Some((self.position[*l]?, *l))).min();
         Some(Wish {
             input,
-            old: self.uses.input(input)?,
-            new: ix(new),
+            source: self.uses.input(input)?,
+            target: ix(new),
             launch: first?.1,
         })
     }
@@ -156,32 +155,32 @@ impl<'a> Donation<'a> {
 
     /// A launch may stay if nothing after it can fail or read the input.
     fn stays(&self, l: usize, input: usize) -> bool {
-        self.turn[l].is_some_and(|at| {
-            at >= self.safe
+        self.position[l].is_some_and(|position| {
+            position >= self.safe
                 && self
                     .last_read(input, |_| true)
-                    .is_none_or(|last| last <= at)
+                    .is_none_or(|last| last <= position)
         })
     }
 
-    /// The position in the run of the last reader of a buffer, among the launches that `of` accepts.
-    fn last_read(&self, buffer: usize, of: impl Fn(usize) -> bool) -> Option<usize> {
-        let readers = self.uses.readers[buffer].iter().filter(|l| of(**l));
-        readers.filter_map(|l| self.turn[*l]).max()
+    /// The position in the run of the last reader of a buffer, among the launches that `is_counted` accepts.
+    fn last_read(&self, buffer: usize, is_counted: impl Fn(usize) -> bool) -> Option<usize> {
+        let readers = self.uses.readers[buffer].iter().filter(|l| is_counted(**l));
+        readers.filter_map(|l| self.position[*l]).max()
     }
 
     /// True if an output may be written over an input while the launches of `moving` move to the end.
     fn grants(&self, wish: &Wish, moving: &[bool]) -> bool {
         let launch = &self.sequence.launches[wish.launch];
         // Other launches that move to the end must not read the old value.
-        let mut readers = self.uses.readers[wish.old].iter();
+        let mut readers = self.uses.readers[wish.source].iter();
         let alone = readers.all(|l| *l == wish.launch || !moving[*l]);
-        let reads_itself = read(launch).any(|b| ix(b) == wish.old);
+        let reads_itself = read(launch).any(|b| ix(b) == wish.source);
         let pairs = launch
             .in_place
             .iter()
-            .any(|(r, w)| ix(launch.args[*r]) == wish.old && ix(launch.args[*w]) == wish.new);
-        let placed = moving[wish.launch] || self.stays(wish.launch, wish.old);
+            .any(|(r, w)| ix(launch.args[*r]) == wish.source && ix(launch.args[*w]) == wish.target);
+        let placed = moving[wish.launch] || self.stays(wish.launch, wish.source);
         // A library can't be kept from writing.
         let guarded = !matches!(*launch.kernel, Kernel::Library(_));
         guarded && placed && alone && (!reads_itself || pairs)
@@ -190,31 +189,31 @@ impl<'a> Donation<'a> {
     /// Moves launches, each with the buffers that it writes over. Small ones move to the end, where they start
     /// together. The others would hold more memory than that is worth: they move after the last reader of their
     /// buffers or to `safe`, after which nothing can fail, whichever is later.
-    fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
-        let is_moved = |l: usize| over.contains_key(&l);
+    fn commit(&self, order: &mut Order, donated: &HashMap<usize, Vec<usize>>, any_stays: bool) {
+        let is_moved = |l: usize| donated.contains_key(&l);
         let waits = |l: &Launch| matches!(*l.kernel, Kernel::Tile(_)) && can_join(self.sequence, l);
-        let early = |l: usize| !waits(&self.sequence.launches[l]);
-        let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
-        let from = from.count();
+        let is_early = |l: usize| !waits(&self.sequence.launches[l]);
+        let early = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
+        let early = early.count();
         let mut run: Vec<usize> = Vec::with_capacity(order.run.len());
         // For each step of the run, the launches that run after it, once their buffers are read no more.
-        let mut behind: Vec<Vec<usize>> = vec![Vec::new(); order.run.len()];
-        for (at, l) in order.run.iter().enumerate() {
-            match over.get(l) {
+        let mut later: Vec<Vec<usize>> = vec![Vec::new(); order.run.len()];
+        for (position, l) in order.run.iter().enumerate() {
+            match donated.get(l) {
                 None => run.push(*l),
-                Some(buffers) if early(*l) => {
+                Some(buffers) if is_early(*l) => {
                     let last = |b: &usize| self.last_read(*b, |l| !is_moved(l));
-                    let until = buffers.iter().filter_map(last).fold(at, usize::max);
-                    behind[until.max(self.safe.saturating_sub(1))].push(*l);
+                    let after = buffers.iter().filter_map(last).fold(position, usize::max);
+                    later[after.max(self.safe.saturating_sub(1))].push(*l);
                 }
                 Some(_) => order.commit.push(*l),
             }
-            run.append(&mut behind[at]);
+            run.append(&mut later[position]);
         }
-        let inside = run.len() + order.commit.len() == order.run.len();
-        debug_assert!(inside, "every launch runs once");
-        let alone = staying || over.keys().any(|l| early(*l));
-        order.commit_from = if alone { from } else { run.len() };
+        let complete = run.len() + order.commit.len() == order.run.len();
+        debug_assert!(complete, "every launch runs once");
+        let commits = any_stays || donated.keys().any(|l| is_early(*l));
+        order.commit_from = if commits { early } else { run.len() };
         order.run = run;
     }
 }

@@ -86,23 +86,23 @@ pub fn compile_with(
         .is_some_and(|(peak, budget)| peak > budget)
         && fired.fired.iter().any(|f| MERGING.contains(&f.pass))
     {
-        let apart = passes
+        let unmerged = passes
             .iter()
             .copied()
             .filter(|p| !MERGING.contains(&p.name));
-        let apart: Vec<optimize::Pass> = apart.collect();
-        let (graph, report) = run(&graph, &apart)?;
-        let apart = Lowered::with(graph, &lowering)?;
-        if apart.peak() < lowered.peak() {
-            (lowered, fired) = (apart, report);
+        let unmerged: Vec<optimize::Pass> = unmerged.collect();
+        let (graph, report) = run(&graph, &unmerged)?;
+        let unmerged = Lowered::with(graph, &lowering)?;
+        if unmerged.peak() < lowered.peak() {
+            (lowered, fired) = (unmerged, report);
         }
     }
-    let (lowered, limited) = lean::hardly_more_than_unfused(lowered, &lowering)?;
+    let (lowered, limited) = lean::limit_to_unfused_memory(lowered, &lowering)?;
     let (lowered, recomputed) = match options.memory_budget {
-        Some(budget) => recompute::within(lowered, budget, &lowering, locs)?,
+        Some(budget) => recompute::fit_budget(lowered, budget, &lowering, locs)?,
         None => (lowered, Vec::new()),
     };
-    // The tuner must not undo what keeps memory small.
+    // The tuner must not undo choices that save memory.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
     let tuned = tune::tune(
         lowered,
@@ -127,14 +127,14 @@ pub fn compile_with(
     let stages = Arc::new(stages);
     let (mut plan, outputs) = (placed.plan, placed.outputs);
     plan.needs = needs;
-    let sized = plan.symbols.is_empty();
+    let has_sizes = plan.symbols.is_empty();
     let executable = match &gpu {
         None => Executable::new(plan),
         Some(gpu) => Executable::on_gpu(plan, gpu),
     };
     let executable = executable.map_err(internal)?;
     explain.level = gpu.is_none().then(|| executable.level());
-    if sized {
+    if has_sizes {
         let memory = executable.memory(&[]).map_err(internal)?;
         explain.memory = Some(memory);
         if let Some(budget) = options.memory_budget.filter(|b| memory.peak > *b) {
@@ -158,7 +158,7 @@ pub fn compile_with(
     })
 }
 
-/// Converts a number that must not be negative; it is named by the position that its node's location marks.
+/// Converts a number that must not be negative; its node is named by its recorded position.
 fn need(Need { size, node, id }: Need<'_>) -> plan::Need {
     let at = node.loc.position().unwrap_or(id.index());
     let (op, node) = (node.op.name().to_string(), at as u32);
@@ -200,20 +200,20 @@ fn run_passes(
     };
     let mut run = |graph: Graph, passes: &optimize::Options| {
         let mut dumped = Ok(());
-        let mut seen = |pass: &optimize::Pass, graph: &Graph| {
+        let mut observe = |pass: &optimize::Pass, graph: &Graph| {
             if dump.on() && dumped.is_ok() {
                 dumped = dump.graph(pass.name, &with_lines(graph.clone(), locs));
             }
         };
-        let done = optimize::optimize_observed(graph, list, passes, &mut seen);
+        let result = optimize::optimize_observed(graph, list, passes, &mut observe);
         dumped?;
-        done.map_err(|e| CompileError::Internal(e.to_string()))
+        result.map_err(|e| CompileError::Internal(e.to_string()))
     };
     let (graph, mut report) = run(graph, &passes)?;
     passes.max_patches = options.max_patches.map(|n| n - report.fired.len().min(n));
-    let (graph, rest) = run(optimize::decompose(graph, machine), &passes)?;
-    report.fired.extend(rest.fired);
-    report.stopped |= rest.stopped;
-    report.nodes_after = rest.nodes_after;
+    let (graph, second_report) = run(optimize::decompose(graph, machine), &passes)?;
+    report.fired.extend(second_report.fired);
+    report.stopped |= second_report.stopped;
+    report.nodes_after = second_report.nodes_after;
     Ok((graph, report))
 }

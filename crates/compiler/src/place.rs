@@ -38,10 +38,10 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// Bytes of temporaries that a run needs, where sizes are known.
+    /// Returns the bytes of temporaries that a run needs, if sizes are known.
     pub(crate) fn peak(&self) -> Option<usize> {
-        let found = || planned(&self.plan, &[]).map(|(_, layout)| layout.peak);
-        *self.peak.get_or_init(found)
+        let compute = || planned(&self.plan, &[]).map(|(_, layout)| layout.peak);
+        *self.peak.get_or_init(compute)
     }
 }
 
@@ -49,24 +49,24 @@ impl Placed {
 pub(crate) fn place(graph: &Graph, sequence: &Sequence) -> Result<Placed, CompileError> {
     let symbols = symbols(graph)?;
     let uses = Uses::new(sequence);
-    let arranged = |near: usize| {
+    let arrange_near = |near: usize| {
         let mut placed = arrange(graph, sequence, &uses, Order::new(sequence), near);
         placed.plan.symbols.clone_from(&symbols);
         placed
     };
-    let placed = arranged(NEAR);
-    let product = |l: usize| !matches!(*sequence.launches[l].kernel, Kernel::Tile(_));
-    if !(0..sequence.launches.len()).any(|l| placed.concurrent[l] && product(l)) {
+    let placed = arrange_near(NEAR);
+    let is_product = |l: usize| !matches!(*sequence.launches[l].kernel, Kernel::Tile(_));
+    if !(0..sequence.launches.len()).any(|l| placed.concurrent[l] && is_product(l)) {
         return Ok(placed);
     }
     // Buffers of launches that run at the same time are in memory at the same time.
     let peak = |p: &Placed| p.peak().unwrap_or(0);
-    let apart = arranged(0);
-    let least = peak(&apart);
-    let most = least + least / MORE;
-    let closer = || Some(arranged(1)).filter(|p| peak(p) <= most);
-    let found = Some(placed).filter(|p| peak(p) <= most).or_else(closer);
-    Ok(found.unwrap_or(apart))
+    let sequential = arrange_near(0);
+    let min_peak = peak(&sequential);
+    let max_peak = min_peak + min_peak / MORE;
+    let closer = || Some(arrange_near(1)).filter(|p| peak(p) <= max_peak);
+    let concurrent = Some(placed).filter(|p| peak(p) <= max_peak).or_else(closer);
+    Ok(concurrent.unwrap_or(sequential))
 }
 
 /// Groups the launches of a program for a GPU that can be merged, in the order in which they run. A launch that is
@@ -153,8 +153,8 @@ fn arrange(
     }
     let (prepare, run) = (order.prepare, groups.concat());
     let mut steps: Vec<usize> = (0..sequence.launches.len()).collect();
-    for (at, l) in prepare.iter().enumerate().chain(run.iter().enumerate()) {
-        steps[*l] = at;
+    for (step, l) in prepare.iter().enumerate().chain(run.iter().enumerate()) {
+        steps[*l] = step;
     }
     Placed {
         plan,
@@ -167,7 +167,7 @@ fn arrange(
     }
 }
 
-/// Each symbol is given by the first input dim that is exactly this symbol.
+/// Returns the symbols; the first input dim that equals a symbol defines it.
 fn symbols(graph: &Graph) -> Result<Vec<Symbol>, CompileError> {
     let inputs = graph.inputs();
     let define = |(s, info): (usize, &kiln_ir::SymbolInfo)| {
@@ -195,12 +195,12 @@ fn symbols(graph: &Graph) -> Result<Vec<Symbol>, CompileError> {
 }
 
 fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
-    let mut given = vec![None; graph.inputs().len()];
+    let mut buffers = vec![None; graph.inputs().len()];
     for (i, info) in sequence.buffers.iter().enumerate() {
         match &info.origin {
             Origin::Input(index) => {
                 plan.buffers[i].allocation = Allocation::Input;
-                given[*index as usize] = Some(BufferId(i as u32));
+                buffers[*index as usize] = Some(BufferId(i as u32));
             }
             Origin::Constant(bytes) => {
                 plan.buffers[i].allocation = Allocation::Constant;
@@ -213,10 +213,10 @@ fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
             _ => {}
         }
     }
-    for (id, buffer) in graph.inputs().into_iter().zip(given) {
+    for (id, buffer) in graph.inputs().into_iter().zip(buffers) {
         let node = graph.node(id);
         let Op::Input(input) = &node.op else { continue };
-        // An input that nothing reads still has a place in the list.
+        // An input that nothing reads is still in the list.
         let buffer = buffer.unwrap_or_else(|| {
             plan.buffers.push(Buffer {
                 dtype: input.fact.dtype,
@@ -273,13 +273,13 @@ impl<'a> Steps<'a> {
         let mut kernel = launch.kernel.clone();
         let mut sites = launch.sites.clone();
         for s in &mut sites {
-            let at = self.graph.node(NodeId(s.node)).loc.position();
-            s.node = at.map_or(s.node, |at| at as u32);
+            let position = self.graph.node(NodeId(s.node)).loc.position();
+            s.node = position.map_or(s.node, |position| position as u32);
         }
         if let [node] = launch.nodes[..] {
             let graphs = self.graph.node(node).op.bodies().iter();
-            for (at, (graph, sequence)) in graphs.zip(&launch.bodies).enumerate() {
-                let plan = &mut Arc::make_mut(&mut kernel).bodies_mut()[at];
+            for (position, (graph, sequence)) in graphs.zip(&launch.bodies).enumerate() {
+                let plan = &mut Arc::make_mut(&mut kernel).bodies_mut()[position];
                 *plan = body(graph, sequence);
                 sites.extend(plan.sites.iter().cloned());
             }
@@ -295,46 +295,46 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The position of a kernel in the plan, which has each once.
+    /// Returns the index of a kernel in the plan, which has each once.
     fn kernel(&mut self, kernel: Arc<Kernel>) -> u32 {
         let kernels = &mut self.plan.kernels;
-        let alike = self.kernels.entry(kernel.fingerprint()).or_default();
-        if let Some(at) = alike.iter().find(|at| kernels[**at as usize] == kernel) {
-            return *at;
+        let same = self.kernels.entry(kernel.fingerprint()).or_default();
+        if let Some(i) = same.iter().find(|i| kernels[**i as usize] == kernel) {
+            return *i;
         }
         kernels.push(kernel);
-        alike.push(kernels.len() as u32 - 1);
+        same.push(kernels.len() as u32 - 1);
         kernels.len() as u32 - 1
     }
 }
 
-/// Lets a temporary take over the memory of one that dies where it is written.
+/// Reuses the memory of a temporary in place for the result of its last reader.
 fn in_place(sequence: &Sequence, groups: &[Vec<usize>], plan: &mut Plan) {
     let mut last_read = vec![0; plan.buffers.len()];
-    for (at, group) in groups.iter().enumerate() {
+    for (step, group) in groups.iter().enumerate() {
         for b in group.iter().flat_map(|l| read(&sequence.launches[*l])) {
-            last_read[ix(b)] = at;
+            last_read[ix(b)] = step;
         }
     }
     let mut taken = vec![false; plan.buffers.len()];
-    for (at, group) in groups.iter().enumerate() {
+    for (step, group) in groups.iter().enumerate() {
         for &l in group {
             let launch = &sequence.launches[l];
             // A buffer that another launch of the group reads must keep its values.
             let others = || group.iter().filter(|o| **o != l);
-            let read_beside =
+            let is_shared =
                 |b: usize| others().any(|o| read(&sequence.launches[*o]).any(|r| ix(r) == b));
             for &(r, w) in &launch.in_place {
-                let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
+                let (source, target) = (ix(launch.args[r]), ix(launch.args[w]));
                 let temporary =
                     |p: Allocation| matches!(p, Allocation::Temporary | Allocation::InPlace(_));
-                let fits = temporary(plan.buffers[from].allocation)
-                    && plan.buffers[to].allocation == Allocation::Temporary
-                    && plan.buffers[from].len == plan.buffers[to].len
-                    && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
-                if fits && last_read[from] == at && !taken[from] && !read_beside(from) {
-                    plan.buffers[to].allocation = Allocation::InPlace(BufferId(from as u32));
-                    taken[from] = true;
+                let fits = temporary(plan.buffers[source].allocation)
+                    && plan.buffers[target].allocation == Allocation::Temporary
+                    && plan.buffers[source].len == plan.buffers[target].len
+                    && plan.buffers[source].dtype.size() == plan.buffers[target].dtype.size();
+                if fits && last_read[source] == step && !taken[source] && !is_shared(source) {
+                    plan.buffers[target].allocation = Allocation::InPlace(BufferId(source as u32));
+                    taken[source] = true;
                 }
             }
         }

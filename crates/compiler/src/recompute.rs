@@ -29,12 +29,12 @@ const RUNGS: usize = 16;
 /// The maximum number of holders of memory that an error names.
 const HOLDERS: usize = 5;
 
-/// A plan of the graph that needs at most `budget` bytes of temporaries, and the values that it computes again.
+/// Returns a plan of the graph that needs at most `budget` bytes of temporaries, and the values that it recomputes.
 ///
 /// # Errors
 /// If sizes are not known, or no such plan is found. The error then names the smallest peak that was found, and the
 /// largest holders of memory there.
-pub(crate) fn within(
+pub(crate) fn fit_budget(
     base: Lowered,
     budget: usize,
     options: &codegen::Options,
@@ -52,15 +52,15 @@ pub(crate) fn within(
         base: &base,
         options,
         tried: Vec::new(),
-        least: None,
+        smallest: None,
     };
     if let Some((lowered, choice)) = search.run(layout.peak, budget)? {
-        let computed = choice
+        let recomputed = choice
             .iter()
             .map(|c| search.model.report(c, &base.graph, locs));
-        return Ok((lowered, computed.collect()));
+        return Ok((lowered, recomputed.collect()));
     }
-    let (least, peak) = match search.least.take() {
+    let (least, peak) = match search.smallest.take() {
         Some((peak, lowered)) if peak < layout.peak => (lowered, peak),
         _ => (base, layout.peak),
     };
@@ -73,10 +73,10 @@ struct Search<'a> {
     base: &'a Lowered,
     model: Model,
     options: &'a codegen::Options,
-    /// The choices whose plans were made, each with the peak of its plan.
+    /// The choices that were lowered, each with the peak of its plan.
     tried: Vec<(Choice, usize)>,
     /// The plan that needs least, with its peak.
-    least: Option<(usize, Lowered)>,
+    smallest: Option<(usize, Lowered)>,
 }
 
 impl Search<'_> {
@@ -92,21 +92,21 @@ impl Search<'_> {
         for _ in 0..ADAPTATIONS {
             let choice = self.model.choose(target);
             match self.attempt(choice, budget)? {
-                Ok(found) => return Ok(Some(found)),
+                Ok(result) => return Ok(Some(result)),
                 Err(needs) => target = target.saturating_sub((needs - budget).max(target / 64)),
             }
         }
-        (self.least, self.tried) = (None, Vec::new());
+        (self.smallest, self.tried) = (None, Vec::new());
         for rung in 1..RUNGS {
             let choice = self.model.choose(peak / RUNGS * (RUNGS - rung));
-            if let Ok(found) = self.attempt(choice, budget)? {
-                return Ok(Some(found));
+            if let Ok(result) = self.attempt(choice, budget)? {
+                return Ok(Some(result));
             }
         }
         Ok(None)
     }
 
-    /// The plan of a choice, if it needs no more than the budget; else its peak.
+    /// Returns the plan of a choice if it fits the budget, else its peak.
     fn attempt(
         &mut self,
         choice: Choice,
@@ -123,8 +123,8 @@ impl Search<'_> {
             return Ok(Ok((lowered, choice)));
         }
         self.tried.push((choice, peak));
-        if self.least.as_ref().is_none_or(|(least, _)| peak < *least) {
-            self.least = Some((peak, lowered));
+        if self.smallest.as_ref().is_none_or(|(min, _)| peak < *min) {
+            self.smallest = Some((peak, lowered));
         }
         Ok(Err(peak))
     }
@@ -158,15 +158,15 @@ fn holders(
     };
     let bytes = |step: usize| alive(step).map(|b| blocks[b].size).sum::<usize>();
     let steps = temporaries.times.iter().copied();
-    let Some(worst) = steps.max_by_key(|s| (bytes(*s), std::cmp::Reverse(*s))) else {
+    let Some(peak_step) = steps.max_by_key(|s| (bytes(*s), std::cmp::Reverse(*s))) else {
         return Vec::new();
     };
-    debug_assert!(bytes(worst) <= layout.peak);
-    let mut held: Vec<usize> = alive(worst).collect();
-    held.sort_by_key(|b| (std::cmp::Reverse(blocks[*b].size), *b));
+    debug_assert!(bytes(peak_step) <= layout.peak);
+    let mut blocks_alive: Vec<usize> = alive(peak_step).collect();
+    blocks_alive.sort_by_key(|b| (std::cmp::Reverse(blocks[*b].size), *b));
     let describe = |b: &usize| {
         let size = blocks[*b].size;
-        let buffer = temporaries.of.iter().position(|of| *of == Some(*b));
+        let buffer = temporaries.of.iter().position(|block| *block == Some(*b));
         let Some(buffer) = buffer else {
             return format!("{size} bytes inside a loop or branch");
         };
@@ -174,16 +174,16 @@ fn holders(
             Origin::Value(v) | Origin::Derived(v) => {
                 let node = lowered.graph.node(v.node);
                 let loc = resolved(&node.loc, locs);
-                let what = describe_op(node.op.name(), lowered.graph.fact(*v), &loc);
-                format!("{size} bytes of {what}")
+                let op = describe_op(node.op.name(), lowered.graph.fact(*v), &loc);
+                format!("{size} bytes of {op}")
             }
             _ => format!("{size} bytes"),
         }
     };
     let mut texts: Vec<(String, usize)> = Vec::new();
-    for text in held.iter().map(describe) {
-        match texts.iter().position(|(known, _)| *known == text) {
-            Some(at) => texts[at].1 += 1,
+    for text in blocks_alive.iter().map(describe) {
+        match texts.iter().position(|(other, _)| *other == text) {
+            Some(index) => texts[index].1 += 1,
             None if texts.len() == HOLDERS => break,
             None => texts.push((text, 1)),
         }

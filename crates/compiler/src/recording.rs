@@ -14,7 +14,7 @@ pub struct Recording<'a> {
     pub nodes: Vec<Recorded<'a>>,
     /// All operands, one node after the other.
     pub operands: Vec<Value>,
-    /// The results that are asked for.
+    /// The requested results.
     pub outputs: Vec<Output>,
 }
 
@@ -38,7 +38,7 @@ pub struct Recorded<'a> {
 pub struct Found {
     /// The program, ready to run.
     pub executable: Executable,
-    /// For each output asked for, its position among the plan's outputs; `None` for kept values that the plan does
+    /// For each requested output, its position among the plan's outputs; `None` for kept values that the plan does
     /// not write to memory.
     pub outputs: Vec<Option<usize>>,
     /// Indices of the promotable numbers (in recording order) that follow the inputs.
@@ -50,7 +50,7 @@ pub struct Found {
 /// A plan, and the arguments that a run of the program passes to it besides inputs and numbers.
 pub struct Fit {
     /// The plan.
-    pub found: Arc<Found>,
+    pub plan: Arc<Found>,
     /// Sizes that no input has. Each is passed after the numbers as an input of dtype u8 and shape `[0, size]`.
     pub extents: Vec<i64>,
     /// The reason why the plan was compiled, if it was compiled now.

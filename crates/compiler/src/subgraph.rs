@@ -38,10 +38,10 @@ pub(crate) fn subgraph(
             subgraph.input(from, v);
             continue;
         }
-        let before = stack.len();
+        let len_before = stack.len();
         let missing = operands(node, v).filter(|o| !subgraph.map.contains_key(o));
         stack.extend(missing);
-        if stack.len() == before {
+        if stack.len() == len_before {
             subgraph.node(node, v);
         }
     }
@@ -53,13 +53,13 @@ pub(crate) fn subgraph(
     subgraph
 }
 
-/// The operands of a value. A barrier passes each operand on by itself.
+/// Returns the operands of a value. An output of a barrier depends only on its operand.
 fn operands(node: &Node, v: Value) -> impl Iterator<Item = Value> {
-    let (from, to) = match node.op {
+    let (start, end) = match node.op {
         Op::Barrier(_) => (v.output as usize, v.output as usize + 1),
         _ => (0, node.inputs.len()),
     };
-    node.inputs[from..to].iter().copied()
+    node.inputs[start..end].iter().copied()
 }
 
 impl Subgraph {
@@ -85,7 +85,7 @@ impl Subgraph {
         self.map.insert(v, id.value());
     }
 
-    /// Adds the node of a value whose operands are there.
+    /// Adds the node of a value whose operands are added.
     fn node(&mut self, node: &Node, v: Value) {
         if let Op::Barrier(_) = node.op {
             let operand = self.map[&node.inputs[v.output as usize]];
@@ -97,8 +97,8 @@ impl Subgraph {
             ..node.clone()
         });
         for output in 0..node.facts.len() as u32 {
-            let of = |node| Value { node, output };
-            self.map.entry(of(v.node)).or_insert(of(id));
+            let output_of = |node| Value { node, output };
+            self.map.entry(output_of(v.node)).or_insert(output_of(id));
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Sizes {
     pub(crate) scalars: Vec<Scalar>,
 }
 
-/// The kind of a place among the sizes of a structure.
+/// The kind of a number among the sizes of a structure.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A dim of an input.
@@ -36,11 +36,11 @@ pub(crate) enum Kind {
 /// A symbol of a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Symbol {
-    /// The place that gives its value.
+    /// The position of the size that defines it.
     pub(crate) at: usize,
-    /// The kind of the place.
+    /// The kind of that size.
     pub(crate) kind: Kind,
-    /// The factor in `number at the place = times · symbol − less`.
+    /// The factor in `size = times · symbol − less`.
     pub(crate) times: i64,
     /// The constant in the same equation.
     pub(crate) less: i64,
@@ -51,7 +51,7 @@ pub(crate) struct Symbol {
 pub(crate) struct Expectation {
     /// Every size and offset; symbolic ones through `symbols`.
     pub(crate) dims: Vec<Dim>,
-    /// The places that give the symbols their values.
+    /// The symbols, with the sizes that define them.
     pub(crate) symbols: Vec<Symbol>,
     /// Every number; `None` where it is an input.
     pub(crate) scalars: Vec<Option<Scalar>>,
@@ -60,9 +60,9 @@ pub(crate) struct Expectation {
 /// A compiled variant.
 pub(crate) struct Variant {
     pub(crate) expects: Expectation,
-    /// The reason why it was compiled, as text for people.
+    /// The reason why it was compiled, for people.
     pub(crate) why: String,
-    pub(crate) found: Arc<Found>,
+    pub(crate) plan: Arc<Found>,
     /// The approximate number of bytes of memory that it takes.
     pub(crate) bytes: usize,
 }
@@ -80,7 +80,7 @@ impl Sizes {
     }
 }
 
-/// The kind of each place among a program's sizes.
+/// Returns the kind of each of a program's sizes.
 pub(crate) fn kinds(recording: &Recording) -> Vec<Kind> {
     let kinds = recording.nodes.iter().flat_map(|node| {
         let input = matches!(node.op, Op::Input(_));
@@ -97,7 +97,7 @@ pub(crate) fn kinds(recording: &Recording) -> Vec<Kind> {
 }
 
 impl Symbol {
-    /// The number at a place; offsets are counted from -2, since the smallest value of a symbol is 2.
+    /// Returns the symbol for the size at a position; offsets are counted from -2, since a symbol is at least 2.
     pub(crate) fn new(at: usize, kind: Kind) -> Symbol {
         Symbol {
             at,
@@ -156,10 +156,10 @@ impl Expectation {
         (sizes, self.symbols.len() - sizes + numbers)
     }
 
-    /// The sizes of the inputs without elements, in order, for a program that matches.
+    /// Returns the sizes of the inputs without elements, in order, for a program that matches.
     pub(crate) fn extents(&self, sizes: &Sizes) -> Vec<i64> {
-        let given = self.symbols.iter().filter(|s| !s.is_of_input());
-        given.map(|s| s.value(&sizes.dims)).collect()
+        let extents = self.symbols.iter().filter(|s| !s.is_of_input());
+        extents.map(|s| s.value(&sizes.dims)).collect()
     }
 }
 
@@ -172,7 +172,7 @@ impl Recording<'_> {
         self.build(None)
     }
 
-    /// The program with the sizes that a variant expects; numbers that are inputs come last, then the inputs
+    /// Returns the program with the sizes that a variant expects; numbers that are inputs come last, then the inputs
     /// without elements.
     pub(crate) fn build(&self, expects: Option<&Expectation>) -> Result<Graph, OpError> {
         let mut graph = Graph::default();
@@ -184,12 +184,12 @@ impl Recording<'_> {
         let mut next_inner = self.nodes.len();
         let mut next_input = 0;
         let mut next_scalar = self.input_count() as u32;
-        let mut places = NodeMap::default();
+        let mut map = NodeMap::default();
         for (index, node) in self.nodes.iter().enumerate() {
             let operands = self.operands[node.inputs.clone()].iter();
-            let inputs: Vec<Value> = operands.map(|v| places.value(v)).collect();
+            let inputs: Vec<Value> = operands.map(|v| map.value(v)).collect();
             if let Some(body) = node.body {
-                places.add_body(&mut graph, body, &inputs, |inner| {
+                map.add_body(&mut graph, body, &inputs, |inner| {
                     Loc::recorded(next_inner + inner)
                 })?;
                 next_inner += body.len();
@@ -213,7 +213,7 @@ impl Recording<'_> {
                 next_input += 1;
             }
             let scalar = op.scalar().and(scalars.as_mut()).and_then(|s| s.next());
-            places.add(match op {
+            map.add(match op {
                 Op::Full(full) if scalar == Some(&None) => {
                     next_scalar += 1;
                     number_input(&mut graph, full, next_scalar - 1, Loc::recorded(index))?
@@ -224,7 +224,7 @@ impl Recording<'_> {
         extent_inputs(&mut graph, expects, next_scalar)?;
         graph.outputs = self.outputs.clone();
         for o in &mut graph.outputs {
-            o.value = places.value(&o.value);
+            o.value = map.value(&o.value);
         }
         Ok(graph)
     }

@@ -56,7 +56,7 @@ impl Verification {
         self.checks.iter().all(KernelCheck::is_right)
     }
 
-    /// The result that is furthest out of its tolerance.
+    /// Returns the result with the largest error relative to its tolerance.
     pub fn worst(&self) -> Option<&KernelCheck> {
         self.checks.first()
     }
@@ -75,7 +75,7 @@ pub fn verify(
         stages,
         symbols: symbols(executable.plan(), inputs)?,
         known: HashMap::new(),
-        seen: HashMap::new(),
+        hashes: HashMap::new(),
         read: Vec::new(),
         checks: Vec::new(),
         inputs,
@@ -125,8 +125,8 @@ struct Verifier<'a> {
     symbols: Vec<i64>,
     /// For each buffer with an intermediate of a value, the operands that it was computed from.
     known: HashMap<u32, Vec<(Value, Array)>>,
-    /// For each buffer, a hash of its last contents seen.
-    seen: HashMap<u32, u64>,
+    /// For each buffer, the hash of its last known contents.
+    hashes: HashMap<u32, u64>,
     /// The values that the running step reads.
     read: Vec<(Value, Array)>,
     checks: Vec<KernelCheck>,
@@ -142,16 +142,16 @@ impl Tracer for Verifier<'_> {
             }
             let bytes = step.bytes(i)?;
             let now = hash(&bytes);
-            if self.seen.insert(id.0, now).is_some_and(|then| then != now) {
-                let found = self.check(step, None);
+            if self.hashes.insert(id.0, now).is_some_and(|old| old != now) {
+                let check = self.check(step, None);
                 let text = format!("what it reads was overwritten: argument {i}");
                 self.checks.push(KernelCheck {
                     problem: Some(text),
-                    ..found
+                    ..check
                 });
             }
-            if let Some(from) = self.known.get(&id.0) {
-                read.extend(from.iter().cloned());
+            if let Some(operands) = self.known.get(&id.0) {
+                read.extend(operands.iter().cloned());
             } else if let Some(value) = value_in(self.stages, id.0) {
                 let bytes = self.row_major(id.0, &bytes);
                 read.extend(self.array(value, &bytes).map(|a| (value, a)));
@@ -169,7 +169,7 @@ impl Tracer for Verifier<'_> {
                 continue;
             }
             let bytes = step.bytes(i)?;
-            self.seen.insert(id.0, hash(&bytes));
+            self.hashes.insert(id.0, hash(&bytes));
             match self.stages.sequence.buffers[id.0 as usize].origin {
                 Origin::Value(value) => {
                     let bytes = self.row_major(id.0, &bytes);
@@ -242,25 +242,25 @@ impl<'a> Verifier<'a> {
         read: &[(Value, Array)],
     ) -> KernelCheck {
         let mut check = self.check(step, Some(value));
-        let compared = (|| {
+        let result = (|| {
             let got = self.array(value, bytes).ok_or("it has another size")?;
             let (graph, arrays) = self.cut(value, read)?;
             let largest = arrays.iter().filter_map(Array::floats).flatten();
-            let least = largest.fold(0.0, |m: f64, x| match x.is_finite() {
+            let min_scale = largest.fold(0.0, |m: f64, x| match x.is_finite() {
                 true => m.max(x.abs()),
                 false => m,
             });
-            let oracle = Oracle::with_symbols(&graph, &arrays, &self.symbols, least);
+            let oracle = Oracle::with_symbols(&graph, &arrays, &self.symbols, min_scale);
             oracle.map_err(|e| e.to_string())?.compare(0, &got)
         })();
-        match compared {
+        match result {
             Ok(error) => check.error = error,
             Err(problem) => check.problem = Some(problem),
         }
         check
     }
 
-    /// The subgraph between a value and the values that were read, and its inputs.
+    /// Returns the subgraph between a value and the values that were read, and its inputs.
     fn cut(&self, value: Value, read: &[(Value, Array)]) -> Result<(Graph, Vec<Array>), String> {
         let graph = &self.stages.optimized;
         let find = |v: Value| read.iter().find(|(r, _)| *r == v);

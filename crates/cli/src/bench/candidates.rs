@@ -33,8 +33,8 @@ pub fn candidates(
     let program = lower(&stages.optimized, &with_ways)
         .map_err(|e| Error::at_caller(ErrorKind::Unsupported, "kiln", e.to_string()))?;
     let effort = tune::Effort {
-        least: effort.rounds,
-        most: usize::MAX,
+        min_rounds: effort.rounds,
+        max_rounds: usize::MAX,
         time: effort.time,
         burst: Duration::from_millis(1),
         patience: Settings::default().patience,

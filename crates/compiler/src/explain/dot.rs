@@ -4,7 +4,7 @@ use super::html::{colour, label};
 use crate::Stages;
 use std::fmt::Write;
 
-/// The optimised graph, nodes coloured by the kernel that computes them.
+/// Returns the optimised graph, with nodes coloured by the kernel that computes them.
 pub(super) fn dot(stages: &Stages) -> String {
     let graph = &stages.optimized;
     let kernels = stages.kernels();
@@ -16,14 +16,14 @@ pub(super) fn dot(stages: &Stages) -> String {
         let fill = kernels[id.index()].first().map(|k| colour(*k));
         let fill = fill.map_or_else(String::new, |c| format!(", fillcolor=\"{c}\""));
         let tip = quoted(&graph.line(id));
-        let at = match node.loc.is_known() {
+        let line = match node.loc.is_known() {
             true => quoted(&format!("\n{}", node.loc)),
             false => String::new(),
         };
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "  n{} [label=\"{name}\", tooltip=\"{tip}{at}\"{fill}];",
+            "  n{} [label=\"{name}\", tooltip=\"{tip}{line}\"{fill}];",
             id.0
         );
         for v in &node.inputs {

@@ -62,15 +62,15 @@ fn bodies(graph: &Graph, lowered: Option<(&Sequence, &dyn Fn(usize) -> String)>)
             let title = escaped(&title(node, i));
             let _ = writeln!(out, "<details class=\"body\"><summary>{title}</summary>");
             let launch = lowered.and_then(|(sequence, name)| {
-                let at = sequence
+                let index = sequence
                     .launches
                     .iter()
                     .position(|l| l.nodes.contains(&id))?;
-                Some((sequence.launches[at].bodies.get(i)?, name(at)))
+                Some((sequence.launches[index].bodies.get(i)?, name(index)))
             });
             match launch {
-                Some((sequence, around)) => {
-                    let name = |l: usize| inner_name(&around, i, l);
+                Some((sequence, outer_name)) => {
+                    let name = |l: usize| inner_name(&outer_name, i, l);
                     out += &drawing(body, &Kernels::of(launches_of(body, sequence), &name));
                     out += &bodies(body, Some((sequence, &name)));
                 }
@@ -87,15 +87,15 @@ fn bodies(graph: &Graph, lowered: Option<(&Sequence, &dyn Fn(usize) -> String)>)
 
 /// The title of a body: its op, and its role in the op.
 fn title(node: &Node, body: usize) -> String {
-    let what = match (&node.op, body) {
+    let role = match (&node.op, body) {
         (Op::If(_), 0) => "branch where the condition holds",
         (Op::If(_), _) => "branch where it does not",
         _ => "step",
     };
     let label = label(node);
     match node.loc.is_known() {
-        true => format!("{label} at {}: {what}", node.loc),
-        false => format!("{label}: {what}"),
+        true => format!("{label} at {}: {role}", node.loc),
+        false => format!("{label}: {role}"),
     }
 }
 
@@ -105,16 +105,16 @@ fn drawing(graph: &Graph, kernels: &[Kernels]) -> String {
     let widths: Vec<f64> = (labels.iter())
         .map(|l| 12.0 + 6.2 * l.chars().count() as f64)
         .collect();
-    let at = layout(graph, &widths);
+    let positions = layout(graph, &widths);
     let mut out = format!(
         "<div class=\"graph\">\n<svg viewBox=\"{:.0} 0 {:.0} {:.0}\" preserveAspectRatio=\"xMidYMin \
          meet\">\n",
-        at.left, at.width, at.height
+        positions.left, positions.width, positions.height
     );
     for (id, node) in graph.iter() {
-        let (x, y) = at.centres[id.index()];
+        let (x, y) = positions.centres[id.index()];
         for v in &node.inputs {
-            let (fx, fy) = at.centres[v.node.index()];
+            let (fx, fy) = positions.centres[v.node.index()];
             let (fy, y) = (fy + HEIGHT / 2.0, y - HEIGHT / 2.0);
             let middle = (fy + y) / 2.0;
             let _ = writeln!(
@@ -124,7 +124,7 @@ fn drawing(graph: &Graph, kernels: &[Kernels]) -> String {
         }
     }
     for (id, node) in graph.iter() {
-        let ((x, y), kernels) = (at.centres[id.index()], &kernels[id.index()]);
+        let ((x, y), kernels) = (positions.centres[id.index()], &kernels[id.index()]);
         let fill = kernels.colour.as_ref();
         let fill = fill.map_or_else(String::new, |c| format!(" style=\"fill:{c}\""));
         let line = match node.loc.is_known() {

@@ -24,18 +24,18 @@ pub fn escaped(text: &str) -> String {
     text.replace('\'', "&#39;")
 }
 
-/// A light colour for a kernel; neighbours in the list are far apart in hue.
+/// Returns a light colour for a kernel; neighbours in the list differ in hue.
 pub(super) fn colour(kernel: usize) -> String {
     let hue = (kernel as f64 * 137.508) % 360.0;
     let lightness = [0.80, 0.70, 0.86][kernel % 3];
     // Conversion from HSL with a saturation of 0.62.
     let a = 0.62 * f64::min(lightness, 1.0 - lightness);
-    let part = |n: f64| {
+    let rgb = |n: f64| {
         let k = (n + hue / 30.0) % 12.0;
         let x = lightness - a * f64::min(k - 3.0, 9.0 - k).clamp(-1.0, 1.0);
         (x * 255.0).round() as u8
     };
-    format!("#{:02x}{:02x}{:02x}", part(0.0), part(8.0), part(4.0))
+    format!("#{:02x}{:02x}{:02x}", rgb(0.0), rgb(8.0), rgb(4.0))
 }
 
 /// A number of bytes for people.
@@ -76,7 +76,7 @@ pub(super) fn label(node: &Node) -> String {
     }
 }
 
-/// The name on the page of a launch in a body of another.
-pub(super) fn inner_name(around: &str, body: usize, at: usize) -> String {
-    format!("{around}-{body}-{at}")
+/// Returns the name on the page of a launch in a body of another.
+pub(super) fn inner_name(outer: &str, body: usize, launch: usize) -> String {
+    format!("{outer}-{body}-{launch}")
 }

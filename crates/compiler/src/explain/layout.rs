@@ -17,11 +17,11 @@ const SWEEPS: usize = 6;
 pub(super) struct Layout {
     /// For each node, the middle of its box.
     pub(super) centres: Vec<(f64, f64)>,
-    /// The left edge of everything.
+    /// The left edge.
     pub(super) left: f64,
-    /// The width of everything.
+    /// The width.
     pub(super) width: f64,
-    /// The height of everything.
+    /// The height.
     pub(super) height: f64,
 }
 
@@ -37,19 +37,19 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
             false => layers.iter().rev().collect(),
         };
         for layer in order {
-            let wanted = layer.iter().map(|&n| {
+            let preferred = layer.iter().map(|&n| {
                 let node = graph.node(kiln_ir::NodeId(n as u32));
-                let above = node.inputs.iter().map(|v| v.node.index());
-                let above = above.filter(|m| varies[*m]);
-                let below = users[n].iter().map(|u| u.index());
-                let known = |down: bool| match down {
-                    true => mean(above.clone().map(|m| x[m])),
-                    false => mean(below.clone().map(|m| x[m])),
+                let operands = node.inputs.iter().map(|v| v.node.index());
+                let operands = operands.filter(|m| varies[*m]);
+                let readers = users[n].iter().map(|u| u.index());
+                let mean_x = |down: bool| match down {
+                    true => mean(operands.clone().map(|m| x[m])),
+                    false => mean(readers.clone().map(|m| x[m])),
                 };
-                (n, known(down).or(known(!down)).unwrap_or(0.0))
+                (n, mean_x(down).or(mean_x(!down)).unwrap_or(0.0))
             });
-            for (n, at) in spread(wanted.collect(), widths, &varies) {
-                x[n] = at;
+            for (n, placed_x) in spread(preferred.collect(), widths, &varies) {
+                x[n] = placed_x;
             }
         }
     }
@@ -78,13 +78,13 @@ fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
     let mut depth = vec![0i64; graph.len()];
     let mut varies = vec![false; graph.len()];
     for (id, node) in graph.iter() {
-        let above = node.inputs.iter().map(|v| depth[v.node.index()] + 1);
-        depth[id.index()] = above.max().unwrap_or(0);
+        let operand_depths = node.inputs.iter().map(|v| depth[v.node.index()] + 1);
+        depth[id.index()] = operand_depths.max().unwrap_or(0);
         varies[id.index()] = node.inputs.iter().any(|v| varies[v.node.index()])
             || matches!(&node.op, Op::Input(i) if i.role == Role::Data);
     }
-    // Nodes that depend on no data are placed where they are needed: whole columns of prepared parameters would make the
-    // first layers wide.
+    // Nodes that depend on no data are placed where they are needed: whole columns of prepared parameters would make
+    // the first layers wide.
     let users = graph.users();
     for (id, _) in graph.iter().rev().filter(|(id, _)| !varies[id.index()]) {
         let first = users[id.index()].iter().map(|u| depth[u.index()]).min();
@@ -93,11 +93,11 @@ fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
     let top = depth.iter().copied().min().unwrap_or(0);
     let mut layers: Vec<Vec<usize>> = Vec::new();
     for (n, d) in depth.iter().enumerate() {
-        let at = (d - top) as usize;
-        if layers.len() <= at {
-            layers.resize(at + 1, Vec::new());
+        let layer = (d - top) as usize;
+        if layers.len() <= layer {
+            layers.resize(layer + 1, Vec::new());
         }
-        layers[at].push(n);
+        layers[layer].push(n);
     }
     (layers, varies)
 }
@@ -107,24 +107,24 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (n > 0.0).then_some(sum / n)
 }
 
-/// Neighbours in the order of their preferred positions, apart from each other. The nodes that depend on data stay in
-/// place as a whole, so that a chain is a straight line whatever parameters are next to it.
-fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64], varies: &[bool]) -> Vec<(usize, f64)> {
-    wanted.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+/// Spreads nodes in the order of their preferred positions, without overlaps. The mean position of nodes that depend on
+/// data is kept, which makes a chain a straight line next to any parameters.
+fn spread(mut preferred: Vec<(usize, f64)>, widths: &[f64], varies: &[bool]) -> Vec<(usize, f64)> {
+    preferred.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
     let mut right = f64::NEG_INFINITY;
-    let placed: Vec<(usize, f64)> = wanted
+    let placed: Vec<(usize, f64)> = preferred
         .iter()
-        .map(|&(n, at)| {
-            let x = at.max(right + widths[n] / 2.0);
+        .map(|&(n, x_wanted)| {
+            let x = x_wanted.max(right + widths[n] / 2.0);
             right = x + widths[n] / 2.0 + GAP;
             (n, x)
         })
         .collect();
-    let moved = |all: bool| {
-        let pairs = placed.iter().zip(&wanted);
-        let counted = pairs.filter(|(p, _)| all || varies[p.0]);
-        mean(counted.map(|(p, w)| p.1 - w.1))
+    let offset = |use_all: bool| {
+        let pairs = placed.iter().zip(&preferred);
+        let used = pairs.filter(|(p, _)| use_all || varies[p.0]);
+        mean(used.map(|(p, w)| p.1 - w.1))
     };
-    let moved = moved(false).or(moved(true)).unwrap_or(0.0);
-    placed.into_iter().map(|(n, x)| (n, x - moved)).collect()
+    let offset = offset(false).or(offset(true)).unwrap_or(0.0);
+    placed.into_iter().map(|(n, x)| (n, x - offset)).collect()
 }

@@ -39,11 +39,11 @@ pub struct Explain {
     pub kernels: Vec<KernelInfo>,
     /// The values that are rematerialised to stay within a memory budget.
     pub recomputed: Vec<Recomputed>,
-    /// Why kernels are smaller than they could be, where that saves memory.
+    /// The reason why kernels are smaller than they could be, if that saves memory.
     pub limited: Option<String>,
     /// The layout of images in memory, with reasons.
     pub layout: LayoutReport,
-    /// Where an image changes its layout.
+    /// The images that change their layout.
     pub conversions: Vec<ConversionInfo>,
     /// The CPU's level that it is compiled for; `None` for a GPU.
     pub level: Option<Features>,
@@ -96,9 +96,9 @@ pub struct KernelInfo {
     pub name: String,
     /// The candidate that was chosen, where there are several.
     pub algorithm: Option<Decision>,
-    /// Why it is computed like that, where the tuner had a choice.
+    /// The tuner's choice of the candidate, if there was one.
     pub choice: Option<Arc<Choice>>,
-    /// Why it is fused like that, where the tuner had a choice.
+    /// The tuner's choice of the fusion, if there was one.
     pub fusion: Option<Arc<Choice>>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
@@ -117,9 +117,9 @@ pub struct KernelInfo {
     pub ops: Vec<String>,
     /// True if it only changes a dtype, and perhaps the layout.
     pub casts: bool,
-    /// Why neighbours were not fused into it.
+    /// The reasons why neighbours were not fused into it.
     pub why_not: Vec<String>,
-    /// Its Kernel IR, where it has one.
+    /// Its Kernel IR, if it has one.
     pub kir: Option<String>,
     /// The kernels of a loop's step, or of both branches.
     pub inner: Vec<KernelInfo>,
@@ -151,8 +151,8 @@ impl Explain {
 
     /// Returns the number of times that a rule fired.
     pub fn count(&self, rule: &str) -> usize {
-        let found = self.counts.iter().find(|(name, _)| *name == rule);
-        found.map_or(0, |(_, n)| *n)
+        let counted = self.counts.iter().find(|(name, _)| *name == rule);
+        counted.map_or(0, |(_, n)| *n)
     }
 
     /// Returns the number of convolutions that were folded with their batch norms.
@@ -271,7 +271,7 @@ fn kernels(
     kernels
 }
 
-/// Why more was not fused into what a launch computes.
+/// The reasons why more was not fused into a launch.
 pub(crate) fn why_not<'a>(
     program: &'a Program,
     launch: &'a Launch,
@@ -280,7 +280,7 @@ pub(crate) fn why_not<'a>(
     tasks.flat_map(|t| &program.tasks[*t].why_not)
 }
 
-/// The choices for one of the values that a launch gives.
+/// Returns the fusion choice for one of the results of a launch.
 fn fusion(sequence: &Sequence, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choice>> {
     let mut choices = written(launch).filter_map(|b| match &sequence.buffers[ix(b)].origin {
         Origin::Value(value) => tuned.fusion.get(value),
@@ -304,11 +304,11 @@ fn inner(
     let graphs = graph.node(launch.nodes[0]).op.bodies().iter();
     let programs = program.tasks[task].work.bodies().iter();
     let bodies = graphs.zip(programs.zip(&launch.bodies)).enumerate();
-    let plain = Tuned::default();
+    let untuned = Tuned::default();
     bodies
         .flat_map(|(i, (graph, (program, sequence)))| {
             let tuned = tuned.bodies.get(task).and_then(|list| list.get(i));
-            let lowered = (program, sequence, tuned.unwrap_or(&plain));
+            let lowered = (program, sequence, tuned.unwrap_or(&untuned));
             kernels(graph, lowered, None, resolve)
         })
         .collect()
@@ -321,16 +321,16 @@ impl KernelInfo {
             (_, true) => " (together with another)",
             _ => "",
         };
-        let by = match (&self.choice, &self.algorithm) {
+        let choice_note = match (&self.choice, &self.algorithm) {
             (Some(choice), _) => format!(" by {choice}"),
             (_, None) => String::new(),
             (_, Some(algorithm)) => format!(" by {algorithm}"),
         };
-        let unless = match self.guarded {
+        let guard = match self.guarded {
             true => " (unless a flag is set)",
             false => "",
         };
-        writeln!(f, "{:indent$}{}{by}{when}{unless}", "", self.name)?;
+        writeln!(f, "{:indent$}{}{choice_note}{when}{guard}", "", self.name)?;
         let Cost { flops, bytes, .. } = &self.cost;
         write!(f, "{:indent$}  {flops} operations, {bytes} bytes", "")?;
         match &self.schedule {

@@ -9,7 +9,7 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 260.0;
 const TOP: f64 = 20.0;
 
-/// The drawing; a line of text where sizes are symbolic or nothing is temporary.
+/// Returns the drawing, or a line of text if sizes are symbolic or nothing is temporary.
 pub(super) fn timeline(explain: &Explain) -> String {
     let Some(memory) = &explain.memory else {
         return "<p>The sizes are symbolic; a run's memory depends on them.</p>".to_string();
@@ -29,13 +29,13 @@ pub(super) fn timeline(explain: &Explain) -> String {
         alive[b.first..=b.last]
             .iter_mut()
             .for_each(|n| *n += b.bytes);
-        let what = match b.buffer {
+        let name = match b.buffer {
             Some(id) => format!("buffer {id}"),
             None => "scratch memory".to_string(),
         };
         let _ = writeln!(
             svg,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{what}: \
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{name}: \
              {}, steps {} to {}, offset {}</title></rect>",
             b.first as f64 * x,
             TOP + HEIGHT - (b.offset + b.bytes) as f64 * y,
@@ -50,10 +50,10 @@ pub(super) fn timeline(explain: &Explain) -> String {
     }
     let mut path = String::new();
     for (i, n) in alive.iter().enumerate() {
-        let at = TOP + HEIGHT - *n as f64 * y;
+        let level = TOP + HEIGHT - *n as f64 * y;
         let (a, b) = (i as f64 * x, (i + 1) as f64 * x);
         let letter = if i == 0 { 'M' } else { 'L' };
-        let _ = write!(path, "{letter}{a:.1} {at:.1}L{b:.1} {at:.1}");
+        let _ = write!(path, "{letter}{a:.1} {level:.1}L{b:.1} {level:.1}");
     }
     let _ = writeln!(svg, "<path class=\"alive\" d=\"{path}\"/>");
     let (peak, bound) = (bytes(memory.peak as f64), bytes(memory.lower_bound as f64));

@@ -1,7 +1,7 @@
 //! A model of the memory that a plan's temporaries need, and the choice of values to compute again.
 //!
 //! Time is counted in steps of the plan. A value lives from the step that writes it to the last step that reads it. A
-//! value that is computed again lives twice: up to the last reader before its longest pause, and from the first
+//! recomputed value lives twice: up to the last reader before its longest pause, and from the first
 //! reader after that. Its operands must be there at that step, too: those that are kept live longer for it, and
 //! those that are themselves computed again are needed at that step.
 //!
@@ -21,7 +21,7 @@ use kiln_plan::{Allocation, Plan};
 use std::cmp::Reverse;
 use std::fmt;
 
-/// A value that is computed again instead of being kept.
+/// A value that is recomputed instead of being kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recomputed {
     /// The op, its result, and the user's line.
@@ -30,7 +30,7 @@ pub struct Recomputed {
     pub bytes: usize,
     /// The number of steps for which it does not hold them.
     pub steps: usize,
-    /// The number of arithmetic operations to compute it again.
+    /// The number of arithmetic operations to recompute it.
     pub flops: u64,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Recomputed {
 /// The values that are computed again, in the order in which they are first written.
 pub(super) type Choice = Vec<Pick>;
 
-/// A value that is computed again.
+/// A value that is recomputed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pick {
     /// Its position among the model's items.
@@ -72,11 +72,11 @@ pub(super) struct Item {
     pub uses: Vec<usize>,
     /// The step that writes another temporary over it.
     handed_over: Option<usize>,
-    /// The nodes and operands to compute it again, if that is possible.
+    /// The nodes and operands to recompute it, if possible.
     pub recomputation: Option<Recomputation>,
 }
 
-/// The nodes and operands that compute a value again.
+/// The nodes and operands that recompute a value.
 pub(super) struct Recomputation {
     pub value: Value,
     /// Readers up to this step read the value itself.
@@ -94,10 +94,10 @@ pub(super) struct Recomputation {
 
 /// A value in memory during a run.
 pub(super) struct LiveValue {
-    /// The step that writes it; none for a value that is there before.
+    /// The step that writes it; `None` for an input.
     pub written: Option<usize>,
     pub item: Option<usize>,
-    /// True if its readers may be put after a barrier: it depends on data and is not a random key.
+    /// True if its readers may follow a barrier: it depends on data and is not a random key.
     pub can_wait: bool,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Model {
     compared: Vec<bool>,
     /// For each step, the values in memory that it reads.
     pub reads: Vec<Vec<Value>>,
-    /// The items that can be computed again, last written first: users before operands.
+    /// The items that can be recomputed, last written first: users before operands.
     order: Vec<usize>,
 }
 
@@ -143,9 +143,9 @@ impl Model {
         let fallible: Vec<&Launch> = launches.filter(|l| !l.sites.is_empty()).collect();
         for (buffer, item) in of.iter().enumerate() {
             let Some(item) = *item else { continue };
-            let fails = |l: &&Launch| written(l).any(|b| ix(b) == buffer);
+            let writes_it = |l: &&Launch| written(l).any(|b| ix(b) == buffer);
             if let Origin::Value(v) = base.sequence.buffers[buffer].origin
-                && !fallible.iter().any(fails)
+                && !fallible.iter().any(writes_it)
             {
                 model.items[item].recomputation = model.recomputation(&base.graph, v, item);
             }
@@ -153,13 +153,13 @@ impl Model {
         let mut order: Vec<usize> = (0..model.items.len())
             .filter(|i| model.items[*i].recomputation.is_some())
             .collect();
-        let worth = |i: usize| {
+        let benefit = |i: usize| {
             let item = &model.items[i];
             let split = item.recomputation.as_ref().map_or(0, |a| a.split);
             let next = item.uses.iter().find(|u| **u > split);
             item.size.saturating_mul(next.map_or(0, |n| n - split))
         };
-        order.sort_by_key(|i| (Reverse(worth(*i)), *i));
+        order.sort_by_key(|i| (Reverse(benefit(*i)), *i));
         order.truncate(MAX_CANDIDATES);
         // Of two values written at one step, the later node may be computed from the earlier one.
         let node = |i: usize| model.items[i].recomputation.as_ref().map(|a| a.value);
@@ -187,28 +187,28 @@ impl Model {
             let allocation = plan.buffers[b].allocation;
             matches!(allocation, Allocation::Temporary | Allocation::InPlace(_))
         };
-        let mut of: Vec<Option<usize>> = vec![None; plan.buffers.len()];
+        let mut items: Vec<Option<usize>> = vec![None; plan.buffers.len()];
         for (&l, &time) in base.placed.run.iter().zip(&temporaries.times) {
             let launch = &base.sequence.launches[l];
             for b in read(launch).map(ix) {
-                if let Some(item) = of[b] {
+                if let Some(item) = items[b] {
                     self.items[item].uses.push(time);
                 }
             }
             for b in written(launch).map(ix).filter(|b| temporary(*b)) {
-                of[b].get_or_insert_with(|| self.item(bytes(b), time));
-                if let Allocation::InPlace(from) = plan.buffers[b].allocation
-                    && let Some(from) = of[from.0 as usize]
+                items[b].get_or_insert_with(|| self.item(bytes(b), time));
+                if let Allocation::InPlace(source) = plan.buffers[b].allocation
+                    && let Some(source) = items[source.0 as usize]
                 {
-                    self.items[from].handed_over = Some(time);
+                    self.items[source].handed_over = Some(time);
                 }
             }
         }
-        of
+        items
     }
 
     /// Records the values in memory and the steps that read them.
-    fn add_live_values(&mut self, base: &Lowered, of: &[Option<usize>]) {
+    fn add_live_values(&mut self, base: &Lowered, items: &[Option<usize>]) {
         let (sequence, plan) = (&base.sequence, &base.placed.plan);
         let inputs = base.graph.inputs();
         let value = |b: usize| match &sequence.buffers[b].origin {
@@ -218,14 +218,14 @@ impl Model {
         };
         for (b, info) in sequence.buffers.iter().enumerate() {
             let Some(v) = value(b) else { continue };
-            let key = match &info.origin {
+            let is_key = match &info.origin {
                 Origin::Input(i) => plan.inputs[*i as usize].role == Role::RandomKey,
                 _ => false,
             };
             let live = LiveValue {
                 written: None,
-                item: of[b],
-                can_wait: !info.parameter_only && !key,
+                item: items[b],
+                can_wait: !info.parameter_only && !is_key,
             };
             self.live.insert(v, live);
         }
@@ -243,14 +243,14 @@ impl Model {
     }
 
     /// The recomputation of an item's value, if the value has a long enough pause.
-    fn recomputation(&self, graph: &Graph, v: Value, at: usize) -> Option<Recomputation> {
-        let item = &self.items[at];
+    fn recomputation(&self, graph: &Graph, v: Value, index: usize) -> Option<Recomputation> {
+        let item = &self.items[index];
         let live = self.live.get(&v)?;
-        if live.item != Some(at) || graph.node(v.node).facts.len() != 1 {
+        if live.item != Some(index) || graph.node(v.node).facts.len() != 1 {
             return None;
         }
-        let before = std::iter::once(&item.first).chain(&item.uses);
-        let pauses = before.zip(&item.uses).map(|(a, b)| (b - a, *a));
+        let accesses = std::iter::once(&item.first).chain(&item.uses);
+        let pauses = accesses.zip(&item.uses).map(|(a, b)| (b - a, *a));
         let (pause, split) = pauses.max_by_key(|(pause, at)| (*pause, Reverse(*at)))?;
         if pause < MIN_PAUSE {
             return None;
@@ -263,8 +263,8 @@ impl Model {
             .iter()
             .map(|n| flops(graph, *n))
             .sum::<Option<u64>>()?;
-        let moved = leaves.iter().filter_map(|l| self.live.get(l)?.item);
-        let items: Vec<usize> = moved.collect();
+        let read_items = leaves.iter().filter_map(|l| self.live.get(l)?.item);
+        let items: Vec<usize> = read_items.collect();
         let bytes: usize = items.iter().map(|i| self.items[*i].size).sum();
         Some(Recomputation {
             value: v,
@@ -354,14 +354,14 @@ impl Model {
             }
         }
         let mut alive = 0i64;
-        let over = change.iter().map(|c| {
+        let excess = change.iter().map(|c| {
             alive += c;
             (alive - target as i64).max(0) as f64
         });
-        over.sum()
+        excess.sum()
     }
 
-    /// The values to compute again so that no step needs more than the target, or as close to it as is found.
+    /// Returns the values to recompute for no step to need more than the target, or as close to it as possible.
     pub fn choose(&self, target: usize) -> Choice {
         let mut chosen = vec![false; self.items.len()];
         let mut excess = self.excess(&chosen, target);
@@ -373,18 +373,18 @@ impl Model {
             let mut best: Option<(f64, usize, f64)> = None; // worth, item, excess
             for &i in &self.order {
                 chosen[i] = !chosen[i];
-                let found = self.excess(&chosen, target);
-                // To compute one value less again costs nothing.
-                let price = if chosen[i] { cost(i) } else { 1.0 };
+                let reduced = self.excess(&chosen, target);
+                // To recompute one value less costs nothing.
+                let cost_of_change = if chosen[i] { cost(i) } else { 1.0 };
                 chosen[i] = !chosen[i];
-                let worth = (excess - found) / price;
-                if worth > best.map_or(0.0, |b| b.0) {
-                    best = Some((worth, i, found));
+                let gain = (excess - reduced) / cost_of_change;
+                if gain > best.map_or(0.0, |b| b.0) {
+                    best = Some((gain, i, reduced));
                 }
             }
-            let Some((_, i, found)) = best else { break };
+            let Some((_, i, reduced)) = best else { break };
             chosen[i] = !chosen[i];
-            excess = found;
+            excess = reduced;
         }
         self.drop_unneeded(&mut chosen, target, excess);
         let lives = self.lives(&chosen);
@@ -398,12 +398,12 @@ impl Model {
         picks.filter_map(pick).collect()
     }
 
-    /// Takes back the choices that later ones made unnecessary, the most expensive first.
+    /// Drops choices that later ones made unnecessary, the most expensive first.
     fn drop_unneeded(&self, chosen: &mut [bool], target: usize, excess: f64) {
         let cost = |i: usize| self.items[i].recomputation.as_ref().map_or(0.0, |a| a.cost);
-        let mut dearest: Vec<usize> = self.order.iter().copied().filter(|i| chosen[*i]).collect();
-        dearest.sort_by(|a, b| cost(*b).total_cmp(&cost(*a)).then(a.cmp(b)));
-        for i in dearest {
+        let mut by_cost: Vec<usize> = self.order.iter().copied().filter(|i| chosen[*i]).collect();
+        by_cost.sort_by(|a, b| cost(*b).total_cmp(&cost(*a)).then(a.cmp(b)));
+        for i in by_cost {
             chosen[i] = false;
             if self.excess(chosen, target) > excess {
                 chosen[i] = true;
@@ -441,11 +441,11 @@ fn is_leaf(op: &Op) -> bool {
 }
 
 /// True if a node gives the same bits wherever it is computed: pointwise work that rounds once per operation, and
-/// views. The order of a sum, and the place where an f16 or bf16 is rounded, depend on the kernel.
+/// views. The order of a sum, and the point at which f16 or bf16 is rounded, depend on the kernel.
 fn is_pure(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
-    let half = |f: &kiln_ir::Fact| f.dtype.is_float() && f.dtype.size() < 4;
-    (row_or_view(&node.op) || is_leaf(&node.op)) && !node.facts.iter().any(half)
+    let is_narrow = |f: &kiln_ir::Fact| f.dtype.is_float() && f.dtype.size() < 4;
+    (row_or_view(&node.op) || is_leaf(&node.op)) && !node.facts.iter().any(is_narrow)
 }
 
 fn row_or_view(op: &Op) -> bool {

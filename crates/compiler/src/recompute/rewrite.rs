@@ -1,4 +1,4 @@
-//! Rewrites a graph so that it computes chosen values again.
+//! Rewrites a graph to recompute chosen values.
 //!
 //! Values are processed users first. Each gets a copy of the nodes that compute it. A barrier precedes the operands of
 //! the copy. It also waits for an *anchor*: a value that is computed late, but before the first late reader, so
@@ -34,8 +34,8 @@ pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<G
     rewriter.finish()
 }
 
-/// A value that is computed after the early readers and before the step that needs a value again: the latest of
-/// those that this step reads, else the latest of all.
+/// Returns a value that is computed after the early readers and before the step that needs the value again: the latest
+/// that this step reads, else the latest of all.
 fn anchor(
     model: &Model,
     recomputation: &Recomputation,
@@ -54,7 +54,7 @@ fn anchor(
         .map(|(_, v)| v)
 }
 
-/// For each node, the first and last step that computes it: the step that writes it, or those that compute its
+/// Returns the first and last step that computes each node: the step that writes it, or those that compute its
 /// readers.
 fn node_steps(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
     let mut ranges: Vec<Option<(usize, usize)>> = vec![None; graph.len()];
@@ -74,9 +74,9 @@ fn node_steps(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
         };
         for v in &node.inputs {
             // A value in memory is computed once, whatever reads it.
-            let at = &mut ranges[v.node.index()];
-            let (a, b) = at.unwrap_or((first, last));
-            *at = Some((a.min(first), b.max(last)));
+            let range = &mut ranges[v.node.index()];
+            let (a, b) = range.unwrap_or((first, last));
+            *range = Some((a.min(first), b.max(last)));
         }
     }
     ranges.into_iter().map(|w| w.unwrap_or((0, 0))).collect()
@@ -137,8 +137,8 @@ impl Rewriter<'_> {
         copies[&recomputation.value]
     }
 
-    /// Redirects nodes that are computed from step `need` on to read `to` in place of `from`. A node that is computed
-    /// both before and after that step is split, and its late readers read a copy of it.
+    /// Redirects nodes that are computed from step `need` on to read `to` instead of `from`. A node that is computed
+    /// both before and after that step is copied, and its late readers read the copy.
     fn redirect(&mut self, from: Value, to: Value, need: usize) {
         let mut list = vec![(from, to)];
         while let Some((from, to)) = list.pop() {
@@ -153,11 +153,11 @@ impl Rewriter<'_> {
                     node = self.push(copy, (need, last)).index();
                     self.steps[u].1 = need - 1;
                     for output in 0..self.nodes[u].facts.len() as u32 {
-                        let of = |n: usize| Value {
+                        let output_of = |n: usize| Value {
                             node: NodeId(n as u32),
                             output,
                         };
-                        list.push((of(u), of(node)));
+                        list.push((output_of(u), output_of(node)));
                     }
                 }
                 for v in self.nodes[node].inputs.iter_mut().filter(|v| **v == from) {
@@ -173,12 +173,12 @@ impl Rewriter<'_> {
         let old = self.original.len();
         let keys: Vec<usize> = (0..self.nodes.len()).collect();
         let mut keys: Vec<usize> = keys.into_iter().map(|k| k.min(old)).collect();
-        for at in self.order(&keys)?.into_iter().rev() {
-            let key = keys[at];
-            for v in &self.nodes[at].inputs {
-                let of = v.node.index();
-                if of >= old {
-                    keys[of] = keys[of].min(key);
+        for node in self.order(&keys)?.into_iter().rev() {
+            let key = keys[node];
+            for v in &self.nodes[node].inputs {
+                let operand = v.node.index();
+                if operand >= old {
+                    keys[operand] = keys[operand].min(key);
                 }
             }
         }
@@ -186,20 +186,20 @@ impl Rewriter<'_> {
         let mut moved_to = vec![NodeId(0); self.nodes.len()];
         let mut graph = Graph::default();
         graph.symbols.clone_from(&self.original.symbols);
-        let moved = |moved_to: &[NodeId], v: Value| Value {
+        let remap = |moved_to: &[NodeId], v: Value| Value {
             node: moved_to[v.node.index()],
             ..v
         };
-        for at in order {
-            let mut node = self.nodes[at].clone();
+        for old in order {
+            let mut node = self.nodes[old].clone();
             for v in &mut node.inputs {
-                *v = moved(&moved_to, *v);
+                *v = remap(&moved_to, *v);
             }
-            moved_to[at] = graph.push(node);
+            moved_to[old] = graph.push(node);
         }
         graph.outputs.clone_from(&self.original.outputs);
         for o in &mut graph.outputs {
-            o.value = moved(&moved_to, o.value);
+            o.value = remap(&moved_to, o.value);
         }
         Some(graph)
     }

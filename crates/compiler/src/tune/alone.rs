@@ -1,4 +1,4 @@
-//! A kernel as a program of its own, and operands to run it on.
+//! A kernel as a separate program, and operands to run it on.
 
 use super::key::bytes;
 use kiln_base::prim::{SPLIT_MIX_STEP, split_mix};
@@ -22,8 +22,8 @@ pub(super) struct IsolatedKernel {
     pub sites: Vec<u32>,
 }
 
-/// The program that runs a kernel alone. Its inputs are a tensor for each symbol, which gives it its value,
-/// and the arguments that are read; its outputs are those that are written.
+/// Returns the program that runs a kernel alone. Its inputs are a tensor for each symbol, which defines it, and the
+/// arguments that are read; its outputs are those that are written.
 pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
     let part = IsolatedKernel {
         args: (0..args.len()).collect(),
@@ -33,9 +33,9 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
     plan_of(vec![part], args, Vec::new(), symbols)
 }
 
-/// A program that runs several kernels, one after the other, with memory between them.
+/// Returns a program that runs several kernels in order, with temporaries between them.
 pub(super) fn plan_of(
-    parts: Vec<IsolatedKernel>,
+    kernels: Vec<IsolatedKernel>,
     args: &[Arg],
     scratch: Vec<(DType, Dim)>,
     symbols: usize,
@@ -93,8 +93,8 @@ pub(super) fn plan_of(
     for (dtype, len) in scratch {
         ids.push(buffer(&mut plan, dtype, &len, Allocation::Temporary));
     }
-    plan.commit = parts.len() as u32;
-    for part in parts {
+    plan.commit = kernels.len() as u32;
+    for part in kernels {
         let sites = part.sites.iter().map(|s| *s as usize + 1).max();
         let site = Site {
             op: part.kernel.name().to_string(),
@@ -120,8 +120,8 @@ pub(super) fn plan_of(
 
 /// The inputs of a plan, then its outputs.
 pub(super) fn args(plan: &Plan) -> Vec<Arg> {
-    let arg = |at: BufferId, fixed, written| {
-        let buffer = &plan.buffers[at.0 as usize];
+    let arg = |id: BufferId, fixed, written| {
+        let buffer = &plan.buffers[id.0 as usize];
         Arg {
             dtype: buffer.dtype,
             len: buffer.len.clone(),
@@ -182,29 +182,29 @@ impl Numbers {
         signed: bool,
         indices: bool,
     ) -> Result<Buffer, Error> {
-        let mut one = || match dtype.is_float() {
+        let mut draw = || match dtype.is_float() {
             true if signed && self.next() < 0.5 => -1.0 + self.next() / 2.0,
             true => 1.0 - self.next() / 2.0,
             false if dtype == DType::Bool => f64::from(self.next() < 0.5),
             false if indices => 0.0,
             false => 1.0 + (3.0 * self.next()).floor(),
         };
-        let values: Vec<f64> = (0..len).map(|_| one()).collect();
+        let values: Vec<f64> = (0..len).map(|_| draw()).collect();
         buffer(dtype, &values)
     }
 }
 
-/// A tensor of these numbers, rounded to the dtype.
+/// Returns a tensor of these numbers, rounded to the dtype.
 pub(super) fn buffer(dtype: DType, values: &[f64]) -> Result<Buffer, Error> {
-    let failed = |e: String| Error::Buffer(e);
+    let fail = |e: String| Error::Buffer(e);
     let array = match dtype.is_float() {
         true => Array::from_f64(dtype, &[values.len()], values),
         false => {
-            let whole: Vec<i64> = values.iter().map(|v| *v as i64).collect();
-            Array::from_i64(dtype, &[values.len()], &whole)
+            let integers: Vec<i64> = values.iter().map(|v| *v as i64).collect();
+            Array::from_i64(dtype, &[values.len()], &integers)
         }
     };
-    let array = array.map_err(|e| failed(e.to_string()))?;
+    let array = array.map_err(|e| fail(e.to_string()))?;
     Buffer::from_bytes(dtype, &[values.len() as i64], &array.to_bytes())
 }
 

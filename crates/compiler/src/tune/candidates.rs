@@ -21,22 +21,22 @@ pub(super) fn limit(candidates: &mut Vec<Candidate>, symbols: usize, precision: 
     let mut resolved = Vec::new();
     candidates.retain(|candidate| {
         let allowed = candidate.approximation.is_none_or(|a| precision.allows(a));
-        let alike = match candidate.schedule {
+        let is_duplicate = match candidate.schedule {
             Schedule::Tiles(TileSizes { tile: Some(t), .. }) => tile == Ok(Some(t.into())),
             Schedule::Algorithm(_) => {
                 let kernel = &candidate.calls.steps[0].kernel;
-                let found = kiln_runtime::schedule(kernel, &values).ok().flatten();
-                let known = found.is_some_and(|found| resolved.contains(&found));
-                resolved.extend(found);
-                known
+                let schedule = kiln_runtime::schedule(kernel, &values).ok().flatten();
+                let is_known = schedule.is_some_and(|schedule| resolved.contains(&schedule));
+                resolved.extend(schedule);
+                is_known
             }
             _ => false,
         };
-        allowed && !alike
+        allowed && !is_duplicate
     });
 }
 
-/// The candidates in the form that the search takes.
+/// Returns the candidates in the form that the search takes.
 pub(super) fn infos(candidates: &[Candidate], values: &[i64]) -> Vec<CandidateInfo> {
     // The threads of the machine: how many of them are in use must not affect the candidates that may be chosen.
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -44,32 +44,32 @@ pub(super) fn infos(candidates: &[Candidate], values: &[i64]) -> Vec<CandidateIn
         let scratch = candidate.calls.scratch.iter();
         let scratch = scratch.map(|(dtype, shape)| key::bytes(*dtype, numel(shape).eval(values)));
         // A kernel that is not possible fails when it is tried.
-        let own = candidate.calls.steps.iter().filter_map(|s| {
+        let workspaces = candidate.calls.steps.iter().filter_map(|s| {
             let bytes = kiln_runtime::workspace(&s.kernel, values, threads);
             bytes.ok().flatten()
         });
         CandidateInfo {
             base: base(candidates, candidate),
             name: candidate.name(),
-            workspace: scratch.chain(own).sum::<usize>() as u64,
+            workspace: scratch.chain(workspaces).sum::<usize>() as u64,
             predicted: candidate.predicted,
         }
     };
     candidates.iter().map(info).collect()
 }
 
-/// The candidate that is the same as this one except for the sizes of its schedule.
+/// Returns the candidate with the same algorithm and the default sizes of its schedule.
 fn base(candidates: &[Candidate], candidate: &Candidate) -> Option<usize> {
-    let of = |candidate: &Candidate| match &candidate.schedule {
+    let schedule_of = |candidate: &Candidate| match &candidate.schedule {
         Schedule::Algorithm(decision) => decision.one(),
         _ => None,
     };
-    let own = of(candidate)?;
-    let plain = Cpu::from(own.algorithm);
-    let found = candidates
+    let schedule = schedule_of(candidate)?;
+    let default_schedule = Cpu::from(schedule.algorithm);
+    let base = candidates
         .iter()
-        .position(|other| of(other) == Some(plain))?;
-    (own != plain).then_some(found)
+        .position(|other| schedule_of(other) == Some(default_schedule))?;
+    (schedule != default_schedule).then_some(base)
 }
 
 /// True if some work is a convolution with channels last.

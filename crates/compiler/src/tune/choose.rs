@@ -22,9 +22,9 @@ pub struct Choice {
     pub chosen: String,
     /// The reason why it was chosen.
     pub why: Why,
-    /// The others that are equally fast within the error of measurement. Workspace or bits decided among them.
+    /// Other candidates that are equally fast within the error of measurement. Workspace or bits decided.
     pub ties: Vec<String>,
-    /// The name of the fastest of Kiln's own, which packages have in place of a library's.
+    /// The name of the fastest candidate of Kiln's own, which packages have instead of a library's.
     pub in_packages: Option<String>,
     /// The known outcomes of the candidates; empty where nothing was measured.
     pub trials: Vec<Trial>,
@@ -57,7 +57,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// A phrase for it.
+    /// Returns a phrase for the reason.
     pub fn text(&self) -> &'static str {
         match self {
             Why::Off => "the default; tuning is off",
@@ -131,7 +131,7 @@ impl fmt::Display for Trial {
 }
 
 impl Trial {
-    /// The outcome, as text that follows the name.
+    /// Returns the outcome, as text that follows the name.
     pub fn result(&self) -> String {
         match (&self.outcome, self.time()) {
             (Outcome::Timed(_), Some(time)) => format!("{time:.1?}"),
@@ -177,13 +177,13 @@ pub struct Chooser<'a> {
 const WAIT: u32 = 2;
 
 impl<'a> Chooser<'a> {
-    /// A chooser without choices. On an emulated device nothing is measured.
+    /// Returns a chooser without choices. On an emulated device nothing is measured.
     pub fn new(settings: &'a Settings, clock: &'a dyn Clock, emulated: bool) -> Chooser<'a> {
         Chooser {
             store: Store::of(&settings.store_path()),
             effort: Effort {
-                least: 7,
-                most: 60,
+                min_rounds: 7,
+                max_rounds: 60,
                 time: Duration::from_millis(400),
                 burst: Duration::from_millis(1),
                 patience: settings.patience,
@@ -214,17 +214,17 @@ impl<'a> Chooser<'a> {
         choice
     }
 
-    /// Chooses by the record in the store, if that suffices: then no candidate has to be made.
+    /// Chooses by the record in the store, if that suffices. No candidate then has to be lowered.
     pub fn known(&mut self, key: &str) -> Option<Arc<Choice>> {
-        if let Some(known) = self.known.get(key) {
-            return Some(known.clone());
+        if let Some(choice) = self.known.get(key) {
+            return Some(choice.clone());
         }
         let record = self.stored(key)?;
         let candidate = |t: &Trial| CandidateInfo::new(&t.name, t.workspace);
         let candidates: Vec<CandidateInfo> = record.trials.iter().map(candidate).collect();
-        let needed = candidates.iter().map(|c| (&c.name[..], c.workspace));
-        let needed: Vec<_> = needed.collect();
-        if !record.covers(&needed, &self.limits()) {
+        let required = candidates.iter().map(|c| (&c.name[..], c.workspace));
+        let required: Vec<_> = required.collect();
+        if !record.covers(&required, &self.limits()) {
             return None;
         }
         let choice = self.choice(key.to_string(), &candidates, Some(record), Why::Store);
@@ -259,7 +259,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The record of a key, and its source; or the reason for the default.
+    /// Returns the record of a key and its source, or the reason for the default.
     fn record(
         &mut self,
         key: &str,
@@ -272,12 +272,12 @@ impl<'a> Chooser<'a> {
         }
         let limits = self.limits();
         // The variants that exist depend on sizes, and several sizes share a key.
-        let needed: Vec<(&str, u64)> = (candidates.iter())
+        let required: Vec<(&str, u64)> = (candidates.iter())
             .filter(|c| c.base.is_none())
             .map(|c| (&c.name[..], c.workspace))
             .collect();
-        let known = |store: &Store| store.get(key).filter(|r| r.covers(&needed, &limits));
-        if let Some(record) = known(&self.store) {
+        let find = |store: &Store| store.get(key).filter(|r| r.covers(&required, &limits));
+        if let Some(record) = find(&self.store) {
             return (Some(record), Why::Store);
         }
         if mode == Mode::Frozen {
@@ -295,9 +295,9 @@ impl<'a> Chooser<'a> {
         }
         let start = self.clock.now();
         let store = self.store.clone();
-        let held = store.measuring(self.settings.budget * WAIT);
-        // The other process may have measured it meanwhile.
-        if let Some(record) = known(&store) {
+        let lock = store.wait_to_measure(self.settings.budget * WAIT);
+        // Another process may have measured it meanwhile.
+        if let Some(record) = find(&store) {
             return (Some(record), Why::Store);
         }
         let trials = search(&subject, &limits, &self.effort, self.clock);
@@ -307,7 +307,7 @@ impl<'a> Chooser<'a> {
             record.adopt(&earlier);
         }
         self.keep(record.clone());
-        drop(held);
+        drop(lock);
         self.spent += self.clock.now().saturating_sub(start);
         (Some(record), Why::Measured)
     }
@@ -395,10 +395,10 @@ impl<'a> Chooser<'a> {
 /// The beginning of the names of cuBLASLt's algorithms.
 pub(super) const LIBRARY: &str = "cublaslt ";
 
-/// True if a candidate of this name is a library's, perhaps with an approximation.
+/// True if the name is that of a library's candidate, perhaps with an approximation.
 fn is_of_library(name: &str) -> bool {
-    let plain = name.split_once(": ").map_or(name, |(_, plain)| plain);
-    plain.starts_with(LIBRARY)
+    let base = name.split_once(": ").map_or(name, |(_, base)| base);
+    base.starts_with(LIBRARY)
 }
 
 /// The beginning of the keys of a network's layouts.

@@ -57,7 +57,7 @@ struct ProductShape {
     terms: Dim,
 }
 
-fn parts(kernel: &Kernel) -> Option<ProductShape> {
+fn product_shape(kernel: &Kernel) -> Option<ProductShape> {
     match kernel {
         Kernel::MatMul(m) => Some(ProductShape {
             operands: [m.lhs.arg, m.rhs.arg],
@@ -65,26 +65,26 @@ fn parts(kernel: &Kernel) -> Option<ProductShape> {
             total: &(&numel(&m.batch) * &m.m) * &m.n,
             terms: m.k.clone(),
         }),
-        Kernel::Conv(c) => Some(conv_parts(c)),
+        Kernel::Conv(c) => Some(conv_shape(c)),
         _ => None,
     }
 }
 
-fn conv_parts(c: &Conv) -> ProductShape {
-    let of = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
+fn conv_shape(c: &Conv) -> ProductShape {
+    let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
     let (x, y, taps) = (numel(&c.input), numel(&c.output), numel(&c.kernel));
     let (total, terms) = match c.role {
         ConvRole::Result => (
-            of(&[&c.batch, &c.groups, &c.out_channels, &y]),
-            of(&[&c.in_channels, &taps]),
+            product(&[&c.batch, &c.groups, &c.out_channels, &y]),
+            product(&[&c.in_channels, &taps]),
         ),
         ConvRole::Input => (
-            of(&[&c.batch, &c.groups, &c.in_channels, &x]),
-            of(&[&c.out_channels, &taps]),
+            product(&[&c.batch, &c.groups, &c.in_channels, &x]),
+            product(&[&c.out_channels, &taps]),
         ),
         ConvRole::Weight => (
-            of(&[&c.groups, &c.out_channels, &c.in_channels, &taps]),
-            of(&[&c.batch, &y]),
+            product(&[&c.groups, &c.out_channels, &c.in_channels, &taps]),
+            product(&[&c.batch, &y]),
         ),
     };
     ProductShape {
@@ -96,13 +96,13 @@ fn conv_parts(c: &Conv) -> ProductShape {
 }
 
 /// The arguments that are multiplied, or read by a prologue to compute an operand.
-pub(super) fn multiplied(kernel: &Kernel) -> Vec<u16> {
+pub(super) fn product_operands(kernel: &Kernel) -> Vec<u16> {
     let (Kernel::MatMul(_) | Kernel::Conv(_), Ok(contract)) = (kernel, kernel.contract()) else {
         return Vec::new();
     };
     let args = (0..).zip(&contract.args);
     let read = args.filter(|(_, a)| a.reads == Reads::Throughout);
-    read.map(|(at, _)| at).collect()
+    read.map(|(arg, _)| arg).collect()
 }
 
 /// An operand of a product: an argument, or the result of a prologue on the arguments.
@@ -122,7 +122,7 @@ fn operand(
             .ok_or_else(|| Error::Internal("no operand".into()));
     };
     let program = prologue.program.clone();
-    let made = Arg {
+    let result_arg = Arg {
         dtype: program.args.last().map_or(DType::F32, |a| a.dtype),
         len: numel(&program.axes),
         written: true,
@@ -130,8 +130,8 @@ fn operand(
     };
     // The prologue takes the product's output as an argument too; nothing reads it here.
     let read = args.iter().cloned().zip(&program.args);
-    let read = read.map(|(arg, of)| Arg {
-        written: of.written,
+    let read = read.map(|(arg, declared)| Arg {
+        written: declared.written,
         ..arg
     });
     let mut inputs = symbols.to_vec();
@@ -141,8 +141,8 @@ fn operand(
             None => buffer(arg.dtype, &vec![0.0; arg.len.eval(&lens(symbols)) as usize])?,
         });
     }
-    let all: Vec<Arg> = read.chain([made]).collect();
-    let plan = alone::plan(Kernel::Tile(program), &all, symbols.len());
+    let program_args: Vec<Arg> = read.chain([result_arg]).collect();
+    let plan = alone::plan(Kernel::Tile(program), &program_args, symbols.len());
     let mut results = load(plan, None)?.run_shared(&inputs)?;
     results
         .pop()
@@ -154,9 +154,9 @@ fn lens(symbols: &[Buffer]) -> Vec<i64> {
     symbols.iter().map(|b| b.len() as i64).collect()
 }
 
-/// The product that a kernel computes from these arguments, on the CPU or a GPU. `arguments` is `None` for the arguments
-/// that it writes, and `symbols` are the inputs that give symbols their values. `None` for kernels whose results can
-/// only be compared with the default's.
+/// Returns the product that a kernel computes, on the CPU or a GPU. `arguments` is `None` for the arguments that it
+/// writes, and `symbols` are the inputs that define symbols. `None` for kernels whose results can only be compared with
+/// the default's.
 ///
 /// # Errors
 /// If the reference can't be run.
@@ -167,31 +167,31 @@ pub(super) fn product(
     symbols: &[Buffer],
     on_gpu: bool,
 ) -> Result<Option<Product>, Error> {
-    let Some(parts) = parts(kernel) else {
+    let Some(shape) = product_shape(kernel) else {
         return Ok(None);
     };
     let values = lens(symbols);
     let mut inputs = symbols.to_vec();
     let mut reference_args = Vec::new();
     // The reference has channels first.
-    let [first, second, result] = last(kernel, &values, on_gpu);
-    for (i, arg) in parts.operands.into_iter().enumerate() {
-        let of = operand(kernel, i, arg, args, arguments, symbols)?;
-        let mut of = numbers(&of)?;
+    let [first, second, result] = channels_last_sizes(kernel, &values, on_gpu);
+    for (i, arg) in shape.operands.into_iter().enumerate() {
+        let x = operand(kernel, i, arg, args, arguments, symbols)?;
+        let mut x = numbers(&x)?;
         if let Some([batch, channels]) = [first, second][i] {
-            of = transposed(&of, batch, of.len() / (batch * channels).max(1));
+            x = transposed(&x, batch, x.len() / (batch * channels).max(1));
         }
         reference_args.push(Arg {
             dtype: DType::F64,
-            len: Dim::from(of.len()),
+            len: Dim::from(x.len()),
             written: false,
             fixed: false,
         });
-        inputs.push(buffer(DType::F64, &of)?);
+        inputs.push(buffer(DType::F64, &x)?);
     }
     reference_args.push(Arg {
         dtype: DType::F64,
-        len: parts.total.clone(),
+        len: shape.total.clone(),
         written: true,
         fixed: false,
     });
@@ -205,12 +205,12 @@ pub(super) fn product(
         Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => epilogue,
         _ => &None,
     };
-    let made = epilogue.as_ref().and_then(|e| e.program.args.last());
-    let rounded = made.map_or(parts.dtype, |raw| raw.dtype);
+    let output = epilogue.as_ref().and_then(|e| e.program.args.last());
+    let rounded = output.map_or(shape.dtype, |raw| raw.dtype);
     let epilogue = epilogue.as_ref().map(|e| {
         let raw = Arg {
             dtype: rounded,
-            len: parts.total.clone(),
+            len: shape.total.clone(),
             written: false,
             fixed: false,
         };
@@ -218,10 +218,10 @@ pub(super) fn product(
         (Kernel::Tile(e.program.clone()), args)
     });
     Ok(Some(Product {
-        dtype: parts.dtype,
+        dtype: shape.dtype,
         rounded,
         raw,
-        terms: parts.terms.eval(&values) as f64,
+        terms: shape.terms.eval(&values) as f64,
         epilogue,
         known: Mutex::default(),
     }))
@@ -229,7 +229,7 @@ pub(super) fn product(
 
 /// The number of images (or filters) and of their channels, in the operands and the result of a convolution, where
 /// these have channels last.
-fn last(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3] {
+fn channels_last_sizes(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3] {
     let Kernel::Conv(c) = kernel else {
         return [None; 3];
     };
@@ -256,7 +256,8 @@ fn transposed(numbers: &[f64], matrices: usize, rows: usize) -> Vec<f64> {
     (0..numbers.len()).map(|i| numbers[element(i)]).collect()
 }
 
-/// The kernel in f64, without prologues and epilogue. The operands are arguments 0 and 1, the result is argument 2.
+/// Returns the kernel in f64, without prologues and epilogue. The operands are arguments 0 and 1, the result is
+/// argument 2.
 fn in_f64(kernel: &Kernel) -> Kernel {
     let mut kernel = kernel.clone();
     match &mut kernel {
@@ -272,19 +273,19 @@ fn in_f64(kernel: &Kernel) -> Kernel {
         }
         _ => {}
     }
-    let by = kernel.by_default(false, true);
-    kernel.by(by)
+    let schedule = kernel.by_default(false, true);
+    kernel.by(schedule)
 }
 
 impl Product {
-    /// Compares the results of a kernel that uses this approximation; the text says where one is wrong.
+    /// Compares the results of a kernel that uses this approximation; the text names a wrong element.
     ///
     /// # Errors
     /// If the epilogue can't be run.
     pub fn compare(
         &self,
         approximation: Option<Approximation>,
-        got: &[Buffer],
+        result: &[Buffer],
         arguments: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Option<String>, Error> {
@@ -299,28 +300,28 @@ impl Product {
         let mut bound = LAMBDA * terms.sqrt() * (unit * terms * growth + rounded);
         if summed_in(self.rounded) != self.rounded {
             // Sums are in f32, and may be rounded before the epilogue.
-            let largest = self.raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            let largest = self.raw.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
             bound += epsilon(self.rounded) / 2.0 * largest;
         }
         let sides = self.sides(bound, arguments, symbols)?;
-        for (o, got) in got.iter().enumerate() {
-            let moved = [&sides[0][o][..], &sides[1][o][..], &sides[2][o][..]];
-            if let Some(text) = differs(got.dtype(), &numbers(got)?, moved) {
+        for (o, result) in result.iter().enumerate() {
+            let expected = [&sides[0][o][..], &sides[1][o][..], &sides[2][o][..]];
+            if let Some(text) = find_excess(result.dtype(), &numbers(result)?, expected) {
                 return Ok(Some(text));
             }
         }
         Ok(None)
     }
 
-    /// The expected results within a bound, computed once.
+    /// Returns the expected results within a bound, computed once.
     fn sides(
         &self,
         bound: f64,
         arguments: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Arc<Sides>, Error> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, sides)) = known.iter().find(|(b, _)| *b == bound) {
+        let mut computed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, sides)) = computed.iter().find(|(b, _)| *b == bound) {
             return Ok(sides.clone());
         }
         let with_error = |by| -> Result<Vec<Vec<f64>>, Error> {
@@ -330,21 +331,21 @@ impl Product {
                 .collect()
         };
         let sides = Arc::new([with_error(0.0)?, with_error(-bound)?, with_error(bound)?]);
-        known.push((bound, sides.clone()));
+        computed.push((bound, sides.clone()));
         Ok(sides)
     }
 
-    /// The kernel's results if the error of every sum is `by`, with random signs.
+    /// The kernel's results if the error of every sum is `error`, with random signs.
     fn results_with_error(
         &self,
-        by: f64,
+        error: f64,
         arguments: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Vec<Buffer>, Error> {
         let mut signs = Numbers(1);
-        let moved = self.raw.iter().map(|x| x + signs.sign() * by);
-        let moved: Vec<f64> = moved.collect();
-        let raw = buffer(self.rounded, &moved)?;
+        let perturbed = self.raw.iter().map(|x| x + signs.sign() * error);
+        let perturbed: Vec<f64> = perturbed.collect();
+        let raw = buffer(self.rounded, &perturbed)?;
         let Some((kernel, args)) = &self.epilogue else {
             return Ok(vec![raw]);
         };
@@ -356,34 +357,34 @@ impl Product {
     }
 }
 
-/// Finds an element that differs from the expected one by more than the moved results do.
-fn differs(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Option<String> {
+/// Finds an element that differs from the expected one by more than the perturbed results do.
+fn find_excess(dtype: DType, got: &[f64], [middle, low, high]: [&[f64]; 3]) -> Option<String> {
     (0..got.len()).find_map(|i| {
         let (x, m, l, h) = (got[i], middle[i], low[i], high[i]);
-        let same = |a: f64, b: f64| a == b || a.is_nan() && b.is_nan();
-        if [m, l, h].iter().any(|e| same(x, *e)) {
+        let equal = |a: f64, b: f64| a == b || a.is_nan() && b.is_nan();
+        if [m, l, h].iter().any(|e| equal(x, *e)) {
             return None;
         }
-        let moved = (m - l).abs().max((m - h).abs());
+        let change = (m - l).abs().max((m - h).abs());
         let size = [m, l, h].iter().fold(0.0, |s: f64, e| s.max(e.abs()));
-        let most = MOVED * moved + ULPS * epsilon(dtype) * size;
+        let tolerance = MOVED * change + ULPS * epsilon(dtype) * size;
         // If some or all of the expected values are NaN, a nearby value says nothing.
-        let off = (x - m).abs();
-        let right = off <= most || m.is_nan() != l.is_nan() || m.is_nan() != h.is_nan();
-        (!right).then(|| format!("element {i} is {x}, not {m} (within {most:.1e})"))
+        let error = (x - m).abs();
+        let is_right = error <= tolerance || m.is_nan() != l.is_nan() || m.is_nan() != h.is_nan();
+        (!is_right).then(|| format!("element {i} is {x}, not {m} (within {tolerance:.1e})"))
     })
 }
 
 /// Finds an element that is further from the default's than `torch.testing.assert_close` allows, plus the bound for
 /// sums of `terms` terms of one sign, if there are any. The results of functions may also have the error `error`.
-pub(super) fn far(
+pub(super) fn find_difference(
     got: &Buffer,
     expected: &Buffer,
     terms: f64,
     error: f64,
 ) -> Result<Option<String>, Error> {
     let dtype = got.dtype();
-    let summed = LAMBDA * terms.sqrt() * epsilon(summed_in(dtype)) / 2.0;
+    let slack = LAMBDA * terms.sqrt() * epsilon(summed_in(dtype)) / 2.0;
     let (relative, absolute) = match dtype {
         DType::F16 => (1e-3, 1e-5),
         DType::BF16 => (1.6e-2, 1e-5),
@@ -391,19 +392,19 @@ pub(super) fn far(
         DType::F64 => (1e-7, 1e-7),
         _ => {
             let (a, b) = (got.bytes()?, expected.bytes()?);
-            let at = a.iter().zip(b).position(|(a, b)| a != b);
-            return Ok(at.map(|at| format!("element {} is another", at / dtype.size())));
+            let byte = a.iter().zip(b).position(|(a, b)| a != b);
+            return Ok(byte.map(|byte| format!("element {} is another", byte / dtype.size())));
         }
     };
-    let (relative, absolute) = (relative + summed + MOVED * error, absolute + MOVED * error);
+    let (relative, absolute) = (relative + slack + MOVED * error, absolute + MOVED * error);
     let (got, expected) = (numbers(got)?, numbers(expected)?);
     let pairs = got.iter().zip(&expected).enumerate();
-    let wrong = pairs.filter(|(_, (x, e))| {
-        let equal = x == e || x.is_nan() && e.is_nan();
-        let near = (*x - *e).abs() <= absolute + relative * e.abs(); // not where one is NaN
-        !equal && !near
+    let differing = pairs.filter(|(_, (x, e))| {
+        let is_equal = x == e || x.is_nan() && e.is_nan();
+        let is_close = (*x - *e).abs() <= absolute + relative * e.abs(); // not where one is NaN
+        !is_equal && !is_close
     });
-    let mut texts = wrong.map(|(i, (x, e))| format!("element {i} is {x}, not {e}"));
+    let mut texts = differing.map(|(i, (x, e))| format!("element {i} is {x}, not {e}"));
     Ok(texts.next())
 }
 

@@ -27,7 +27,7 @@ const MIN_ELEMENTS: i64 = 1 << 15;
 const PARTS: [i64; 4] = [1, 8, 32, 128];
 /// The minimum number of elements of a part.
 const MIN_PART: i64 = 8;
-/// The maximum number of values of a region for which a launch of their own is tried.
+/// The maximum number of values of a region that are tried with a separate launch.
 const MAX_APART: usize = 3;
 
 /// The tasks that compute some values, and the candidates that divide them into launches.
@@ -41,7 +41,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// The region of a task; `None` where there is no choice.
+    /// Returns the region of a task; `None` if there is no choice.
     pub fn of(graph: &Graph, program: &Program, task: usize) -> Option<Region> {
         let (values, arguments) = boundary(program, task)?;
         let inputs = graph.inputs();
@@ -74,22 +74,22 @@ impl Region {
             let dims: Vec<String> = fact.shape.iter().map(|d| bucketed(d).to_string()).collect();
             format!("{}[{}]", fact.dtype, dims.join("x"))
         });
-        let (name, sizes) = (key::plain(&self.name), sizes.collect::<Vec<_>>().join(" "));
+        let (name, sizes) = (key::escape(&self.name), sizes.collect::<Vec<_>>().join(" "));
         let hash = structure(&self.subgraph.graph) as u32;
         format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
     }
 
-    /// The distinct programs of the candidates, that of the rules first.
+    /// Returns the distinct programs of the candidates, that of the rules first.
     fn candidates(&self, options: &Options) -> Result<Vec<(CandidateInfo, Plan)>, CompileError> {
-        let mut all: Vec<(CandidateInfo, Plan)> = Vec::new();
+        let mut list: Vec<(CandidateInfo, Plan)> = Vec::new();
         for (name, hints) in &self.candidates {
             let lowered = Lowered::hinted(self.subgraph.graph.clone(), options, hints)?;
-            add(&mut all, name, lowered);
+            add(&mut list, name, lowered);
         }
-        Ok(all)
+        Ok(list)
     }
 
-    /// The largest number of terms of a sum.
+    /// Returns the maximum number of terms of a sum.
     fn terms(&self) -> i64 {
         let graph = &self.subgraph.graph;
         let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
@@ -139,14 +139,14 @@ impl Region {
             .candidates
             .iter()
             .find(|(name, _)| *name == choice.chosen);
-        let whole: HashMap<NodeId, NodeId> = (self
+        let to_graph: HashMap<NodeId, NodeId> = (self
             .subgraph
             .map
             .iter()
-            .map(|(whole, here)| (here.node, whole.node)))
+            .map(|(to_graph, local)| (local.node, to_graph.node)))
         .collect();
         let hints = candidate.into_iter().flat_map(|(_, hints)| hints);
-        let hints = hints.filter_map(|(id, hint)| Some((*whole.get(id)?, *hint)));
+        let hints = hints.filter_map(|(id, hint)| Some((*to_graph.get(id)?, *hint)));
         Ok((choice, hints.collect()))
     }
 }
@@ -156,8 +156,8 @@ fn bucketed(d: &Dim) -> Dim {
     d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into())
 }
 
-/// A hash of a graph's ops and sizes, wherever it was recorded. Sizes count by quarter octaves, so that another batch
-/// size rarely gives another hash.
+/// Returns a hash of a graph's ops and sizes, independent of lines. Sizes count by quarter octaves, so another batch
+/// size rarely changes the hash.
 pub(super) fn structure(graph: &Graph) -> u64 {
     let mut graph = graph.clone();
     graph.dims_mut(&mut |d| *d = bucketed(d));
@@ -177,8 +177,8 @@ pub(super) fn structure(graph: &Graph) -> u64 {
 fn boundary(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
     let mut members = vec![task];
     let (mut values, mut arguments, mut bytes) = (Vec::new(), Vec::new(), 0);
-    let mut at = 0;
-    while let Some(&t) = members.get(at) {
+    let mut next = 0;
+    while let Some(&t) = members.get(next) {
         let member = &program.tasks[t];
         if !is_fused(&member.work) {
             return None;
@@ -189,11 +189,11 @@ fn boundary(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)
             if info.channels_last || info.parameter_only && arg.written {
                 return None;
             }
-            let derived = matches!(info.origin, Origin::Derived(_));
+            let is_derived = matches!(info.origin, Origin::Derived(_));
             match (&info.origin, arg.written) {
-                (_, true) if derived => {}
+                (_, true) if is_derived => {}
                 (origin, true) => values.push(origin.clone()),
-                (_, false) if derived => {
+                (_, false) if is_derived => {
                     let writes = |t: &Task| t.written().any(|x| x == *b);
                     let writer = program.tasks.iter().position(writes)?;
                     if !members.contains(&writer) {
@@ -203,7 +203,7 @@ fn boundary(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)
                 (origin, false) => arguments.push(origin.clone()),
             }
         }
-        at += 1;
+        next += 1;
     }
     (bytes >= MIN_BYTES && !values.is_empty()).then_some((values, arguments))
 }
@@ -223,16 +223,16 @@ fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
     let users = graph.users();
     let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
     let is_output = |id: NodeId| graph.outputs.iter().any(|o| o.value.node == id);
-    let mut apart = Vec::new();
+    let mut separate = Vec::new();
     for (id, node) in graph.iter() {
         let name = |change: &str| format!("{} {} {change}", node.op.name(), id.index());
         if let Op::Reduce(_) = &node.op {
-            let (all, results) = (size(node.inputs[0]), size(id.value()));
-            let row = all / results.max(1);
-            for parts in PARTS {
-                if all >= MIN_ELEMENTS && row >= MIN_PART * parts {
-                    let hints = [(id, Hint::Parts(parts))].into_iter().collect();
-                    candidates.push((name(&format!("in {parts}")), hints));
+            let (elements, results) = (size(node.inputs[0]), size(id.value()));
+            let row = elements / results.max(1);
+            for part_count in PARTS {
+                if elements >= MIN_ELEMENTS && row >= MIN_PART * part_count {
+                    let hints = [(id, Hint::Parts(part_count))].into_iter().collect();
+                    candidates.push((name(&format!("in {part_count}")), hints));
                 }
             }
         }
@@ -250,11 +250,11 @@ fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
         if computes && (is_reread || product) && !is_output(id) && size(id.value()) >= MIN_ELEMENTS
         {
             let hints = [(id, Hint::Apart)].into_iter().collect();
-            apart.push((name("apart"), hints));
+            separate.push((name("apart"), hints));
         }
     }
-    let first = apart.len().saturating_sub(MAX_APART);
-    candidates.extend(apart.drain(first..));
+    let first = separate.len().saturating_sub(MAX_APART);
+    candidates.extend(separate.drain(first..));
     candidates
 }
 

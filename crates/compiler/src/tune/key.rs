@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_128;
 /// To be changed when kernels become faster or slower without their algorithms getting other names.
 const GENERATION: u32 = 6;
 
-/// The key of some work on a device: the op with its sizes, the work fused with it, the default candidate, the device
-/// and the engine. `None` for work that has only one candidate.
+/// Returns the key of some work on a device: the op with its sizes, the work fused with it, the default candidate, the
+/// device and the engine. `None` for work that has only one candidate.
 ///
 /// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12, 14,
 /// 16, 20, …), so that a new length is rarely a new key. Channels count exactly, and so do all sizes of a custom op,
@@ -24,19 +24,19 @@ pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> O
         Body::Fused(k) => sizes.fused(k),
         _ => return None,
     };
-    let made = work.prologues().into_iter().zip([" left", " right"]);
-    let made = made.filter_map(|(k, side)| Some(format!("{side}{}", fused(k?))));
-    let behind = work.epilogue.as_ref().map(fused).unwrap_or_default();
+    let prologues = work.prologues().into_iter().zip([" left", " right"]);
+    let prologues = prologues.filter_map(|(k, side)| Some(format!("{side}{}", fused(k?))));
+    let epilogue = work.epilogue.as_ref().map(fused).unwrap_or_default();
     // Weights that do not change are packed once.
     let weights = match work.packs() {
         true => " fixed",
         false => "",
     };
-    let made = made.collect::<String>();
+    let prologues = prologues.collect::<String>();
     // The bits of results are compared with the default's.
     let stamp = stamp(device);
     Some(format!(
-        "{op}{made}{behind}{weights} default {default} | {stamp}"
+        "{op}{prologues}{epilogue}{weights} default {default} | {stamp}"
     ))
 }
 
@@ -46,21 +46,21 @@ pub(super) fn stamp(device: &str) -> String {
     format!("{device} | kiln {version} plan {FORMAT} kernels {GENERATION}")
 }
 
-/// The traits of a machine that affect the speed of kernels, and of the compiler of a GPU's code. Two machines with
-/// one name share measurements, and so does every number of threads: algorithms differ in their rounding, so that
-/// results would otherwise depend on the number of threads through the choice.
+/// Returns the traits of a machine that affect the speed of kernels, and of the compiler of a GPU's code. Machines with
+/// equal names share measurements, as do all numbers of threads: algorithms differ in their rounding, and results must
+/// not depend on the number of threads.
 pub fn device(machine: &Machine) -> String {
-    plain(&machine.to_string())
+    escape(&machine.to_string())
 }
 
 /// Replaces the characters that a key may not contain.
-pub(super) fn plain(text: &str) -> String {
-    let fit = |c: char| match c {
+pub(super) fn escape(text: &str) -> String {
+    let replace = |c: char| match c {
         '"' | '\\' | '|' => '_',
         c if c.is_control() => '_',
         c => c,
     };
-    text.chars().map(fit).collect()
+    text.chars().map(replace).collect()
 }
 
 /// Rounds a size up to the next quarter octave.
@@ -108,7 +108,7 @@ impl SymbolValues<'_> {
         )
     }
 
-    /// The index of a matrix that is contiguous in memory, and the batch dims that share the matrix.
+    /// Describes which index of a matrix is contiguous in memory, and which batch dims share the matrix.
     fn layout(&self, x: &Matrix) -> String {
         let order = match (x.col.is(1), x.row.is(1)) {
             (true, _) => "rows",
@@ -156,13 +156,13 @@ impl SymbolValues<'_> {
         let array =
             |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, SymbolValues::exact));
         let operands: Vec<String> = c.operands.iter().map(array).collect();
-        let (name, operands, out) = (plain(&c.name), operands.join(" "), array(&c.out));
+        let (name, operands, out) = (escape(&c.name), operands.join(" "), array(&c.out));
         format!("custom {name} {operands} -> {out}")
     }
 }
 
-/// Fused work: its name, and a hash of everything that distinguishes it from other work except the sizes of its axes
-/// and arguments.
+/// Describes fused work: its name, and a hash of everything that distinguishes it from other work except the sizes of
+/// its axes and arguments.
 fn fused(kernel: &kir::Kernel) -> String {
     let kir::Kernel {
         name,
@@ -185,10 +185,10 @@ fn fused(kernel: &kir::Kernel) -> String {
         let (steps, bounds) = (steps.collect::<String>(), access.bounds.len());
         let _ = write!(text, " {} {steps} {bounds} {:?}", access.arg, access.fill);
     }
-    format!(" + {} {:032x}", plain(name), xxh3_128(text.as_bytes()))
+    format!(" + {} {:032x}", escape(name), xxh3_128(text.as_bytes()))
 }
 
-/// The values that symbols are taken to have where a kernel is for all of them.
+/// Returns the assumed values of symbols for a kernel that serves all of them.
 pub(super) fn typical(symbols: usize) -> Vec<i64> {
     vec![64; symbols]
 }

@@ -28,10 +28,10 @@ const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 /// The candidates to choose layouts: by the model, by the times of convolutions, and one layout wherever possible.
 const CANDIDATES: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
 
-/// The hints for the layouts of a graph that were chosen earlier; none if that is not known.
+/// Returns the hints for the layouts of a graph that were chosen earlier, if any.
 pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hints {
-    let may = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
-    if !may || !are_measured(options) {
+    let tuned = options.tune.mode != Mode::Off && options.gpu.is_none() && graph.symbols.is_empty();
+    if !tuned || !are_measured(options) {
         return Hints::default();
     }
     let store = Store::of(&options.tune.store_path());
@@ -55,25 +55,25 @@ pub(super) fn are_measured(options: &Options) -> bool {
     free && options.layout == Layout::Auto && options.tune.mode != Mode::Deterministic
 }
 
-/// The keys in the store of the choice of a graph's layouts, and of the times of its convolutions.
+/// Returns the keys in the store of the choice of a graph's layouts, and of the times of its convolutions.
 fn keys(graph: &Graph, device: &str) -> [String; 2] {
-    let rest = format!("{:016x} | {}", structure(graph), key::stamp(device));
-    [NETWORK, "layouts "].map(|what| format!("{what}{rest}"))
+    let suffix = format!("{:016x} | {}", structure(graph), key::stamp(device));
+    [NETWORK, "layouts "].map(|prefix| format!("{prefix}{suffix}"))
 }
 
-/// The hints of a candidate to choose layouts, for a graph whose convolutions were timed.
+/// Returns the hints of a candidate for layouts, from the times of convolutions.
 fn hints(graph: &Graph, trials: &[Trial], candidate: &str) -> Hints {
     const MUCH: u32 = 1_000_000;
-    let time = |id: NodeId, of: &str| {
-        let name = format!("{} {of}", id.index());
+    let time = |id: NodeId, layout: &str| {
+        let name = format!("{} {layout}", id.index());
         trials.iter().find(|t| t.name == name)?.time()
     };
     let hint = |id: NodeId| {
-        let [default, first, last] = LAYOUTS.map(|of| time(id, of));
+        let [default, first, last] = LAYOUTS.map(|layout| time(id, layout));
         let default = default?.as_secs_f64();
-        let part = |t: Duration| (1e3 * t.as_secs_f64() / default) as u32;
+        let relative = |t: Duration| (1e3 * t.as_secs_f64() / default) as u32;
         let (first, last) = match candidate {
-            "measured" => (part(first?).min(MUCH), part(last?).min(MUCH)),
+            "measured" => (relative(first?).min(MUCH), relative(last?).min(MUCH)),
             "channels_first" => (0, MUCH),
             "channels_last" => (MUCH, 0),
             _ => return None,
@@ -135,8 +135,8 @@ impl Tuner<'_> {
         options: &LoweringOptions,
     ) -> Result<Option<(Vec<Trial>, bool)>, CompileError> {
         let lowered = |layout| {
-            let with = LoweringOptions { layout, ..*options };
-            kiln_codegen::lower(graph, &with).map_err(|e| lower_error(graph, e))
+            let options_with_layout = LoweringOptions { layout, ..*options };
+            kiln_codegen::lower(graph, &options_with_layout).map_err(|e| lower_error(graph, e))
         };
         let programs = [
             lowered(Layout::ChannelsFirst)?,
@@ -145,27 +145,27 @@ impl Tuner<'_> {
         if programs[1].layout.channels_last == 0 {
             return Ok(None);
         }
-        let (mut trials, mut all) = (Vec::new(), true);
+        let (mut trials, mut complete) = (Vec::new(), true);
         for first in &programs[0].tasks {
-            let Some(id) = convolution(graph, first).filter(|_| all) else {
+            let Some(id) = convolution(graph, first).filter(|_| complete) else {
                 continue;
             };
-            let same = |t: &&Task| convolution(graph, t) == Some(id) && is_last(&t.work.body);
-            let Some(last) = programs[1].tasks.iter().find(same) else {
+            let is_same = |t: &&Task| convolution(graph, t) == Some(id) && is_last(&t.work.body);
+            let Some(last) = programs[1].tasks.iter().find(is_same) else {
                 continue;
             };
             // One right after the other, since a machine is not equally fast at all times.
             let times = [self.times(first), self.times(last)];
             let [Some([default, first]), Some([_, last])] = times else {
-                all = false;
+                complete = false;
                 continue;
             };
-            for (of, time) in LAYOUTS.iter().zip([default, first, last]) {
-                let name = format!("{} {of}", id.index());
+            for (layout_name, time) in LAYOUTS.iter().zip([default, first, last]) {
+                let name = format!("{} {layout_name}", id.index());
                 trials.push(Trial::new(&name, 0, vec![time.as_nanos() as u64]));
             }
         }
-        Ok(Some((trials, all)))
+        Ok(Some((trials, complete)))
     }
 
     /// The time of a task by default, and the time of its chosen candidate; `None` where they are not known.

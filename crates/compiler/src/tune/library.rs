@@ -16,11 +16,11 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library, if it is found and may be tried.
+    /// Returns the library, if it is found and may be tried.
     pub fn new(device: &Arc<cuda::Device>, options: &Options) -> Option<Library> {
         // Candidates differ in the memory that they take.
-        let wanted = options.tune.cublaslt && options.memory_budget.is_none();
-        let version = wanted.then(cuda::cublas_lt_version)?.ok()?;
+        let is_wanted = options.tune.cublaslt && options.memory_budget.is_none();
+        let version = is_wanted.then(cuda::cublas_lt_version)?.ok()?;
         let device = device.clone();
         Some(Library { device, version })
     }
@@ -31,15 +31,15 @@ impl Library {
         let Some(plain) = library_product(work) else {
             return Vec::new();
         };
-        let rounds = plain.dtype == DType::F32 && precision.allows(Approximation::Tf32);
-        let rounded = rounds.then(|| LibraryProduct {
+        let allows_tf32 = plain.dtype == DType::F32 && precision.allows(Approximation::Tf32);
+        let tf32_product = allows_tf32.then(|| LibraryProduct {
             tf32: true,
             ..plain.clone()
         });
         let mut candidates = Vec::new();
-        for product in [plain].into_iter().chain(rounded) {
-            let found = cuda::library_algorithms(&self.device, &product).unwrap_or_default();
-            candidates.extend(found.iter().enumerate().map(|(rank, algorithm)| {
+        for product in [plain].into_iter().chain(tf32_product) {
+            let algorithms = cuda::library_algorithms(&self.device, &product).unwrap_or_default();
+            candidates.extend(algorithms.iter().enumerate().map(|(rank, algorithm)| {
                 let product = LibraryProduct {
                     algorithm: algorithm.description,
                     workspace_bytes: algorithm.workspace,

@@ -27,7 +27,7 @@ pub(crate) struct Tuned {
     pub tasks: Vec<Option<Arc<Choice>>>,
     /// For each task, the choices of the programs that it runs.
     pub bodies: Vec<Vec<Tuned>>,
-    /// For values whose launches could be fused in several ways, the choice.
+    /// The choices of fusion, by value.
     pub fusion: HashMap<Value, Arc<Choice>>,
 }
 
@@ -65,8 +65,8 @@ pub(crate) fn tune(
         // Layouts are measured on the whole program, where other processes would have to take part.
         let communicates = (lowered.graph.iter()).any(|(_, n)| matches!(n.op, Op::Collective(_)));
         let convolves = lowered.program.layout.convolutions > 0;
-        let images = convolves && layouts::are_measured(options) && !communicates;
-        if gpu.is_none() && images {
+        let may_choose_layouts = convolves && layouts::are_measured(options) && !communicates;
+        if gpu.is_none() && may_choose_layouts {
             hints.extend(tuner.layouts(&lowered.graph, lowering)?);
         }
         if hints != *known {
@@ -90,7 +90,7 @@ pub(crate) fn tune(
     Ok((lowered, tuned, tuning))
 }
 
-/// The plan for packages, if it is not the one that runs here: with kernels of Kiln's own in place of a library's.
+/// Returns the plan for packages, with Kiln's kernels instead of a library's; `None` if it is the plan that runs here.
 ///
 /// # Errors
 /// If the program contradicts itself, which would be a bug.
@@ -106,8 +106,11 @@ pub(crate) fn for_packages(
     let mut program = lowered.program.clone();
     let tasks = program.tasks.iter_mut().zip(&tuned.tasks);
     for (task, choice) in tasks.filter(|(task, _)| by_library(task)) {
-        let own = choice.as_ref().and_then(|c| c.in_packages.as_ref());
-        let own = task.candidates.iter().position(|c| Some(&c.name()) == own);
+        let own_name = choice.as_ref().and_then(|c| c.in_packages.as_ref());
+        let own = task
+            .candidates
+            .iter()
+            .position(|c| Some(&c.name()) == own_name);
         task.chosen = own.unwrap_or(0);
     }
     let mut lowered = Lowered::chosen(lowered.graph.clone(), program)?;
@@ -115,8 +118,7 @@ pub(crate) fn for_packages(
     Ok(Some(lowered.placed.plan))
 }
 
-/// Tries the candidates of a task for as long as `effort` says, whatever the store knows, and stores nothing. Empty
-/// if there is no choice.
+/// Tries the candidates of a task within `effort`, without reading or writing the store. Empty if there is no choice.
 pub fn measure(
     task: &Task,
     symbols: usize,
@@ -150,19 +152,18 @@ pub(super) struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
-    /// Adds the candidates of a library to the tasks of a program. Nothing keeps a library from writing, so those in
+    /// Adds the candidates of a library to the tasks of a program. A library can't be kept from writing, so tasks in
     /// loops and branches have none.
     fn add_library(&mut self, program: &mut Program) {
         if let (Some(library), Machine::Gpu(gpu)) = (&self.library, &program.machine) {
             for task in &mut program.tasks {
-                let found = library.candidates(&task.work, gpu, self.precision);
-                task.candidates.extend(found);
+                let candidates = library.candidates(&task.work, gpu, self.precision);
+                task.candidates.extend(candidates);
             }
         }
     }
 
-    /// Hints for the nodes that the rules would lower differently. Records the choices by the values that they are
-    /// for.
+    /// Returns hints for the nodes that the rules would lower differently. Records the choices by value.
     fn fusion(
         &mut self,
         lowered: &Lowered,
@@ -191,9 +192,9 @@ impl Tuner<'_> {
         let mut tuned = Tuned::default();
         let buffers = &program.buffers;
         for task in &mut program.tasks {
-            let once = (task.written()).all(|b| buffers[b.0 as usize].parameter_only);
+            let is_prepared = (task.written()).all(|b| buffers[b.0 as usize].parameter_only);
             // Fused work that runs once for all runs is not worth measuring.
-            tuned.tasks.push(match (&task.work.body, once) {
+            tuned.tasks.push(match (&task.work.body, is_prepared) {
                 (Body::Fused(_), true) => None,
                 _ => self.choose(task),
             });

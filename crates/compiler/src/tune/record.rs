@@ -82,8 +82,8 @@ impl Trial {
         Some(times)
     }
 
-    /// The time that it is chosen by: the mean of the faster half. Interruptions only ever make a run longer, so
-    /// larger times say more about the machine than about the candidate; on a busy machine the least ones are luck.
+    /// Returns the time to choose by: the mean of the faster half. Interruptions make runs longer, so large times say
+    /// more about the machine than about the candidate; on a busy machine the minimum is luck.
     pub fn time(&self) -> Option<Duration> {
         let times = self.sorted_times()?;
         let faster = &times[..times.len().div_ceil(2)];
@@ -96,11 +96,11 @@ impl Trial {
         matches!(self.outcome, Outcome::Failed(_) | Outcome::Hung(_))
     }
 
-    /// The spread of its times: the interquartile range as a part of the lower quartile.
+    /// Returns the spread of its times: the ratio of the interquartile range to the lower quartile.
     pub fn spread(&self) -> Option<f64> {
         let times = self.sorted_times()?;
-        let at = |part: usize| times.get(times.len() * part / 4).copied();
-        let (low, high) = (at(1)?, at(3)?);
+        let quartile = |i: usize| times.get(times.len() * i / 4).copied();
+        let (low, high) = (quartile(1)?, quartile(3)?);
         Some((high - low) as f64 / low.max(1) as f64)
     }
 }
@@ -120,12 +120,12 @@ pub struct Limits {
 impl Limits {
     /// True if a candidate with this workspace may be chosen.
     pub fn fits(&self, workspace: u64) -> bool {
-        self.workspace.is_none_or(|most| workspace <= most)
+        self.workspace.is_none_or(|max| workspace <= max)
     }
 }
 
 impl Record {
-    /// A record with the current time.
+    /// Returns a record with the current time.
     pub fn new(key: String, trials: Vec<Trial>) -> Record {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Record {
@@ -141,14 +141,14 @@ impl Record {
         self.trials.iter().find(|t| t.name == name)
     }
 
-    /// The fastest among the candidates with these names (the default first) that is right and within the limits. Of
-    /// those that tie, the one with the smallest workspace; then one with the default's bits; then the first.
+    /// Returns the fastest of the candidates with these names (the default first) that is right and within the limits.
+    /// Of those that tie, the one with the smallest workspace; then one with the default's bits; then the first.
     pub fn best<'a>(&'a self, names: &[&str], limits: &Limits) -> Option<&'a Trial> {
         let ties = self.ties(names, limits).into_iter();
         ties.min_by_key(|t| (t.workspace, !t.same_bits))
     }
 
-    /// The fastest of these, and those that are equally fast within the error of measurement.
+    /// Returns the fastest of these, and those that are equally fast within the error of measurement.
     pub(super) fn ties<'a>(&'a self, names: &[&str], limits: &Limits) -> Vec<&'a Trial> {
         let fits = |t: &&Trial| limits.fits(t.workspace) && (t.same_bits || !limits.same_bits);
         let named = names
@@ -156,9 +156,9 @@ impl Record {
             .filter_map(|name| self.trial(name))
             .filter(fits);
         let timed: Vec<(&Trial, Duration)> = named.filter_map(|t| Some((t, t.time()?))).collect();
-        let least = timed.iter().map(|(_, time)| time.as_secs_f64());
-        let most = least.fold(f64::INFINITY, f64::min) * (1.0 + TIE);
-        let ties = timed.iter().filter(|(_, t)| t.as_secs_f64() <= most);
+        let seconds = timed.iter().map(|(_, time)| time.as_secs_f64());
+        let max_seconds = seconds.fold(f64::INFINITY, f64::min) * (1.0 + TIE);
+        let ties = timed.iter().filter(|(_, t)| t.as_secs_f64() <= max_seconds);
         ties.map(|(t, _)| *t).collect()
     }
 
@@ -190,16 +190,16 @@ impl Record {
     /// Adds the trials of an earlier record that this one lacks.
     pub(super) fn adopt(&mut self, earlier: &Record) {
         for trial in &earlier.trials {
-            let is_open = |t: &Trial| matches!(t.outcome, Outcome::TooLarge(_));
-            let known = self.trial(&trial.name);
-            if known.is_none() || known.is_some_and(is_open) && !is_open(trial) {
+            let is_too_large = |t: &Trial| matches!(t.outcome, Outcome::TooLarge(_));
+            let own = self.trial(&trial.name);
+            if own.is_none() || own.is_some_and(is_too_large) && !is_too_large(trial) {
                 self.trials.retain(|t| t.name != trial.name);
                 self.trials.push(trial.clone());
             }
         }
     }
 
-    /// The record as a line: a JSON object whose last member, `sum`, is a checksum of the text before it.
+    /// Returns the record as a line: a JSON object whose last member, `sum`, is a checksum of the text before it.
     pub(super) fn line(&self) -> String {
         // Records hold plain data only, which always encodes.
         let mut text = serde_json::to_string(self).unwrap_or_default();
@@ -231,7 +231,7 @@ pub(super) enum Line<'a> {
     Damaged(&'static str),
 }
 
-/// Determines the kind of a line without reading all of it.
+/// Determines the kind of a line without parsing all of it.
 pub(super) fn look(line: &str) -> Line<'_> {
     let Some((body, sum)) = line.rsplit_once(SUM) else {
         return Line::Damaged("it ends early");
@@ -239,9 +239,9 @@ pub(super) fn look(line: &str) -> Line<'_> {
     if sum.strip_suffix("\"}") != Some(format!("{:016x}", xxh3_64(body.as_bytes())).as_str()) {
         return Line::Damaged("its checksum is wrong");
     }
-    let rest = body.strip_prefix(BEGINNING);
-    match rest.and_then(|rest| rest.split_once('"')) {
-        Some((key, rest)) if rest.starts_with(&format!(",\"version\":{SCHEMA},")) => {
+    let after_key = body.strip_prefix(BEGINNING);
+    match after_key.and_then(|after_key| after_key.split_once('"')) {
+        Some((key, after_key)) if after_key.starts_with(&format!(",\"version\":{SCHEMA},")) => {
             Line::Record(key)
         }
         _ => Line::Other,

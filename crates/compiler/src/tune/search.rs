@@ -28,7 +28,7 @@ pub struct CandidateInfo {
 }
 
 impl CandidateInfo {
-    /// A candidate without a prediction that is no variant.
+    /// Returns a candidate without a prediction that is not a variant.
     pub fn new(name: &str, workspace: u64) -> CandidateInfo {
         CandidateInfo {
             name: name.to_string(),
@@ -69,9 +69,9 @@ pub struct Checked {
 #[derive(Clone, Debug)]
 pub struct Effort {
     /// The minimum number of rounds, in which every candidate is timed.
-    pub least: usize,
+    pub min_rounds: usize,
     /// The maximum number of rounds.
-    pub most: usize,
+    pub max_rounds: usize,
     /// The time on timing after which no round begins, except for the minimum number of rounds.
     pub time: Duration,
     /// The duration of a burst. In a round a candidate runs as often as fits into it, and its least time counts: the
@@ -145,11 +145,11 @@ pub fn search(
 ) -> Vec<Trial> {
     let candidates = subject.candidates();
     let predicted = candidates.iter().filter_map(|c| c.predicted);
-    let least = predicted.fold(f64::INFINITY, f64::min);
+    let best = predicted.fold(f64::INFINITY, f64::min);
     let mut racers: Vec<Racer> = Vec::new();
     for (i, candidate) in candidates.iter().enumerate() {
         let mut racer = Racer::new(candidate);
-        racer.trial.predicted = candidate.predicted.map(|p| p / least);
+        racer.trial.predicted = candidate.predicted.map(|p| p / best);
         if !limits.fits(candidate.workspace) {
             racer.trial.outcome = Outcome::TooLarge(limits.workspace.unwrap_or(u64::MAX));
         } else if let Some(ratio) = racer.trial.predicted.filter(|r| i > 0 && *r > PRUNE) {
@@ -190,36 +190,36 @@ fn vary(subject: &Arc<dyn Subject>, racers: &mut [Racer], effort: &Effort, clock
     race(racers, effort, clock);
 }
 
-/// Times the running candidates in rounds; each round begins with another one of them.
+/// Times the running candidates in rounds; each round begins with a different one.
 fn race(racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
     let start = clock.now();
     let mut input = 0;
-    for round in 0..effort.most {
-        let late = clock.now().saturating_sub(start) > effort.time;
+    for round in 0..effort.max_rounds {
+        let is_late = clock.now().saturating_sub(start) > effort.time;
         let running: Vec<usize> = (0..racers.len())
             .filter(|i| racers[*i].is_running())
             .collect();
-        if running.is_empty() || round >= effort.least && (late || running.len() == 1) {
+        if running.is_empty() || round >= effort.min_rounds && (is_late || running.len() == 1) {
             return;
         }
         for i in 0..running.len() {
-            let at = running[(i + round) % running.len()];
-            input += racers[at].time(input, effort, clock);
+            let racer = running[(i + round) % running.len()];
+            input += racers[racer].time(input, effort, clock);
         }
-        if round + 1 >= effort.least {
-            let rounds = (round + 1) as f64 / effort.least.max(1) as f64;
+        if round + 1 >= effort.min_rounds {
+            let rounds = (round + 1) as f64 / effort.min_rounds.max(1) as f64;
             drop_slow(racers, 1.0 + CLOSE_ENOUGH / rounds);
         }
     }
 }
 
-/// Stops the candidates that take more than `most` times as long as the best. Their measurements are kept.
-fn drop_slow(racers: &mut [Racer], most: f64) {
+/// Stops the candidates that take more than `max_rounds` times as long as the best. Their measurements are kept.
+fn drop_slow(racers: &mut [Racer], max_ratio: f64) {
     let best = racers.iter().filter_map(|r| r.trial.time()).min();
     let Some(best) = best else { return };
     for racer in racers.iter_mut().filter(|r| r.is_running()) {
-        let behind = |time: Duration| time.as_secs_f64() > most * best.as_secs_f64();
-        if racer.trial.time().is_some_and(behind) {
+        let is_slow = |time: Duration| time.as_secs_f64() > max_ratio * best.as_secs_f64();
+        if racer.trial.time().is_some_and(is_slow) {
             racer.end();
         }
     }
@@ -291,12 +291,12 @@ impl Racer {
         }
     }
 
-    /// Times a burst of the candidate from this input on; returns the number of runs.
+    /// Times a burst of the candidate, which starts with this input; returns the number of runs.
     fn time(&mut self, input: usize, effort: &Effort, clock: &dyn Clock) -> usize {
-        let one = self.trial.time().map_or(0, |t| t.as_nanos());
-        let runs = match one {
+        let run_time = self.trial.time().map_or(0, |t| t.as_nanos());
+        let runs = match run_time {
             0 => 1,
-            one => (effort.burst.as_nanos() / one).clamp(1, BURST) as usize,
+            run_time => (effort.burst.as_nanos() / run_time).clamp(1, BURST) as usize,
         };
         if let Some(thread) = &self.thread {
             // If the thread has ended, there is no answer.
@@ -332,18 +332,18 @@ fn failed(text: impl Into<String>) -> Answer {
 }
 
 /// The main function of a candidate's thread. It ends when no more requests can come, or with the first failure.
-fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer: &Sender<Answer>) {
+fn work(subject: &dyn Subject, i: usize, asks: &Receiver<Range<usize>>, answer: &Sender<Answer>) {
     let guarded = catch_unwind(AssertUnwindSafe(|| {
         let mut checked = match subject.start(i) {
             Ok(checked) => checked,
             Err(outcome) => return Some(Answer::Out(outcome)),
         };
-        let right = Answer::Right(checked.same_bits);
-        answer.send(right).ok()?;
-        for mut inputs in asked {
+        let ready = Answer::Right(checked.same_bits);
+        answer.send(ready).ok()?;
+        for mut inputs in asks {
             Pool::global().meet();
-            let burst = inputs.try_fold(Duration::MAX, |least, input| {
-                (checked.run)(input).map(|time| least.min(time))
+            let burst = inputs.try_fold(Duration::MAX, |best, input| {
+                (checked.run)(input).map(|time| best.min(time))
             });
             match burst {
                 Ok(time) => answer.send(Answer::Took(time)).ok()?,
@@ -352,12 +352,12 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer:
         }
         None
     }));
-    let last = guarded.unwrap_or_else(|panic| {
+    let final_answer = guarded.unwrap_or_else(|panic| {
         let text = kiln_base::panic_text(&*panic);
         Some(failed(format!("it panicked: {text}")))
     });
-    if let Some(last) = last {
+    if let Some(final_answer) = final_answer {
         // The receiver may have given up.
-        let _ = answer.send(last);
+        let _ = answer.send(final_answer);
     }
 }

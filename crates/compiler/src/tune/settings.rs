@@ -19,8 +19,8 @@ pub enum Mode {
     /// By the store alone; nothing is measured. Kernels that the store does not know are computed as in
     /// [`Mode::Off`], and [`Tuning::missing`](super::Tuning::missing) names them.
     Frozen,
-    /// As [`Mode::On`], but only among candidates that give the results of [`Mode::Off`] bit for bit: the choice
-    /// changes the time of a run and nothing else.
+    /// As [`Mode::On`], but only among candidates that compute the results of [`Mode::Off`] bit for bit: the choice
+    /// changes nothing but the time of a run.
     Deterministic,
 }
 
@@ -93,12 +93,12 @@ pub struct Settings {
     /// The maximum number of bytes of workspace of a candidate. If none fits, the default candidate is used, which
     /// [`Why::NothingFits`](super::Why::NothingFits) reports.
     pub workspace: Option<u64>,
-    /// The time that one compilation may spend on measuring. Kernels that are left when it is spent are computed as
-    /// in [`Mode::Off`], and measured by a later compilation.
+    /// The time that one compilation may spend on measuring. Further kernels are computed as in [`Mode::Off`],
+    /// and measured by a later compilation.
     pub budget: Duration,
     /// The time that a candidate may take to be prepared, or to run once, before it is given up.
     pub patience: Duration,
-    /// True to try cuBLASLt too for products on a GPU, where it is found. Packages have Kiln's kernels in its place.
+    /// True to also try cuBLASLt for products on a GPU, if it is found. Packages have Kiln's kernels instead.
     pub cublaslt: bool,
 }
 
@@ -118,8 +118,8 @@ impl Default for Settings {
 impl Settings {
     /// The settings of the process: those last [set](set), initially those of the environment. `KILN_TUNE` is the
     /// mode (`off`, `on`, `frozen`, `deterministic`), `KILN_TUNE_WORKSPACE` the bytes of workspace,
-    /// `KILN_TUNE_BUDGET` the seconds of a compilation, `KILN_TUNE_CUBLASLT=0` leaves cuBLASLt out. A value that can't be read is an error of the next
-    /// compilation.
+    /// `KILN_TUNE_BUDGET` the seconds of a compilation, `KILN_TUNE_CUBLASLT=0` leaves cuBLASLt out. A value that can't
+    /// be read is an error of the next compilation.
     pub fn current() -> Settings {
         process(|p| p.settings.clone())
     }
@@ -182,20 +182,20 @@ fn process<T>(f: impl FnOnce(&mut Process) -> T) -> T {
 fn from_environment() -> Process {
     let mut process = Process::default();
     let (settings, problem) = (&mut process.settings, &mut process.problem);
-    settings.mode = read("KILN_TUNE", problem).unwrap_or_default();
-    process.precision = read("KILN_PRECISION", problem).unwrap_or_default();
-    settings.workspace = read("KILN_TUNE_WORKSPACE", problem);
-    if let Some(seconds) = read("KILN_TUNE_BUDGET", problem) {
+    settings.mode = var("KILN_TUNE", problem).unwrap_or_default();
+    process.precision = var("KILN_PRECISION", problem).unwrap_or_default();
+    settings.workspace = var("KILN_TUNE_WORKSPACE", problem);
+    if let Some(seconds) = var("KILN_TUNE_BUDGET", problem) {
         settings.budget = Duration::from_secs(seconds);
     }
-    if let Some(on) = read::<u8>("KILN_TUNE_CUBLASLT", problem) {
+    if let Some(on) = var::<u8>("KILN_TUNE_CUBLASLT", problem) {
         settings.cublaslt = on != 0;
     }
     process
 }
 
-/// The value of a variable that is set and not empty.
-fn read<T: FromStr<Err: std::fmt::Display>>(name: &str, problem: &mut Option<String>) -> Option<T> {
+/// Returns the value of a variable that is set and not empty.
+fn var<T: FromStr<Err: std::fmt::Display>>(name: &str, problem: &mut Option<String>) -> Option<T> {
     let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
     let value = text.parse();
     value
@@ -214,7 +214,7 @@ pub struct UnknownWord {
 macro_rules! words {
     ($type:ident, $known:literal, $($variant:ident = $word:literal),*) => {
         impl $type {
-            /// The word for it in the environment and on command lines.
+            /// Returns its name in the environment and on command lines.
             pub fn name(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)*

@@ -34,7 +34,7 @@ struct Contents {
     /// The text of the file when it was read.
     text: String,
     /// The length of the file and its time, which distinguish its states.
-    seen: Option<(u64, Option<SystemTime>)>,
+    stamp: Option<(u64, Option<SystemTime>)>,
     /// The range in the text of the record of each key.
     index: HashMap<String, Range<usize>>,
     /// Records that are in no file, or could not be written.
@@ -71,7 +71,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held while measuring; see [`Store::measuring`].
+/// Held while measuring; see [`Store::wait_to_measure`].
 pub struct Measuring<'a> {
     _thread: MutexGuard<'a, ()>,
     _process: Option<File>,
@@ -95,19 +95,18 @@ impl Store {
         }
     }
 
-    /// The process's store in this file; an empty path gives the one in memory. The same path always gives the same
-    /// store.
+    /// Returns the process's store in this file; for an empty path, the store in memory.
     pub fn of(path: &Path) -> Arc<Store> {
         static OPEN: Mutex<Vec<(PathBuf, Arc<Store>)>> = Mutex::new(Vec::new());
-        let mut open = lock(&OPEN);
-        if let Some((_, store)) = open.iter().find(|(p, _)| p == path) {
+        let mut stores = lock(&OPEN);
+        if let Some((_, store)) = stores.iter().find(|(p, _)| p == path) {
             return store.clone();
         }
         let store = Arc::new(match path.as_os_str().is_empty() {
             true => Store::in_memory(),
             false => Store::new(path),
         });
-        open.push((path.into(), store.clone()));
+        stores.push((path.into(), store.clone()));
         store
     }
 
@@ -199,7 +198,7 @@ impl Store {
         Ok(contents.damage)
     }
 
-    /// Keeps a record, in place of an earlier one of its key. If the file can't be written, the record is
+    /// Stores a record, and replaces an earlier one of its key. If the file can't be written, the record is
     /// kept until the process ends.
     ///
     /// # Errors
@@ -219,34 +218,33 @@ impl Store {
         }
     }
 
-    /// Removes the records for which `gone` is true, and with them every obsolete line. Returns the number of records
-    /// removed.
+    /// Removes the records for which `drop` is true, and every obsolete line. Returns the number of records removed.
     ///
     /// # Errors
     /// If the file can't be written.
-    pub fn remove(&self, gone: impl Fn(&Record) -> bool) -> io::Result<usize> {
+    pub fn remove(&self, drop: impl Fn(&Record) -> bool) -> io::Result<usize> {
         let all = self.records();
-        let doomed: Vec<&str> = all.iter().filter(|r| gone(r)).map(|r| &r.key[..]).collect();
+        let gone: Vec<&str> = all.iter().filter(|r| drop(r)).map(|r| &r.key[..]).collect();
         lock(&self.contents)
             .unwritten
-            .retain(|key, _| !doomed.contains(&&key[..]));
+            .retain(|key, _| !gone.contains(&&key[..]));
         if let Some(path) = &self.path {
             is_store(path)?;
             let _lock = hold(path)?;
-            self.rewrite(path, &doomed)?;
+            self.rewrite(path, &gone)?;
         }
-        Ok(doomed.len())
+        Ok(gone.len())
     }
 
-    /// Marks the candidates that failed or hung, in the records for which `again` is true, to be tried again when
-    /// their keys are next measured. Returns the number of candidates. Failures with an earlier version of the engine
-    /// need no such mark, since the version is part of the key.
+    /// Marks failed and hung candidates, in the records for which `is_retried` is true, to be tried again when their
+    /// keys are next measured. Returns the number of candidates. Failures with an earlier version of the engine need no
+    /// mark, since the version is part of the key.
     ///
     /// # Errors
     /// If the file can't be written.
-    pub fn retry(&self, again: impl Fn(&Record) -> bool) -> io::Result<usize> {
+    pub fn retry(&self, is_retried: impl Fn(&Record) -> bool) -> io::Result<usize> {
         let failed = self.records().into_iter();
-        let failed = failed.filter(|r| r.failures() > 0 && again(r));
+        let failed = failed.filter(|r| r.failures() > 0 && is_retried(r));
         let mut count = 0;
         for record in failed {
             count += record.failures();
@@ -260,46 +258,46 @@ impl Store {
     /// # Errors
     /// If the other file can't be read or this one can't be written.
     pub fn merge(&self, other: &Path) -> io::Result<Merged> {
-        let mut theirs = Contents::default();
+        let mut contents = Contents::default();
         is_store(other)?;
-        theirs.read(&fs::read(other)?);
+        contents.read(&fs::read(other)?);
         let mut merged = Merged {
-            damage: theirs.damage.clone(),
+            damage: contents.damage.clone(),
             ..Merged::default()
         };
-        let mut taken = Vec::new();
-        for line in theirs.index.values() {
-            let Some(record) = Record::read(&theirs.text[line.clone()]) else {
+        let mut added = Vec::new();
+        for line in contents.index.values() {
+            let Some(record) = Record::read(&contents.text[line.clone()]) else {
                 continue;
             };
-            // By time, then by text, so that the order of merging does not matter.
-            let later = |own: Record| (record.at, record.line()) > (own.at, own.line());
-            match self.get(&record.key).is_none_or(later) {
-                true => taken.push(record),
+            // By time, then by text: the order of merging does not matter.
+            let is_newer = |ours: Record| (record.at, record.line()) > (ours.at, ours.line());
+            match self.get(&record.key).is_none_or(is_newer) {
+                true => added.push(record),
                 false => merged.older += 1,
             }
         }
-        merged.added = taken.len();
-        taken.sort_by(|a, b| a.key.cmp(&b.key));
+        merged.added = added.len();
+        added.sort_by(|a, b| a.key.cmp(&b.key));
         match &self.path {
-            Some(path) => self.append(path, &taken.iter().collect::<Vec<_>>())?,
+            Some(path) => self.append(path, &added.iter().collect::<Vec<_>>())?,
             None => {
-                let named = taken.into_iter().map(|r| (r.key.clone(), r));
+                let named = added.into_iter().map(|r| (r.key.clone(), r));
                 lock(&self.contents).unwritten.extend(named);
             }
         }
         Ok(merged)
     }
 
-    /// Waits until nobody else measures for this store. It waits for other processes no longer than `patience`. A
-    /// record that was missing before may be there afterwards.
-    pub fn measuring(&self, patience: Duration) -> Measuring<'_> {
+    /// Waits until nobody else measures for this store, for other processes no longer than `patience`. Records may have
+    /// been added meanwhile.
+    pub fn wait_to_measure(&self, patience: Duration) -> Measuring<'_> {
         let thread = lock(&self.measuring);
         let process = self.path.as_ref().and_then(|path| {
             let file = sibling(path, "measuring").ok()?;
             let start = Instant::now();
-            let busy = |file: &File| matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-            while busy(&file) && start.elapsed() < patience {
+            let is_busy = |file: &File| matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+            while is_busy(&file) && start.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Some(file)
@@ -356,27 +354,27 @@ impl Store {
             Line::Other => true, // of another version, which still reads it
             Line::Damaged(_) => false,
         });
-        let mut kept: Vec<&str> = lines.collect();
-        kept.dedup();
+        let mut lines_kept: Vec<&str> = lines.collect();
+        lines_kept.dedup();
         kiln_base::file::replace(path, |f| {
-            kept.iter().try_for_each(|line| writeln!(f, "{line}"))
+            lines_kept.iter().try_for_each(|line| writeln!(f, "{line}"))
         })?;
-        contents.seen = None;
+        contents.stamp = None;
         Ok(())
     }
 
-    /// The contents, read again if the file has changed since it was last read.
+    /// Returns the contents, read again if the file has changed.
     fn fresh(&self) -> MutexGuard<'_, Contents> {
         let mut contents = lock(&self.contents);
         let Some(path) = &self.path else {
             return contents;
         };
-        let seen = fs::metadata(path).ok();
-        let seen = seen.map(|m| (m.len(), m.modified().ok()));
-        if contents.seen != seen || seen.is_none() {
-            let read = is_store(path).and_then(|()| fs::read(path));
-            contents.read(&read.unwrap_or_default());
-            contents.seen = seen;
+        let stamp = fs::metadata(path).ok();
+        let stamp = stamp.map(|m| (m.len(), m.modified().ok()));
+        if contents.stamp != stamp || stamp.is_none() {
+            let bytes = is_store(path).and_then(|()| fs::read(path));
+            contents.read(&bytes.unwrap_or_default());
+            contents.stamp = stamp;
         }
         contents
     }
@@ -388,11 +386,11 @@ impl Contents {
         let (mut damage, mut index, mut dead) = (Vec::new(), HashMap::new(), 0);
         // Bytes that are not UTF-8 make their lines' checksums wrong.
         let text = String::from_utf8_lossy(bytes).into_owned();
-        let mut at = 0;
-        for (number, whole) in text.split_inclusive('\n').enumerate() {
-            let line = whole.trim_end_matches('\n');
-            let range = at..at + line.len();
-            at += whole.len();
+        let mut offset = 0;
+        for (number, full_line) in text.split_inclusive('\n').enumerate() {
+            let line = full_line.trim_end_matches('\n');
+            let range = offset..offset + line.len();
+            offset += full_line.len();
             match look(line) {
                 Line::Record(key) => {
                     let earlier = index.insert(key.to_string(), range);
@@ -400,7 +398,7 @@ impl Contents {
                 }
                 Line::Other => {}
                 // Another process may be writing it.
-                Line::Damaged(_) if line.len() == whole.len() => {}
+                Line::Damaged(_) if line.len() == full_line.len() => {}
                 Line::Damaged(_) if line.is_empty() => dead += 1,
                 Line::Damaged(why) => {
                     dead += 1;
@@ -434,8 +432,8 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
 /// If it is something else, or can't be read.
 fn is_store(path: &Path) -> io::Result<()> {
     use std::io::Read;
-    let no_store = |what: &str| {
-        let text = format!("this is not a store of measurements but {what}; it is left alone");
+    let refuse = |kind: &str| {
+        let text = format!("this is not a store of measurements but {kind}; it is left alone");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     };
     let metadata = match fs::metadata(path) {
@@ -443,19 +441,19 @@ fn is_store(path: &Path) -> io::Result<()> {
         metadata => metadata?,
     };
     if !metadata.is_file() {
-        return no_store(match metadata.is_dir() {
+        return refuse(match metadata.is_dir() {
             true => "a folder",
             false => "no regular file",
         });
     }
-    let mut begins = Vec::new();
+    let mut head = Vec::new();
     let beginning = File::open(path)?.take(BEGINNING.len() as u64);
-    { beginning }.read_to_end(&mut begins)?;
-    // A process that died while writing may have left only the beginning of the first line.
-    let line = begins.split(|b| *b == b'\n').next().unwrap_or_default();
-    match begins.is_empty() || !line.is_empty() && BEGINNING.as_bytes().starts_with(line) {
+    { beginning }.read_to_end(&mut head)?;
+    // A process that died while writing may have left a part of the first line.
+    let line = head.split(|b| *b == b'\n').next().unwrap_or_default();
+    match head.is_empty() || !line.is_empty() && BEGINNING.as_bytes().starts_with(line) {
         true => Ok(()),
-        false => no_store("another file"),
+        false => refuse("another file"),
     }
 }
 
@@ -470,8 +468,8 @@ fn sibling(path: &Path, ending: &str) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(name)
 }
 
-/// Opens the lock next to the store's file and holds it until it is dropped or the process ends. Where the file system has no
-/// locks, a process may miss what another one writes at the same time.
+/// Opens the lock next to the store's file and holds it until it is dropped or the process ends. Where the file system
+/// has no locks, a process may miss what another one writes at the same time.
 fn hold(path: &Path) -> io::Result<File> {
     let file = sibling(path, "lock")?;
     kiln_base::file::locked(file.lock())?;

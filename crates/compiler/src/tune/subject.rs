@@ -2,7 +2,7 @@
 
 use super::alone::{self, Arg, IsolatedKernel, Numbers, load, symbol_inputs};
 use super::candidates;
-use super::expect::{Product, far, multiplied, product};
+use super::expect::{Product, find_difference, product, product_operands};
 use super::key::bytes;
 use super::record::Outcome;
 use super::search::{CandidateInfo, Checked, Subject};
@@ -22,8 +22,8 @@ const COLD: [usize; 2] = [32 << 20, 256 << 20];
 const MAX_BYTES: usize = 256 << 20;
 /// The maximum number of copies of the operands.
 const COPIES: usize = 256;
-/// The maximum number of copies of parameters: an executable keeps the packed forms of only this many. Parameters must not be packed right
-/// before a run is timed.
+/// The maximum number of copies of parameters: an executable keeps the packed forms of only this many. Parameters must
+/// not be packed right before a run is timed.
 const PARAMETERS: usize = 4;
 /// The number of runs that a GPU is given and timed at once, each on a copy of its own. Its clock, and the launch of
 /// a graph, are too coarse for a kernel of a few microseconds.
@@ -54,16 +54,16 @@ const RESULTS: usize = 1024;
 /// The maximum number of sets of operands for that.
 const OPERANDS: usize = 16;
 
-/// The operands that candidates are run on, and the results that they must give.
+/// The operands that candidates are run on, and the expected results.
 struct TrialData {
     /// The first arguments on the host; `None` for those that are written.
     arguments: Vec<Option<Buffer>>,
     symbols: Vec<Buffer>,
     /// Inputs on the program's device: sets with different elements, then copies of these.
     inputs: Arc<Vec<Vec<Buffer>>>,
-    /// The product that they must give; `None` where they are compared with the default.
+    /// The expected product; `None` if candidates are compared with the default.
     product: Option<Product>,
-    /// The default's results on the host, for each of the inputs that differ.
+    /// The default's results on the host, for each distinct set of inputs.
     default: Vec<Vec<Buffer>>,
 }
 
@@ -129,12 +129,12 @@ impl KernelSubject {
         load(self.plans[candidate].clone(), self.gpu.as_ref())
     }
 
-    /// The program's inputs on its device; the parameters are those of other inputs, if there are any.
+    /// Returns the program's inputs on its device; parameters are those of `shared`, if given.
     fn bring(
         &self,
         symbols: &[Buffer],
         arguments: &[Option<Buffer>],
-        others: Option<&Vec<Buffer>>,
+        shared: Option<&Vec<Buffer>>,
     ) -> Result<Vec<Buffer>, Error> {
         let read = self.args.iter().filter(|arg| !arg.written);
         let parameter = symbols.iter().map(|_| false);
@@ -143,21 +143,21 @@ impl KernelSubject {
             .iter()
             .chain(arguments.iter().flatten())
             .zip(parameter);
-        let brought = inputs.enumerate().map(|(i, (b, parameter))| {
-            match (others.filter(|_| parameter), &self.gpu) {
-                (Some(others), _) => Ok(others[i].clone()),
+        let buffers = inputs.enumerate().map(|(i, (b, parameter))| {
+            match (shared.filter(|_| parameter), &self.gpu) {
+                (Some(shared), _) => Ok(shared[i].clone()),
                 (None, None) => Buffer::from_bytes(b.dtype(), b.shape(), b.bytes()?),
                 (None, Some(gpu)) => b.to_gpu(gpu),
             }
         });
-        brought.collect()
+        buffers.collect()
     }
 
     fn trial(&self) -> Result<&TrialData, String> {
-        let made = self
+        let data = self
             .trial
             .get_or_init(|| self.prepare().map_err(|e| e.to_string()));
-        made.as_ref().map_err(Clone::clone)
+        data.as_ref().map_err(Clone::clone)
     }
 
     fn prepare(&self) -> Result<TrialData, Error> {
@@ -168,8 +168,8 @@ impl KernelSubject {
         let different = RESULTS.div_ceil(results.min().unwrap_or(1).max(1));
         let different = different.clamp(1, OPERANDS);
         let mut random = Numbers(1);
-        let all = (0..different).map(|_| self.operands(&mut random));
-        let all = all.collect::<Result<Vec<_>, Error>>()?;
+        let operands = (0..different).map(|_| self.operands(&mut random));
+        let operands = operands.collect::<Result<Vec<_>, Error>>()?;
         let read = self.args.iter().filter(|arg| !arg.written);
         let read: usize = read.map(size).sum();
         let cold = match self.gpu.is_none() && memory::can_evict() {
@@ -179,14 +179,14 @@ impl KernelSubject {
         let copies = (cold / read.max(1)).clamp(2, COPIES).max(different);
         let mut inputs: Vec<Vec<Buffer>> = Vec::new();
         for i in 0..copies {
-            let kept = i.checked_sub(PARAMETERS).map(|_| &inputs[i % PARAMETERS]);
-            let brought = self.bring(&symbols, &all[i % different], kept)?;
-            inputs.push(brought);
+            let shared = i.checked_sub(PARAMETERS).map(|_| &inputs[i % PARAMETERS]);
+            let set = self.bring(&symbols, &operands[i % different], shared)?;
+            inputs.push(set);
         }
         let default = self.load(0)?;
         let default = inputs[..different].iter().map(|i| run(&default, i));
         let default = default.collect::<Result<_, Error>>()?;
-        let arguments = all.into_iter().next().unwrap_or_default();
+        let arguments = operands.into_iter().next().unwrap_or_default();
         let product = match &self.kernel {
             Some(kernel) => product(kernel, &self.args, &arguments, &symbols, self.gpu.is_some())?,
             None => None,
@@ -202,7 +202,7 @@ impl KernelSubject {
 
     /// Random elements for the arguments; `None` for those that are written.
     fn operands(&self, random: &mut Numbers) -> Result<Vec<Option<Buffer>>, Error> {
-        let signed = self.kernel.as_ref().map_or_else(Vec::new, multiplied);
+        let signed = self.kernel.as_ref().map_or_else(Vec::new, product_operands);
         let indices = self
             .plans
             .iter()
@@ -234,7 +234,7 @@ impl KernelSubject {
                 };
                 for (got, expected) in got.iter().zip(&trial.default[0]) {
                     let error = self.approximations[i].map_or(0.0, Approximation::error);
-                    if let Some(text) = far(got, expected, terms as f64, error)? {
+                    if let Some(text) = find_difference(got, expected, terms as f64, error)? {
                         return Ok(Some(text));
                     }
                 }
@@ -262,7 +262,7 @@ fn takes_indices(kernel: &Kernel) -> bool {
 /// The program that runs a candidate alone.
 fn plan(candidate: &Candidate, args: &[Arg], symbols: usize) -> Plan {
     let calls = &candidate.calls;
-    let parts = calls.steps.iter().map(|step| IsolatedKernel {
+    let kernels = calls.steps.iter().map(|step| IsolatedKernel {
         kernel: step.kernel.clone(),
         args: (step.args.iter())
             .map(|slot| match slot {
@@ -274,7 +274,7 @@ fn plan(candidate: &Candidate, args: &[Arg], symbols: usize) -> Plan {
     });
     let scratch = calls.scratch.iter();
     let scratch = scratch.map(|(dtype, shape)| (*dtype, numel(shape)));
-    alone::plan_of(parts.collect(), args, scratch.collect(), symbols)
+    alone::plan_of(kernels.collect(), args, scratch.collect(), symbols)
 }
 
 /// Runs a program and returns its results on the host.
@@ -283,9 +283,9 @@ fn run(executable: &Executable, inputs: &[Buffer]) -> Result<Vec<Buffer>, Error>
     results.iter().map(Buffer::to_host).collect()
 }
 
-fn same(a: &[Buffer], b: &[Buffer]) -> bool {
-    let same = |(a, b): (&Buffer, &Buffer)| a.bytes().ok() == b.bytes().ok();
-    a.iter().zip(b).all(same)
+fn same_bytes(a: &[Buffer], b: &[Buffer]) -> bool {
+    let equal = |(a, b): (&Buffer, &Buffer)| a.bytes().ok() == b.bytes().ok();
+    a.iter().zip(b).all(equal)
 }
 
 impl Subject for KernelSubject {
@@ -298,27 +298,27 @@ impl Subject for KernelSubject {
     }
 
     fn start(&self, i: usize) -> Result<Checked, Outcome> {
-        let failed = |e: Error| Outcome::Failed(e.to_string());
+        let fail = |e: Error| Outcome::Failed(e.to_string());
         let trial = self.trial().map_err(Outcome::Failed)?;
-        let executable = self.load(i).map_err(failed)?;
-        let got = run(&executable, &trial.inputs[0]).map_err(failed)?;
-        if let Some(text) = self.compare(i, trial, &got).map_err(failed)? {
+        let executable = self.load(i).map_err(fail)?;
+        let result = run(&executable, &trial.inputs[0]).map_err(fail)?;
+        if let Some(text) = self.compare(i, trial, &result).map_err(fail)? {
             return Err(Outcome::Wrong(text));
         }
-        let mut same_bits = same(&got, &trial.default[0]);
+        let mut same_bits = same_bytes(&result, &trial.default[0]);
         for (inputs, default) in trial.inputs.iter().zip(&trial.default).skip(1) {
-            same_bits = same_bits && same(&run(&executable, inputs).map_err(failed)?, default);
+            same_bits = same_bits && same_bytes(&run(&executable, inputs).map_err(fail)?, default);
         }
         let inputs = trial.inputs.clone();
         let mut time: Box<dyn FnMut(usize) -> Result<Duration, Error>> = match &self.gpu {
             None => {
                 // The memory of its results is cold from the second run on.
-                alone::time(&executable, &inputs[0]).map_err(failed)?;
+                alone::time(&executable, &inputs[0]).map_err(fail)?;
                 Box::new(move |at| alone::time(&executable, &inputs[at % inputs.len()]))
             }
             Some(_) => {
                 let replays = Arc::new(executable).replays(&inputs, REPLAYS);
-                let replays = replays.map_err(failed)?;
+                let replays = replays.map_err(fail)?;
                 Box::new(move |at| replays.time(at))
             }
         };

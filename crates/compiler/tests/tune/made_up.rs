@@ -132,8 +132,8 @@ impl Clock for MadeUpClock {
 
 pub fn effort() -> Effort {
     Effort {
-        least: 5,
-        most: 9,
+        min_rounds: 5,
+        max_rounds: 9,
         time: Duration::from_secs(1),
         burst: Duration::ZERO,
         patience: Duration::from_millis(77),

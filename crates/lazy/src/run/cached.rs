@@ -70,6 +70,6 @@ pub fn explain<T: AsRef<Handle>>(values: &[T], loc: &'static Location<'static>) 
     let fit = fit.map_err(|e| compile_error(e, &gather, loc))?;
     Ok(Explain {
         reasons: cache.reasons(&recording).into(),
-        ..fit.found.explain.clone()
+        ..fit.plan.explain.clone()
     })
 }

@@ -312,7 +312,7 @@ impl Run {
         let fit = fit.map_err(|e| compile_error(e, gather, loc))?;
         match &fit.compiled {
             Some(reason) => {
-                profiler::note_compiled(loc, &reason.text, &fit.found.explain);
+                profiler::note_compiled(loc, &reason.text, &fit.plan.explain);
                 warning::compiled(loc, reason);
             }
             None => trace!(target: "kiln::cache", line = %loc, "found a plan"),
@@ -329,14 +329,14 @@ impl Run {
         let failed = |e, run: &Run| run_error(e, &run.wanted.gather, loc);
         let inputs = self.inputs(&fit, &numbers).map_err(|e| failed(e, self))?;
         let mut running = Running::new(inputs, self.donors());
-        let (executable, explain) = (&fit.found.executable, &fit.found.explain);
+        let (executable, explain) = (&fit.plan.executable, &fit.plan.explain);
         let values = running.run(|inputs, donate| {
             profiler::run_profiled(executable, explain, inputs, loc, |i| {
                 executable.run(i, donate)
             })
         });
         let values = values.map_err(|e| failed(e, self))?;
-        let watched = self.store(&fit.found, &values, running);
+        let watched = self.store(&fit.plan, &values, running);
         watched.see();
         Ok(())
     }
@@ -364,14 +364,14 @@ impl Run {
         let mut inputs: Inputs = sources
             .map(|s| s.buffer.take().ok_or_else(missing))
             .collect::<Result<_, _>>()?;
-        for &at in &fit.found.scalars {
+        for &at in &fit.plan.scalars {
             let (value, dtype) = numbers[at];
             inputs.push(Buffer::from_bytes(dtype, &[], &value.to_bytes(dtype))?);
         }
         for &extent in &fit.extents {
             inputs.push(Buffer::from_slice::<u8>(&[], &[0, extent])?);
         }
-        self.bring(&fit.found, &mut inputs)?;
+        self.bring(&fit.plan, &mut inputs)?;
         Ok(inputs)
     }
 
