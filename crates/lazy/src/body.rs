@@ -49,7 +49,7 @@ pub fn is_tracing() -> bool {
     TRACES.with_borrow(|t| !t.is_empty())
 }
 
-/// True if operations that are recorded now must be cut off from gradients within the body being recorded.
+/// True if operations recorded now must be detached from gradients in the body being recorded.
 #[inline]
 pub fn detaches() -> bool {
     TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && !is_grad_enabled()
@@ -78,7 +78,7 @@ impl Trace {
     }
 }
 
-/// The key of `count` random numbers. Each step of the loops being recorded gets a key of its own, derived from
+/// Returns the key of `count` random numbers. Each step of the loops being recorded gets its own key, derived from
 /// `base`, which returns a key for any count.
 pub fn random_key<B: Builder<Value = Handle>>(
     b: &mut B,
@@ -102,10 +102,10 @@ pub fn random_key<B: Builder<Value = Handle>>(
     }
     let mut key = base(&counts.pop().unwrap_or(Dim::ONE))?;
     for (step, _) in &steps {
-        let each = counts.pop().unwrap_or(Dim::ONE);
-        let ones = b.full(1i64, DType::I64, &[each])?;
-        let each = b.sum(&ones, &[0])?;
-        let skipped = b.pointwise(Pw::Mul, &[step.clone(), each])?;
+        let step_count = counts.pop().unwrap_or(Dim::ONE);
+        let ones = b.full(1i64, DType::I64, &[step_count])?;
+        let step_count = b.sum(&ones, &[0])?;
+        let skipped = b.pointwise(Pw::Mul, &[step.clone(), step_count])?;
         let skipped = b.reshape(&skipped, &[Dim::ONE])?;
         let skipped = b.pad_axis_zero(&skipped, 0, 1i64, 0i64)?;
         key = b.pointwise(Pw::Add, &[key, skipped])?;
@@ -157,7 +157,7 @@ pub fn trace<T>(
 /// Values that bodies take from outside.
 #[derive(Default)]
 pub struct Captured {
-    /// The values, in the order of the inputs after a body's own.
+    /// The values, in the order of the inputs, which follow the body's own.
     pub values: Vec<Handle>,
     known: HashMap<Key, usize>,
 }
@@ -193,7 +193,7 @@ impl Traced {
 }
 
 impl Captured {
-    /// Adds inputs to a body with `own` inputs, so that it has one for every captured value.
+    /// Adds the missing inputs for captured values to a body with `own` inputs.
     pub fn complete(&self, graph: &mut Graph, own: usize) {
         for (i, t) in self
             .values
@@ -237,8 +237,7 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// The operands of a node that may be in the body: an unrealised one recorded in it, or a number.
-    /// `None` for other nodes.
+    /// Returns the operands of a node that may be in the body: an unrealised node recorded in it, or a number.
     fn operands(&self, node: &Arc<Node>) -> Option<Vec<Operand>> {
         let new = node.serial >= self.trace.start;
         let number = matches!(node.op, Op::Full(_));
@@ -249,35 +248,35 @@ impl Body<'_> {
     }
 
     fn depends(&mut self, operand: &Operand) -> bool {
-        let visited = postorder(operand.node.clone(), |node, is_last, first| {
+        let visited = postorder(operand.node.clone(), |node, is_last, pending| {
             if self.depends.contains_key(&Key::whole(node)) {
                 return Ok::<_, Infallible>(false);
             }
             let is_input = self.inputs.iter().any(|t| Arc::ptr_eq(&t.node, node));
             let operands = self.operands(node).unwrap_or_default();
             if !is_input && !is_last {
-                first.extend(operands.into_iter().map(|o| o.node));
+                pending.extend(operands.into_iter().map(|o| o.node));
                 return Ok(true);
             }
             let depends = |o: &Operand| self.depends.get(&Key::whole(&o.node)) == Some(&true);
-            let any = is_input || operands.iter().any(depends);
-            self.depends.insert(Key::whole(node), any);
+            let depends_on_input = is_input || operands.iter().any(depends);
+            self.depends.insert(Key::whole(node), depends_on_input);
             Ok(false)
         });
         let Ok(()) = visited;
         self.depends[&Key::whole(&operand.node)]
     }
 
-    /// True if a node becomes one of the body. In a branch, all of its nodes do: it may not run.
+    /// True if a node becomes part of the body. In a branch, all of its nodes do, since it may not run.
     fn belongs(&mut self, operand: &Operand) -> bool {
         let op = &operand.node.op;
-        let free = op.is_view()
+        let is_free = op.is_view()
             || matches!(
                 op,
                 Op::Full(_) | Op::Iota(_) | Op::Numel(_) | Op::Barrier(_)
             );
-        let whole = self.trace.step.is_none();
-        self.operands(&operand.node).is_some() && (free || whole || self.depends(operand))
+        let is_branch = self.trace.step.is_none();
+        self.operands(&operand.node).is_some() && (is_free || is_branch || self.depends(operand))
     }
 
     fn value(&mut self, root: &Operand) -> Result<Value> {
@@ -318,17 +317,17 @@ impl Body<'_> {
             t.edge = edge.clone();
         }
         let known = &mut self.captured.known;
-        let at = *known
+        let index = *known
             .entry(operand.key())
             .or_insert(self.captured.values.len());
-        if at == self.captured.values.len() {
+        if index == self.captured.values.len() {
             self.captured.values.push(t);
-        } else if !self.captured.values[at].edge.is_some() {
-            self.captured.values[at].edge = t.edge.clone();
+        } else if !self.captured.values[index].edge.is_some() {
+            self.captured.values[index].edge = t.edge.clone();
         }
         let own = self.inputs.len();
-        // Inputs are dense: those captured by another body before come first.
-        for i in self.graph.inputs().len() - own..=at {
+        // Inputs are dense: those that an earlier body captured come first.
+        for i in self.graph.inputs().len() - own..=index {
             let t = &self.captured.values[i];
             let v = add_input(&mut self.graph, own + i, t.fact(), t.node.loc);
             self.map.insert(t.key(), v);

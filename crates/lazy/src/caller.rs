@@ -49,7 +49,7 @@ pub fn user_line(loc: &'static Location<'static>) -> &'static Location<'static> 
     }
 }
 
-/// Replaces the place of an error by the user's.
+/// Replaces the location of an error in a library by the user's.
 pub(crate) fn user_loc(loc: Loc) -> Loc {
     match CALLER.get() {
         Some(c) if loc.file().starts_with(c.library) => Loc::from(c.loc),

@@ -13,23 +13,23 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Holds a tensor, and whether a run is about to assign it another one.
+/// A variable: holds a tensor, and is busy while a run assigns it.
 pub struct Cell {
     /// A unique number among cells.
     pub id: u64,
     role: Role,
     /// The leaf that keeps its gradient.
     pub leaf: Arc<Leaf>,
-    /// Information about its values for messages.
+    /// Information for messages about its values.
     about: Arc<About>,
     requires_grad: AtomicBool,
     /// True if it has ever required gradients.
     parameter: AtomicBool,
-    /// A function that sees each value that a run gives it.
+    /// A function that is called with each value that a run assigns.
     watcher: OnceLock<Watcher>,
-    /// The computation of its value from other cells, if it holds none itself.
+    /// The computation of its value from other cells, if it does not hold a value itself.
     source: Mutex<Option<Source>>,
-    /// The memory of its values, if other processes have it too.
+    /// The memory of its values, if it is shared with other processes.
     shared: OnceLock<Arc<SharedMemory>>,
     /// The holder of the memory of its values.
     holder: Mutex<Holder>,
@@ -91,7 +91,7 @@ impl Cell {
         })
     }
 
-    /// The role of its value in plans. What other processes may change is not prepared.
+    /// Returns the role of its value in plans. Shared memory may change, so it is not prepared.
     pub fn role(&self) -> Role {
         match self.is_shared() {
             true => Role::Data,
@@ -171,12 +171,12 @@ impl Cell {
         self.watcher.get()
     }
 
-    /// The computation of its value, if it holds none itself.
+    /// Returns the computation of its value, if it does not hold a value itself.
     pub fn source(&self) -> Option<Source> {
         lock(&self.source).clone()
     }
 
-    /// Makes a computation give its value from now on, or the cell itself again.
+    /// Sets the computation of its value; `None` if the cell holds its value itself.
     pub fn set_source(&self, source: Option<Source>) {
         *lock(&self.source) = source;
     }
@@ -205,7 +205,7 @@ impl Cell {
         Busy(Arc::new(Guard(self.clone())))
     }
 
-    /// Takes the cell if it is free, for callers that may not wait.
+    /// Takes the cell if it is free, without waiting.
     pub fn try_acquire(self: &Arc<Cell>) -> Option<Busy> {
         let was_busy = std::mem::replace(&mut self.lock().busy, true);
         (!was_busy).then(|| Busy(Arc::new(Guard(self.clone()))))
@@ -249,7 +249,7 @@ impl Cell {
         state: Option<&CellState>,
         loc: &'static Location<'static>,
     ) -> Handle {
-        let buffer = match self.placed(buffer, state) {
+        let buffer = match self.place(buffer, state) {
             Ok(buffer) => buffer,
             Err(e) => {
                 let error = Error::new(ErrorKind::Memory, "assign", e.to_string(), loc);
@@ -266,21 +266,21 @@ impl Cell {
         Handle::from_node(node)
     }
 
-    /// A value in the shared memory of this cell, and in that of no other.
-    fn placed(&self, buffer: Buffer, state: Option<&CellState>) -> Result<Buffer, RunError> {
+    /// Moves a value into the shared memory of this cell, or out of that of another cell.
+    fn place(&self, buffer: Buffer, state: Option<&CellState>) -> Result<Buffer, RunError> {
         match (self.shared.get(), buffer.storage().shared()) {
             (None, _) => buffer.unshared(),
-            (Some(own), Some(of)) if Arc::ptr_eq(own, of) => Ok(buffer),
-            (Some(own), _) => {
+            (Some(memory), Some(source)) if Arc::ptr_eq(memory, source) => Ok(buffer),
+            (Some(memory), _) => {
                 state.map_or(Ok(()), CellState::keep_snapshots)?;
                 let bytes = buffer.bytes()?;
-                own.write(bytes);
-                Buffer::from_storage(buffer.dtype(), buffer.shape(), own.storage(bytes.len())?)
+                memory.write(bytes);
+                Buffer::from_storage(buffer.dtype(), buffer.shape(), memory.storage(bytes.len())?)
             }
         }
     }
 
-    /// Reverts the cell from the leaf `new`, whose run failed, to `old`, its last computed value.
+    /// Reverts the cell from the leaf `new`, whose run failed, to its last computed value `old`.
     pub fn roll_back(&self, new: &Weak<Node>, old: Option<Handle>) {
         let is_new = |t: &Handle| std::ptr::eq(Arc::as_ptr(&t.node), new.as_ptr());
         let mut state = self.lock();
@@ -303,7 +303,7 @@ impl CellState {
         current.ready(self.current.output).filter(|_| is_new)
     }
 
-    /// The node of the computed value, if only the cell holds it.
+    /// Returns the node of the computed value, if only the cell holds it.
     pub fn sole_leaf(&self) -> Option<Arc<Node>> {
         let node = &self.realized.as_ref()?.node;
         // `current` and `realized` are the two handles of the cell itself.
@@ -313,13 +313,13 @@ impl CellState {
         is_sole.then(|| node.clone())
     }
 
-    /// Copies the last computed value out of shared memory if anything but the cell holds it.
+    /// Copies the last computed value out of shared memory if it is referenced elsewhere.
     fn keep_snapshots(&self) -> Result<(), RunError> {
         let Some(Handle { node, .. }) = &self.realized else {
             return Ok(());
         };
-        let own = 1 + usize::from(Arc::ptr_eq(&self.current.node, node));
-        match Arc::strong_count(node) > own {
+        let own_references = 1 + usize::from(Arc::ptr_eq(&self.current.node, node));
+        match Arc::strong_count(node) > own_references {
             true => node.leave_shared_memory(),
             false => Ok(()),
         }
@@ -370,15 +370,14 @@ impl Drop for Guard {
     }
 }
 
-/// A copy of a cell's value in another dtype. Every assignment to the cell assigns the copy too, so that it always
-/// matches.
+/// A copy of a cell's value in another dtype. Every assignment to the cell also assigns the copy.
 pub struct Narrow {
     pub(crate) of: Weak<Cell>,
     pub(crate) cell: Arc<Cell>,
 }
 
 impl Narrow {
-    /// A cell whose value is that of `of` in another dtype.
+    /// Returns a copy `cell` of the value of `of` in another dtype.
     pub fn new(of: &Arc<Cell>, cell: Arc<Cell>) -> Narrow {
         let of = Arc::downgrade(of);
         Narrow { of, cell }

@@ -37,8 +37,8 @@ pub fn with_device<T>(device: Device, f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// [`with_device`] until the returned guard is dropped. Functions that make tensors for operands use it, since these
-/// have a device already.
+/// [`with_device`] until the returned guard is dropped. Functions that create tensors for operands use it with the
+/// operands' device.
 #[must_use = "the device before is restored when this is dropped"]
 pub fn set_device(device: Device) -> impl Drop {
     Scoped::new(&DEVICE, Some(device))

@@ -29,10 +29,10 @@ pub enum Device {
 pub struct Gpu(u32);
 
 impl Device {
-    /// The NVIDIA GPU with this number. There is no fallback to another device.
+    /// Returns the NVIDIA GPU with this number. There is no fallback to another device.
     ///
     /// # Errors
-    /// If there is no driver (with the places that were searched), no such device, or it can't be opened.
+    /// If there is no driver (the message lists the paths that were searched), no such device, or it can't be opened.
     #[track_caller]
     pub fn cuda(ordinal: u32) -> Result<Device> {
         match cuda::Device::get(ordinal) {
@@ -46,10 +46,12 @@ impl Device {
         cuda::count().unwrap_or(0)
     }
 
-    /// The first GPU that can be opened, else the CPU.
+    /// Returns the first GPU that can be opened, else the CPU.
     pub fn best() -> Device {
-        let mut all = 0..Device::cuda_count();
-        all.find_map(|n| Device::cuda(n).ok()).unwrap_or_default()
+        let mut ordinals = 0..Device::cuda_count();
+        ordinals
+            .find_map(|n| Device::cuda(n).ok())
+            .unwrap_or_default()
     }
 
     /// The device's name; of the CPU, `cpu`.
@@ -65,8 +67,8 @@ impl Device {
         self.gpu().map(|gpu| gpu.capability())
     }
 
-    /// Bytes of the device's memory, free and in total: a GPU's as its driver tells them, for all processes; of the
-    /// CPU, those of the machine or its container, less what this process holds of them through Kiln.
+    /// Returns the free and total bytes of the device's memory. For a GPU, those of its driver, for all processes; for
+    /// the CPU, those of the machine or its container, less what Kiln holds in this process.
     ///
     /// # Errors
     /// If the device failed.
@@ -104,8 +106,8 @@ impl Device {
     }
 
     /// Limits the bytes that this process may hold of the device's memory. To exceed the limit is an error
-    /// ([`ErrorKind::Memory`]) after which the program can continue. What readers of files keep must also fit into what
-    /// is left of the CPU's.
+    /// ([`ErrorKind::Memory`]) after which the program can continue. What readers of files keep counts against the
+    /// CPU's limit too.
     pub fn set_memory_limit(self, limit: Option<usize>) {
         match self.gpu() {
             Some(gpu) => gpu.set_limit(limit),
@@ -113,7 +115,7 @@ impl Device {
         }
     }
 
-    /// Gives memory that is kept for reuse back to the system.
+    /// Returns memory that is kept for reuse to the system.
     ///
     /// # Errors
     /// If the device failed.
@@ -139,7 +141,7 @@ impl Device {
         }
     }
 
-    /// A buffer on this device: itself, or a copy.
+    /// Returns the buffer on this device: itself, or a copy.
     pub fn bring(self, buffer: Buffer) -> Result<Buffer, RunError> {
         match (self.gpu(), buffer.gpu()) {
             (None, None) => Ok(buffer),
@@ -217,12 +219,12 @@ impl FromStr for Device {
 pub struct Home(AtomicU32);
 
 impl Home {
-    /// A home that is initially the CPU.
+    /// Returns a home that is initially the CPU.
     pub const fn cpu() -> Home {
         Home(AtomicU32::new(0))
     }
 
-    /// A home that is initially this device.
+    /// Returns a home that is initially this device.
     pub fn new(device: Device) -> Home {
         let home = Home::cpu();
         home.set(device);

@@ -80,14 +80,14 @@ pub enum ErrorKind {
     Device,
     /// A file can't be read or written.
     Io,
-    /// A [`Cancel`](kiln_runtime::Cancel) ended the run. Nothing was assigned: values can be asked for again.
+    /// A [`Cancel`](kiln_runtime::Cancel) ended the run. Nothing was assigned, and values can be read again.
     Cancelled,
     /// A defect in Kiln.
     Internal,
 }
 
 impl Error {
-    /// An error at a place in the user's source.
+    /// Returns an error at a location in the user's source.
     pub fn new(
         kind: ErrorKind,
         op: &str,
@@ -140,7 +140,7 @@ impl Error {
         self
     }
 
-    /// This error with a place, unless it has one.
+    /// Returns this error at `loc`, unless it has a location.
     pub fn or_at(mut self, loc: Loc) -> Error {
         if !self.0.loc.is_known() {
             Arc::make_mut(&mut self.0).loc = user_loc(loc);

@@ -1,4 +1,4 @@
-//! Values that a thread reads in place of those that cells hold.
+//! Values that a thread reads instead of those that cells hold.
 
 use crate::Handle;
 use kiln_base::Scoped;
@@ -10,8 +10,8 @@ thread_local! {
     static GIVEN: RefCell<BTreeMap<u64, Handle>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `f`, for which the cells of these ids have the given values on this thread, with their gradients. Assignments
-/// replace these; the cells keep their own.
+/// Runs `f`, for which the cells with these ids have the given values on this thread, with their gradients. Assignments
+/// replace the given values; the cells keep their own.
 pub fn with_values<T>(values: impl IntoIterator<Item = (u64, Handle)>, f: impl FnOnce() -> T) -> T {
     let mut given = GIVEN.with_borrow(Clone::clone);
     given.extend(values);
@@ -19,7 +19,7 @@ pub fn with_values<T>(values: impl IntoIterator<Item = (u64, Handle)>, f: impl F
     f()
 }
 
-/// The value in place of the one that a cell holds.
+/// Returns the given value of a cell.
 pub fn value(id: u64) -> Option<Handle> {
     GIVEN.with_borrow(|given| given.get(&id).cloned())
 }

@@ -19,10 +19,10 @@ impl Label {
     }
 }
 
-/// The name in messages of a part of a structure: `argument 1.weight`, `the argument`.
-pub fn called(what: &str, path: &str) -> String {
+/// Returns the name of a part of a structure, for messages: `argument 1.weight`, `the argument`.
+pub fn called(kind: &str, path: &str) -> String {
     match path {
-        "" => format!("the {what}"),
-        path => format!("{what} {path}"),
+        "" => format!("the {kind}"),
+        path => format!("{kind} {path}"),
     }
 }

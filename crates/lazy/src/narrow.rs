@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 impl Narrow {
-    /// A copy of the current value of `of`, which is cast when either is read.
+    /// Returns a copy of the current value of `of`, which is cast when either is read.
     ///
     /// # Errors
     /// If the cast can't be recorded.
@@ -26,7 +26,7 @@ impl Narrow {
         Ok(Narrow::new(of, cell))
     }
 
-    /// Gives the copy the cell's current value, after a run that assigned only the cell.
+    /// Updates the copy with the cell's current value, after a run that assigned only the cell.
     ///
     /// # Errors
     /// If the cast can't be recorded.
@@ -41,7 +41,7 @@ impl Narrow {
         Ok(())
     }
 
-    /// True if a value is the cell's current one: then the copy may be read in its place.
+    /// True if a value is the cell's current value, and the copy may be read instead.
     pub fn stands_for(&self, value: &Handle, loc: &'static Location<'static>) -> bool {
         self.of.upgrade().is_some_and(|of| {
             let recorded = scope::get(&of, loc);

@@ -20,7 +20,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 /// A set of unrealised nodes that belong together.
 pub type Recording = recording::Recording<Cell>;
 
-/// A handle to one output of a recorded operation: a tensor without the attributes of PyTorch's surface.
+/// A handle to one output of a recorded operation: a tensor without PyTorch's attributes.
 ///
 /// Cloning is cheap and shares the node. A handle whose operation was invalid carries that first error;
 /// every read returns it.
@@ -37,13 +37,13 @@ pub struct Handle {
 pub struct Node {
     /// The operation. For leaves, an [`Op::Input`] whose index is unused.
     pub op: Op,
-    /// The graph of many ops that were recorded as one, in place of `op`; see [`crate::repeated`].
+    /// The graph of several ops that were recorded as a single one, instead of `op`; see [`crate::repeated`].
     pub body: Option<Arc<Graph>>,
     /// Hash of the op without its sizes, or of the body.
     pub hash: u64,
     /// Dtypes and shapes of the outputs.
     pub facts: Facts,
-    /// The device; `None` if it depends on no data, so that it may be computed anywhere.
+    /// The device; `None` if it depends on no data, and may be computed anywhere.
     pub device: Option<Device>,
     /// The user's line.
     pub loc: &'static Location<'static>,
@@ -61,9 +61,9 @@ pub struct Node {
     pub handles: AtomicUsize,
     /// The number of recorded derivatives that may need a value.
     pub saved: AtomicUsize,
-    /// True if a caller has had the error of its values.
+    /// True if the error of its values was returned to a caller.
     pub reported: AtomicBool,
-    /// True if a leaf keeps a value of it as its gradient.
+    /// True if a leaf keeps a value of this node as its gradient.
     pub is_gradient: AtomicBool,
     state: Mutex<NodeState>,
 }
@@ -91,9 +91,9 @@ impl Operand {
 /// Further information for errors of a node, in addition to its line.
 #[derive(Clone, Default)]
 pub struct About {
-    /// The requirement on the data, shown in place of the range of an index.
+    /// The requirement on the data, shown instead of the range of an index.
     pub requirement: Option<&'static str>,
-    /// The user's argument that holds the indices: its name, and its node and output. It is not kept alive: labels
+    /// The user's argument that holds the indices: its name, and its node and output. The reference is weak: labels
     /// are freed once a loss is computed.
     pub index: Option<(&'static str, Weak<Node>, u32)>,
     /// A further line, such as the layer it was recorded in.
@@ -104,20 +104,20 @@ pub struct About {
 
 /// The state of a node's values.
 pub enum NodeState {
-    /// To be computed from these operands; outputs that a plan wrote anyway are kept.
+    /// To be computed from these operands; outputs that a plan materialised are kept.
     Lazy {
         /// The operands.
         inputs: Operands,
         /// The recording that it belongs to.
         recording: Option<Recording>,
-        /// The values of outputs that are there already.
+        /// The values of outputs that are computed already.
         kept: SmallVec<[Option<Buffer>; 1]>,
     },
-    /// Computed or given.
+    /// Computed or created from data.
     Ready(SmallVec<[Buffer; 1]>),
     /// An input of a program being recorded; see [`crate::scope`] and [`crate::body`].
     Placeholder,
-    /// The memory was given to a newer value; no handle can reach this node any more.
+    /// The memory was donated to a newer value; no handle can reach this node any more.
     Donated,
     /// Invalid.
     Poisoned,
@@ -184,7 +184,7 @@ impl Node {
     }
 }
 
-/// A number that is larger than every one given before.
+/// Returns a serial number, larger than all previous ones.
 pub fn serial() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -215,7 +215,7 @@ impl Handle {
         }
     }
 
-    /// The same value without history.
+    /// Returns the same value without history.
     #[inline]
     pub fn plain(&self) -> Handle {
         Handle::output_of(&self.node, self.output)
@@ -344,7 +344,7 @@ impl Handle {
         self.node.device.unwrap_or_default()
     }
 
-    /// The name of the cell whose value this is, which may become known later.
+    /// Returns the label of the cell whose value this is; it may be named later.
     pub fn label(&self) -> Option<Arc<Label>> {
         match &self.edge {
             Edge::Leaf(leaf) => Some(leaf.label.clone()),
@@ -366,7 +366,7 @@ impl Handle {
         }
     }
 
-    /// True if the values are in memory, so that reading them runs nothing.
+    /// True if the values are in memory, and reading them runs nothing.
     #[inline]
     pub fn is_realized(&self) -> bool {
         self.node.with_ready(self.output, |value| value.is_some())

@@ -16,25 +16,25 @@ impl Hash for Key {
 }
 
 impl Key {
-    /// The key of an output.
+    /// Returns the key of an output.
     #[inline]
     pub fn of<T>(node: &Arc<T>, output: u32) -> Key {
         Key(Arc::as_ptr(node) as usize, output)
     }
 
-    /// The key of a node as a whole.
+    /// Returns the key of a node as a whole.
     #[inline]
     pub fn whole<T>(node: &Arc<T>) -> Key {
         Key::of(node, u32::MAX)
     }
 }
 
-/// Visits everything that an item depends on, then the item: operands before users, the first operand first. It does not
-/// recurse, since programs can be millions of operations deep.
+/// Visits everything that an item depends on, then the item: operands before users, the first operand first. It does
+/// not recurse, since programs can be millions of operations deep.
 ///
 /// `visit` gets an item, and a list to which it adds the items that must be visited before it. If it returns true, it
-/// is called for the item again once those are done, with `true`, and must then return false. It must itself keep
-/// track of the items that it has seen.
+/// is called for the item again once those are done, with `true`, and must then return false. It must keep track of
+/// visited items.
 ///
 /// # Errors
 /// The first of `visit`.
@@ -44,10 +44,10 @@ pub fn postorder<T, E>(
 ) -> Result<(), E> {
     let mut stack = First(vec![(item, false)]);
     while let Some((item, is_last)) = stack.0.pop() {
-        let rest = stack.0.len();
+        let len_before = stack.0.len();
         if visit(&item, is_last, &mut stack)? {
             stack.0.push((item, true));
-            stack.0[rest..].reverse();
+            stack.0[len_before..].reverse();
         }
     }
     Ok(())

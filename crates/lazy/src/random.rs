@@ -55,18 +55,18 @@ pub fn reserve_default(count: u64) -> [i64; 2] {
     [seed as i64, offset as i64]
 }
 
-/// Calls `f` with a generator of this seed in place of the default one, on this thread alone. The numbers that `f`
-/// draws depend on the seed and on nothing that other threads do.
+/// Calls `f` with a generator of this seed instead of the default one, on this thread alone. The numbers that `f` draws
+/// depend on the seed, and not on other threads.
 pub fn with_seed<R>(seed: u64, f: impl FnOnce() -> R) -> R {
     let _inside = Scoped::new(&LOCAL, Some([seed, 0]));
     f()
 }
 
-/// A seed for random numbers that are made elsewhere, drawn from the default generator: a different one at each call,
-/// the same ones after the same [`manual_seed`].
+/// Draws a seed from the default generator, for another generator of random numbers. It differs at each call, and
+/// repeats after the same [`manual_seed`].
 pub fn draw_seed() -> u64 {
     let [seed, offset] = reserve_default(1);
-    // Scrambled, so that neighbours have nothing in common.
+    // Scrambled, so adjacent seeds are uncorrelated.
     kiln_base::prim::split_mix((seed as u64).wrapping_mul(0xD134_2543_DE82_EF95) ^ offset as u64)
 }
 

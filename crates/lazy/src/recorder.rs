@@ -26,7 +26,7 @@ pub struct Recorder {
     index: Option<(&'static str, Weak<Node>, u32)>,
     /// The requirement on the data that is being checked.
     requirement: Option<&'static str>,
-    /// The number of the user's call, if something watches.
+    /// The number of the user's call, while operations are watched.
     call: u32,
 }
 
@@ -137,8 +137,8 @@ impl Recorder {
     }
 
     /// Sets the requirement that the following operations check, for their errors.
-    pub fn requires(&mut self, what: Option<&'static str>) {
-        self.requirement = what;
+    pub fn set_requirement(&mut self, requirement: Option<&'static str>) {
+        self.requirement = requirement;
     }
 
     /// Sets the device of the following operations.
@@ -157,8 +157,8 @@ impl Recorder {
         on_device(inputs, common_device(inputs)?)
     }
 
-    /// A tensor of the elements with these bytes. It is data, so that programs that differ only in it share a plan.
-    /// While a function is recorded for other data to come, it is a constant.
+    /// Returns a tensor of the elements with these bytes. It is data, so programs that differ only in it share a plan.
+    /// While a function is recorded, it is a constant.
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -241,7 +241,7 @@ impl Recorder {
                 .iter()
                 .map(|t| t.as_ref().operand())
                 .collect::<Operands>(),
-            recording: Some(joined(inputs)),
+            recording: Some(join_recordings(inputs)),
             kept: SmallVec::new(),
         };
         let mut node = Node::new(op, facts, device, self.loc, self.called, state);
@@ -265,7 +265,7 @@ impl Recorder {
         }
     }
 
-    /// The information for messages that is kept with the node of an op.
+    /// Returns the information for messages to keep with the node of an op.
     fn about(&self, op: &Op) -> Option<Arc<About>> {
         if !matches!(op, Op::Gather(_) | Op::Scatter(_)) {
             return None;
@@ -276,12 +276,13 @@ impl Recorder {
             note: note::current(),
             label: None,
         };
-        let says = about.requirement.is_some() || about.index.is_some() || about.note.is_some();
-        says.then(|| Arc::new(about))
+        let is_informative =
+            about.requirement.is_some() || about.index.is_some() || about.note.is_some();
+        is_informative.then(|| Arc::new(about))
     }
 }
 
-/// A loop that stacks the values that its derivative needs, if gradients may be needed.
+/// Makes a loop stack the residuals of its derivative, if gradients may be needed.
 fn with_residuals<T: AsRef<Handle>>(
     op: ops::Loop,
     facts: Facts,
@@ -291,12 +292,12 @@ fn with_residuals<T: AsRef<Handle>>(
         let t = t.as_ref();
         is_grad_enabled() && t.dtype().is_float() && (t.edge.is_some() || body::may_flow())
     };
-    let wanted: Vec<bool> = inputs.iter().map(flows).collect();
-    if !wanted.contains(&true) {
+    let needs_grad: Vec<bool> = inputs.iter().map(flows).collect();
+    if !needs_grad.contains(&true) {
         return Ok((op.into(), facts));
     }
     // A body without derivative is an error once its gradient is needed.
-    let Ok(op) = kiln_autodiff::with_residuals(&op, &wanted) else {
+    let Ok(op) = kiln_autodiff::with_residuals(&op, &needs_grad) else {
         return Ok((op.into(), facts));
     };
     let op = Op::from(op);
@@ -305,30 +306,30 @@ fn with_residuals<T: AsRef<Handle>>(
     Ok((op, facts))
 }
 
-/// The device that the operands are on, if any of them is on one.
+/// Returns the device of the operands; `None` if none of them depends on data.
 fn common_device<T: AsRef<Handle>>(inputs: &[T]) -> Result<Option<Device>, OpError> {
-    let mut found: Option<(usize, &Handle)> = None;
+    let mut placed: Option<(usize, &Handle)> = None;
     let inputs = inputs.iter().map(AsRef::as_ref).enumerate();
     for (i, t) in inputs.filter(|(_, t)| t.node.device.is_some()) {
-        match found {
-            None => found = Some((i, t)),
+        match placed {
+            None => placed = Some((i, t)),
             Some((_, f)) if f.node.device == t.node.device || is_number(t) => {}
-            Some((_, f)) if is_number(f) => found = Some((i, t)),
+            Some((_, f)) if is_number(f) => placed = Some((i, t)),
             Some(f) => {
-                let where_is = |(i, t): (usize, &Handle)| {
+                let describe = |(i, t): (usize, &Handle)| {
                     let name = t.label().and_then(|l| l.get());
                     let name = name.map_or(format!("operand {i}"), |n| n.to_string());
                     format!("{name} ({}) on {}", t.fact(), t.device())
                 };
                 return Err(OpError(format!(
                     "the operands are on different devices, {} and {}; move one with to(device)",
-                    where_is(f),
-                    where_is((i, t))
+                    describe(f),
+                    describe((i, t))
                 )));
             }
         }
     }
-    Ok(found.and_then(|(_, t)| t.node.device))
+    Ok(placed.and_then(|(_, t)| t.node.device))
 }
 
 /// True if this is a number on the CPU, which may be moved to any device.
@@ -358,8 +359,8 @@ fn on_device<T: AsRef<Handle>>(
     moved.collect::<Result<Vec<_>, _>>().map(Some)
 }
 
-/// The recording of an op on these operands: their recordings, joined.
-pub(crate) fn joined<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
+/// Joins the recordings of the operands of an op.
+pub(crate) fn join_recordings<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
     let mut found: Option<Recording> = None;
     for t in inputs.iter().map(AsRef::as_ref) {
         if let NodeState::Lazy {

@@ -18,7 +18,7 @@ struct Inner<C> {
 enum RecordingState<C> {
     Root {
         pending: Vec<Weak<C>>,
-        /// The number of recordings that were joined into this one. The smaller joins the larger, so that chains stay
+        /// The number of recordings that were joined into this one. The smaller joins the larger, which keeps chains
         /// short.
         size: usize,
     },
@@ -44,7 +44,7 @@ impl<C: Assigned> Default for Recording<C> {
 }
 
 impl<C: Assigned> Recording<C> {
-    /// A recording of its own.
+    /// Returns a new recording.
     pub fn new() -> Recording<C> {
         Recording(Arc::new(Inner {
             state: Mutex::new(RecordingState::Root {
@@ -54,26 +54,26 @@ impl<C: Assigned> Recording<C> {
         }))
     }
 
-    /// The representative; compresses the path on the way.
+    /// Returns the representative, and compresses the path to it.
     pub fn root(&self) -> Recording<C> {
-        let mut at = self.clone();
+        let mut root = self.clone();
         loop {
-            let next = match &*at.lock() {
+            let next = match &*root.lock() {
                 RecordingState::Root { .. } => None,
                 RecordingState::Joined(next) => Some(next.clone()),
             };
             match next {
-                Some(next) => at = next,
+                Some(next) => root = next,
                 None => break,
             }
         }
-        if !Arc::ptr_eq(&at.0, &self.0) {
+        if !Arc::ptr_eq(&root.0, &self.0) {
             let mut state = self.lock();
             if matches!(*state, RecordingState::Joined(_)) {
-                *state = RecordingState::Joined(at.clone());
+                *state = RecordingState::Joined(root.clone());
             }
         }
-        at
+        root
     }
 
     /// Joins two recordings.
@@ -99,22 +99,22 @@ impl<C: Assigned> Recording<C> {
             else {
                 continue;
             };
-            let (keep, into, moved) = if a < b {
+            let (kept_state, target, moved_state) = if a < b {
                 (&mut *high_state, high.clone(), &mut *low_state)
             } else {
                 (&mut *low_state, low.clone(), &mut *high_state)
             };
-            let old = std::mem::replace(moved, RecordingState::Joined(into));
+            let old = std::mem::replace(moved_state, RecordingState::Joined(target));
             if let (
                 RecordingState::Root { pending, size },
                 RecordingState::Root {
-                    pending: more,
-                    size: n,
+                    pending: other_pending,
+                    size: other_size,
                 },
-            ) = (keep, old)
+            ) = (kept_state, old)
             {
-                pending.extend(more);
-                *size += n;
+                pending.extend(other_pending);
+                *size += other_size;
             }
             return;
         }

@@ -3,7 +3,7 @@
 use crate::body::{self, Captured, trace};
 use crate::grad::is_grad_enabled;
 use crate::node::{Node, NodeState, Operands};
-use crate::recorder::joined;
+use crate::recorder::join_recordings;
 use crate::run::anomaly::is_anomaly_enabled;
 use crate::run::boundary;
 use crate::{Device, Handle, scope};
@@ -84,13 +84,13 @@ impl RecordedBody {
         }
         let mut captured = Captured::default();
         let body = traced.graph(&results, &mut captured).ok()?;
-        let is_plain = |op: &Op| match op {
+        let is_repeatable = |op: &Op| match op {
             Op::Pointwise(_) | Op::Cast(_) | Op::Input(_) | Op::Full(_) => true,
             op => op.is_view(),
         };
-        let is_plain = body.iter().all(|(_, n)| is_plain(&n.op));
-        let computed = |n: &Arc<Node>| !matches!(n.op, Op::Input(_));
-        if !is_plain || !captured.values.is_empty() || !nodes().all(computed) {
+        let is_repeatable = body.iter().all(|(_, n)| is_repeatable(&n.op));
+        let is_computed = |n: &Arc<Node>| !matches!(n.op, Op::Input(_));
+        if !is_repeatable || !captured.values.is_empty() || !nodes().all(is_computed) {
             return None;
         }
         static STATE: LazyLock<DefaultHashBuilder> = LazyLock::new(Default::default);
@@ -112,7 +112,7 @@ impl RecordedBody {
                 .iter()
                 .map(|t| t.as_ref().operand())
                 .collect::<Operands>(),
-            recording: Some(joined(operands)),
+            recording: Some(join_recordings(operands)),
             kept: SmallVec::new(),
         };
         let op = ops::Barrier { detach: true }.into();

@@ -91,7 +91,7 @@ pub fn is_written(cell: &Cell) -> bool {
     SCOPE.with_borrow(|s| {
         let cell = s
             .as_ref()
-            .and_then(|s| s.known.get(&cell.id).map(|at| &s.cells[*at]));
+            .and_then(|s| s.known.get(&cell.id).map(|index| &s.cells[*index]));
         cell.is_some_and(|c| c.written)
     })
 }
@@ -110,7 +110,7 @@ pub fn random_key(count: &Dim) -> Option<Handle> {
 
 impl Scope {
     fn cell(&mut self, cell: &Arc<Cell>, loc: &'static Location<'static>) -> &mut ScopeCell {
-        let at = *self.known.entry(cell.id).or_insert_with(|| {
+        let index = *self.known.entry(cell.id).or_insert_with(|| {
             let device = Some(cell.leaf.device.get());
             let t = placeholder(cell.fact(), cell.role(), device, loc, "Var");
             self.cells.push(ScopeCell {
@@ -121,7 +121,7 @@ impl Scope {
             });
             self.cells.len() - 1
         });
-        &mut self.cells[at]
+        &mut self.cells[index]
     }
 }
 
@@ -142,7 +142,7 @@ pub fn placeholder(
 pub struct RecordingGuard;
 
 impl RecordingGuard {
-    /// Begins a recording whose symbols have these names.
+    /// Begins a recording with these names of symbols.
     ///
     /// # Errors
     /// If this thread is recording a function already.

@@ -12,13 +12,13 @@ pub fn set(names: Vec<String>) {
     NAMES.set(names);
 }
 
-/// A message with the user's names in place of `s0`, `s1`, …, while recording.
+/// Returns a message with the user's names instead of `s0`, `s1`, …, while recording.
 pub fn named(text: &str) -> String {
-    NAMES.with_borrow(|names| replaced(text, names))
+    NAMES.with_borrow(|names| replace_symbols(text, names))
 }
 
-/// A message with these names in place of `s0`, `s1`, ….
-pub fn replaced(text: &str, names: &[String]) -> String {
+/// Returns a message with these names instead of `s0`, `s1`, ….
+pub fn replace_symbols(text: &str, names: &[String]) -> String {
     let name = |word: &str| {
         let number: usize = word.strip_prefix('s')?.parse().ok()?;
         names.get(number)

@@ -31,8 +31,8 @@ fn state() -> MutexGuard<'static, WarningState> {
 
 /// Passes warnings to `hook` instead of writing them to standard error, each once. `None` writes them again.
 ///
-/// There are two warnings. A line that reads values has compiled many plans; the text says what differed the last
-/// time. A scaler of gradients has skipped many steps in a row.
+/// There are two warnings. A line that reads values has compiled many plans; the text states the last
+/// difference. A scaler of gradients has skipped many steps in a row.
 ///
 /// ```
 /// use std::sync::Arc;

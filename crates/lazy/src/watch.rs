@@ -21,9 +21,10 @@ struct Seen {
 
 /// An operation that was recorded.
 pub struct Recorded {
-    /// The user's call that recorded it. Later calls have larger numbers; operations of one call may lie apart.
+    /// The number of the user's call that recorded it. Later calls have larger numbers; other operations may lie
+    /// between those of one call.
     pub call: u32,
-    /// Its results, held so that they can be read.
+    /// Its results, which can be read.
     pub outputs: Vec<Handle>,
 }
 
@@ -34,37 +35,37 @@ impl Recorded {
     }
 }
 
-/// Returns the operations that something depends on: a handle elsewhere, or another of these.
+/// Returns the operations that a handle elsewhere or another live operation depends on.
 pub fn live(recorded: Vec<Recorded>) -> Vec<Recorded> {
     let mut used: HashSet<u64> = HashSet::new();
     let mut live: Vec<Recorded> = Vec::new();
-    for one in recorded.into_iter().rev() {
-        let node = one.node();
-        let held = node.handles.load(Ordering::Relaxed) > one.outputs.len();
-        if held || used.contains(&node.serial) {
+    for recorded_op in recorded.into_iter().rev() {
+        let node = recorded_op.node();
+        let is_held = node.handles.load(Ordering::Relaxed) > recorded_op.outputs.len();
+        if is_held || used.contains(&node.serial) {
             if let NodeState::Lazy { inputs, .. } = &*node.state() {
                 used.extend(inputs.iter().map(|o| o.node.serial));
             }
-            live.push(one);
+            live.push(recorded_op);
         }
     }
     live.reverse();
     live
 }
 
-/// Runs `f`, and returns the operations that it recorded on this thread, in order. Those in the bodies of loops and
-/// branches count as the one operation that holds them.
+/// Runs `f`, and returns the operations that it recorded on this thread, in order. The body of a loop or branch is part
+/// of its operation.
 pub fn watch<T>(f: impl FnOnce() -> T) -> (T, Vec<Recorded>) {
-    let seen = Scoped::new(&SEEN, Seen::default());
+    let slot = Scoped::new(&SEEN, Seen::default());
     let watched = Scoped::new(&IS_WATCHED, true);
     let result = f();
     drop(watched);
     let recorded = SEEN.take().recorded;
-    drop(seen);
+    drop(slot);
     (result, recorded)
 }
 
-/// The number of a call that begins now; 0 if nothing watches.
+/// Returns the number of a call that begins now; 0 while nothing is watched.
 #[inline]
 pub(crate) fn call() -> u32 {
     if !IS_WATCHED.get() {
@@ -76,7 +77,7 @@ pub(crate) fn call() -> u32 {
     })
 }
 
-/// Keeps an operation that was recorded in a call, if something watches.
+/// Keeps an operation that was recorded in a call, while operations are watched.
 #[inline]
 pub(crate) fn recorded(node: &Arc<Node>, call: u32) {
     if IS_WATCHED.get() && !body::is_tracing() {

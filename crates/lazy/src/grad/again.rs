@@ -21,14 +21,14 @@ pub fn again<T>(
     f: impl FnOnce(&[Handle]) -> (T, Vec<Handle>),
 ) -> (T, Vec<Handle>) {
     let start = serial();
-    let leaf = |t: &Handle| {
+    let as_leaf = |t: &Handle| {
         let mut t = t.clone();
         if t.requires_grad() {
             t.edge = Edge::Leaf(Leaf::new(t.fact().clone(), t.device()));
         }
         t
     };
-    let leaves: Vec<Handle> = function_operands.iter().map(leaf).collect();
+    let leaves: Vec<Handle> = function_operands.iter().map(as_leaf).collect();
     let (result, outputs) = f(&leaves);
     if outputs.iter().any(|t| t.error().is_some()) {
         return (result, outputs);
@@ -42,11 +42,11 @@ pub fn again<T>(
         loc,
     };
     let pairs = leaves.iter().zip(function_operands);
-    for (own, outer) in pairs.filter(|(own, _)| own.edge.is_some()) {
-        let at = region.frontier.len();
+    for (inner, outer) in pairs.filter(|(inner, _)| inner.edge.is_some()) {
+        let index = region.frontier.len();
         region
             .known
-            .extend(own.edge.key().map(|key| (key, Destination::Outer(at))));
+            .extend(inner.edge.key().map(|key| (key, Destination::Outer(index))));
         region.frontier.push(outer.clone());
     }
     let destinations: Vec<Destination> = outputs.iter().map(|t| region.add(t)).collect();
@@ -58,27 +58,27 @@ pub fn again<T>(
     let is_entry = |d: &Destination| matches!(d, Destination::Entry(..));
     if !destinations.iter().any(is_entry) || region.frontier.is_empty() {
         let edges = destinations.iter().map(|s| region.edge(*s));
-        let plain = outputs.into_iter().zip(edges).map(with_edge);
-        return (result, plain.collect());
+        let detached = outputs.into_iter().zip(edges).map(with_edge);
+        return (result, detached.collect());
     }
-    let plain: Vec<Handle> = outputs.iter().map(Handle::plain).collect();
-    let device = plain.iter().find_map(|t| t.node.device);
+    let detached: Vec<Handle> = outputs.iter().map(Handle::plain).collect();
+    let device = detached.iter().find_map(|t| t.node.device);
     let mut b = Recorder::new(loc, "checkpoint", device);
-    let joined = match b.emit(ops::Barrier { detach: false }.into(), &plain) {
-        Ok(joined) => joined,
+    let barrier = match b.emit(ops::Barrier { detach: false }.into(), &detached) {
+        Ok(barrier) => barrier,
         Err(e) => {
             let failed = Error::new(ErrorKind::Op, "checkpoint", e.0, loc);
-            return (result, vec![Handle::poisoned(failed, loc); plain.len()]);
+            return (result, vec![Handle::poisoned(failed, loc); detached.len()]);
         }
     };
-    let (region, ends) = (Arc::new(region), destinations.clone());
+    let (region, output_destinations) = (Arc::new(region), destinations.clone());
     let rule: Arc<CustomRule> = {
         let region = region.clone();
-        Arc::new(move |_, _, cotangents, _| region.pullback(&ends, cotangents))
+        Arc::new(move |_, _, cotangents, _| region.pullback(&output_destinations, cotangents))
     };
     let frontier: Vec<&Handle> = region.frontier.iter().collect();
-    let node = GradNode::new(&joined[0].node, Some(rule), &frontier);
-    let outputs = joined
+    let node = GradNode::new(&barrier[0].node, Some(rule), &frontier);
+    let outputs = barrier
         .into_iter()
         .zip(destinations)
         .map(|(t, destination)| {
@@ -101,7 +101,7 @@ enum Destination {
     Entry(usize, u32),
 }
 
-/// The gradient graph of the operations that a function recorded. It holds operations but none of their values.
+/// The gradient graph of the operations that a function recorded, without their values.
 struct Region {
     /// Nodes with smaller serial numbers existed before.
     start: u64,
@@ -109,7 +109,7 @@ struct Region {
     function_operands: Vec<Handle>,
     /// Operands before users.
     entries: Vec<RegionEntry>,
-    /// The known destinations, by the keys of edges. That of an entry's first output is known by its whole node.
+    /// The known destinations, by the keys of edges. An entry's first output has the key of its whole node.
     known: HashMap<Key, Destination>,
     /// The values outside that gradients flow to, with their edges.
     frontier: Vec<Handle>,
@@ -126,11 +126,11 @@ struct RegionEntry {
 }
 
 impl Region {
-    /// The destination of the gradient of a tensor; adds everything that it depends on.
+    /// Adds a tensor and all its dependencies; returns the destination of its gradient.
     fn add(&mut self, t: &Handle) -> Destination {
         let visited = postorder(
             (t.operand(), t.edge.clone()),
-            |(operand, edge), is_last, first| {
+            |(operand, edge), is_last, pending| {
                 let Some(key) = edge.key().filter(|_| self.destination(edge).is_none()) else {
                     return Ok::<_, Infallible>(false);
                 };
@@ -147,7 +147,7 @@ impl Region {
                     return Ok(false);
                 };
                 if !is_last {
-                    first.extend(saved.inputs);
+                    pending.extend(saved.inputs);
                     return Ok(true);
                 }
                 let inputs = saved.inputs.iter();
@@ -179,9 +179,9 @@ impl Region {
 
     fn destination(&self, edge: &Edge) -> Option<Destination> {
         if let Edge::Node(node, output) = edge
-            && let Some(Destination::Entry(at, _)) = self.known.get(&Key::whole(node))
+            && let Some(Destination::Entry(entry, _)) = self.known.get(&Key::whole(node))
         {
-            return Some(Destination::Entry(*at, *output));
+            return Some(Destination::Entry(*entry, *output));
         }
         self.known.get(&edge.key()?).copied()
     }
@@ -192,21 +192,21 @@ impl Region {
         ends: &[Destination],
         cotangents: &[Option<Handle>],
     ) -> Result<Vec<Option<Handle>>, OpError> {
-        let first = self.frontier.len();
-        let place = |destination: &Destination| match destination {
+        let entries_start = self.frontier.len();
+        let step_of = |destination: &Destination| match destination {
             Destination::None => None,
-            Destination::Outer(at) => Some((*at, 0)),
-            Destination::Entry(at, output) => Some((first + at, *output)),
+            Destination::Outer(step) => Some((*step, 0)),
+            Destination::Entry(step, output) => Some((entries_start + step, *output)),
         };
         let mut seeds: Vec<(StepOutput, Handle)> = Vec::new();
         for (end, g) in ends.iter().zip(cotangents) {
-            if let (Some(at), Some(g)) = (place(end), g) {
-                seeds.push((at, g.clone()));
+            if let (Some(step), Some(g)) = (step_of(end), g) {
+                seeds.push((step, g.clone()));
             }
         }
         let device = self.frontier.first().and_then(|t| t.node.device);
         let mut b = Recorder::new(self.loc, "checkpoint", device);
-        let mut again = Again::new(self, &mut b, seeds.iter().map(|(_, g)| g))?;
+        let mut recomputed = Again::new(self, &mut b, seeds.iter().map(|(_, g)| g))?;
         let leaf = |_: &Handle| BackwardStep {
             rule: Rule::Leaf,
             inputs: SmallVec::new(),
@@ -216,17 +216,17 @@ impl Region {
         for entry in &self.entries {
             let mut inputs = SmallVec::new();
             for (operand, destination) in &entry.inputs {
-                let value = again.value(&mut b, operand)?;
+                let value = recomputed.value(&mut b, operand)?;
                 let value = match destination {
                     Destination::None => value.plain(),
                     _ => value,
                 };
-                inputs.push((value, place(destination)));
+                inputs.push((value, step_of(destination)));
             }
             let mut outputs = SmallVec::new();
             for output in 0..entry.node.facts.len() as u32 {
                 let node = entry.node.clone();
-                outputs.push(again.value(&mut b, &Operand { node, output })?);
+                outputs.push(recomputed.value(&mut b, &Operand { node, output })?);
             }
             let rule = match &entry.custom {
                 Some(f) => Rule::Custom(&**f),
@@ -238,9 +238,9 @@ impl Region {
                 outputs,
             });
         }
-        let targets: Vec<StepOutput> = (0..first).map(|at| (at, 0)).collect();
-        let found = kiln_autodiff::backward(&mut b, &steps, seeds, &targets, &mut Watch(self));
-        found.map_err(|p: Problem| p.error)
+        let targets: Vec<StepOutput> = (0..entries_start).map(|step| (step, 0)).collect();
+        let gradients = kiln_autodiff::backward(&mut b, &steps, seeds, &targets, &mut Watch(self));
+        gradients.map_err(|p: Problem| p.error)
     }
 }
 
@@ -254,8 +254,8 @@ struct Again<'a> {
 }
 
 impl<'a> Again<'a> {
-    /// Begins with a barrier of the function's operands and the gradients of its results. So no value is computed
-    /// before these are, and none is taken for one of the first recording.
+    /// Begins with a barrier of the function's operands and the gradients of its results. No value is computed before
+    /// these, or merged with a value of the first recording.
     fn new<'t>(
         region: &'a Region,
         b: &mut Recorder,
@@ -263,7 +263,7 @@ impl<'a> Again<'a> {
     ) -> Result<Again<'a>, OpError> {
         let mut operands = region.function_operands.clone();
         operands.extend(cotangents.cloned());
-        let behind = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
+        let barrier = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
         let entry = |e: &'a RegionEntry| (Key::whole(&e.node), e);
         Ok(Again {
             region,
@@ -271,7 +271,7 @@ impl<'a> Again<'a> {
                 .function_operands
                 .iter()
                 .map(Handle::key)
-                .zip(behind)
+                .zip(barrier)
                 .collect(),
             entries: region.entries.iter().map(entry).collect(),
         })
@@ -320,8 +320,8 @@ struct Watch<'a>(&'a Region);
 
 impl Watch<'_> {
     fn grad(&self, step: usize) -> Option<&Arc<GradNode>> {
-        let at = step.checked_sub(self.0.frontier.len())?;
-        Some(&self.0.entries[at].grad)
+        let entry = step.checked_sub(self.0.frontier.len())?;
+        Some(&self.0.entries[entry].grad)
     }
 }
 

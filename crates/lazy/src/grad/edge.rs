@@ -63,7 +63,7 @@ pub struct Leaf {
     grad: Mutex<Option<Handle>>,
     /// The copy of the cell's value in a narrower dtype, if it has one.
     narrow: Mutex<Option<Arc<Narrow>>>,
-    /// The cell, if a copy is to be kept from the first cast on.
+    /// The cell, if a narrow copy is to be kept from the first cast on.
     keeps_casts: OnceLock<Weak<Cell>>,
     /// The hooks on its gradient.
     pub hooks: Arc<Hooks<Handle>>,
@@ -123,16 +123,16 @@ impl Leaf {
 
     /// Replaces the copy, or removes it.
     pub fn set_narrow(&self, narrow: Option<Narrow>) {
-        let mut held = lock(&self.narrow);
-        let old = std::mem::replace(&mut *held, narrow.map(Arc::new));
-        drop(held);
+        let mut slot = lock(&self.narrow);
+        let old = std::mem::replace(&mut *slot, narrow.map(Arc::new));
+        drop(slot);
         drop(old); // not under the lock
     }
 
-    /// The current copy: that of another thread, if there is one, or else this one.
+    /// Returns the current copy, or sets this one if there is none.
     pub fn narrow_or(&self, narrow: Narrow) -> Arc<Narrow> {
-        let mut held = lock(&self.narrow);
-        held.get_or_insert_with(|| Arc::new(narrow)).clone()
+        let mut slot = lock(&self.narrow);
+        slot.get_or_insert_with(|| Arc::new(narrow)).clone()
     }
 
     /// Makes the leaf of `cell` keep a copy of the cell's value from the first cast on.
@@ -140,14 +140,14 @@ impl Leaf {
         self.keeps_casts.get_or_init(|| Arc::downgrade(cell));
     }
 
-    /// The cell, if a copy of its value is to be kept from the first cast on.
+    /// Returns the cell, if a narrow copy of its value is to be kept from the first cast on.
     pub fn keeps_casts(&self) -> Option<Arc<Cell>> {
         let cell = self.keeps_casts.get()?.upgrade()?;
         // A copy would miss what other processes write.
         (!cell.is_shared()).then_some(cell)
     }
 
-    /// The gradient that it keeps; see [`Leaf::grad`] for the one within a recording.
+    /// Returns the stored gradient; see [`Leaf::grad`] for the gradient within a recording.
     pub fn kept(&self) -> Option<Handle> {
         lock(&self.grad).clone()
     }
@@ -167,42 +167,44 @@ impl Leaf {
     }
 }
 
-/// A shape that can be replaced while it is borrowed: every distinct one is kept.
+/// A shape that can be replaced while it is borrowed: every distinct shape is kept.
 struct Shapes {
-    first: Shape,
+    shape: Shape,
     next: OnceLock<Box<Shapes>>,
-    /// The position of the current one behind the first.
+    /// The index of the current shape in the list.
     current: AtomicUsize,
 }
 
 impl Shapes {
     fn new(first: Shape) -> Shapes {
         Shapes {
-            first,
+            shape: first,
             next: OnceLock::new(),
             current: AtomicUsize::new(0),
         }
     }
 
     fn get(&self) -> &Shape {
-        let all = std::iter::successors(Some(self), |s| s.next.get().map(|next| &**next));
+        let list = std::iter::successors(Some(self), |s| s.next.get().map(|next| &**next));
         let current = self.current.load(Ordering::Acquire);
-        all.take(current + 1)
+        list.take(current + 1)
             .last()
-            .map_or(&self.first, |s| &s.first)
+            .map_or(&self.shape, |s| &s.shape)
     }
 
     fn set(&self, shape: Shape) {
-        let (mut at, mut position) = (self, 0);
-        while at.first != shape {
-            at = at.next.get_or_init(|| Box::new(Shapes::new(shape.clone())));
+        let (mut entry, mut position) = (self, 0);
+        while entry.shape != shape {
+            entry = entry
+                .next
+                .get_or_init(|| Box::new(Shapes::new(shape.clone())));
             position += 1;
         }
         self.current.store(position, Ordering::Release);
     }
 }
 
-/// One item for each of some outputs, which are few.
+/// Items of a few of the outputs.
 type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
 
 /// A recorded operation in the graph of gradients.
@@ -231,7 +233,7 @@ pub struct GradNode {
 pub struct Saved {
     /// The node whose values are the outputs.
     pub node: SavedNode,
-    /// A user's function; the derivative of the node's op where `None`.
+    /// A user's derivative; `None` for the derivative of the node's op.
     pub custom: Option<Arc<CustomRule>>,
     /// The operands, and the destinations of their gradients.
     pub inputs: SmallVec<[(Operand, Edge); 2]>,
@@ -242,7 +244,7 @@ pub type CustomRule = dyn Fn(&[Handle], &[Handle], &[Option<Handle>], &[bool]) -
     + Send
     + Sync;
 
-/// A node whose values a backward pass may need; reads keep those that a plan writes anyway.
+/// A node whose values a backward pass may need; reads keep those that a plan materialises.
 pub struct SavedNode(Arc<Node>);
 
 impl SavedNode {
@@ -379,13 +381,13 @@ impl GradNode {
         hooks.is_empty() && retained.is_empty()
     }
 
-    /// The leaf that keeps the gradient of an output, if there is one; `make` creates it.
-    pub fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
+    /// The leaf that keeps the gradient of an output, if there is one; `create` creates it.
+    pub fn retained(&self, output: u32, create: bool) -> Option<Arc<Leaf>> {
         let mut retained = lock(&self.retained);
         if let Some((_, found)) = retained.iter().find(|(o, _)| *o == output) {
             return Some(found.clone());
         }
-        make.then(|| {
+        create.then(|| {
             let leaf = Leaf::new(
                 self.facts[output as usize].clone(),
                 self.device.unwrap_or_default(),

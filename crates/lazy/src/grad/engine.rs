@@ -57,17 +57,17 @@ pub fn run(
 ) -> Result<Vec<LeafGradient>> {
     let roots: Vec<&Handle> = outputs.iter().map(|(y, _)| *y).collect();
     let walk = Walk::of(&roots, loc)?;
-    let mut places: Vec<Option<StepOutput>> = Vec::new();
+    let mut sources: Vec<Option<StepOutput>> = Vec::new();
     let mut leaves: Vec<Option<Arc<Leaf>>> = Vec::new();
     match targets {
         Some(targets) => {
-            places.extend(targets.iter().map(|t| walk.place(&t.edge)));
-            leaves.resize(places.len(), None);
+            sources.extend(targets.iter().map(|t| walk.source(&t.edge)));
+            leaves.resize(sources.len(), None);
         }
         None => {
             for (i, entry) in walk.entries.iter().enumerate() {
                 if let GradEntry::Leaf(leaf) = entry {
-                    places.push(Some((i, 0)));
+                    sources.push(Some((i, 0)));
                     leaves.push(Some(leaf.clone()));
                 }
             }
@@ -75,20 +75,20 @@ pub fn run(
     }
     let mut seeds = Vec::new();
     for (y, g) in outputs {
-        seeds.extend(walk.place(&y.edge).map(|place| (place, g.clone())));
+        seeds.extend(walk.source(&y.edge).map(|place| (place, g.clone())));
     }
-    let wanted: Vec<StepOutput> = places.iter().flatten().copied().collect();
+    let target_outputs: Vec<StepOutput> = sources.iter().flatten().copied().collect();
     let chain = || {
         let steps = walk.steps(keep.create);
         let mut recorder = Recorder::backward(loc, roots[0].node.device);
         let mut watch = Watch { walk: &walk };
-        kiln_autodiff::backward(&mut recorder, &steps, seeds, &wanted, &mut watch)
+        kiln_autodiff::backward(&mut recorder, &steps, seeds, &target_outputs, &mut watch)
     };
-    let found = match keep.create {
+    let gradients = match keep.create {
         true => enable_grad(chain),
         false => no_grad(chain),
     };
-    let found = found.map_err(|p| match &walk.entries[p.step] {
+    let gradients = gradients.map_err(|p| match &walk.entries[p.step] {
         GradEntry::Node(node, _) => {
             let note = format!("in the gradients that are asked for at {}", Loc::from(loc));
             Error::new(ErrorKind::Op, node.called, p.error.0, node.loc).with_note(note)
@@ -104,11 +104,11 @@ pub fn run(
             }
         }
     }
-    let mut found = found.into_iter();
-    let gradient = |place: Option<StepOutput>| place.and_then(|_| found.next().flatten());
+    let mut gradients = gradients.into_iter();
+    let gradient = |place: Option<StepOutput>| place.and_then(|_| gradients.next().flatten());
     Ok(leaves
         .into_iter()
-        .zip(places.into_iter().map(gradient).collect::<Vec<_>>())
+        .zip(sources.into_iter().map(gradient).collect::<Vec<_>>())
         .collect())
 }
 

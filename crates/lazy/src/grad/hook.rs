@@ -31,7 +31,7 @@ impl<T: 'static> Hooks<T> {
         let hooks: Weak<Hooks<T>> = Arc::downgrade(self);
         HookHandle::new(move || {
             if let Some(hooks) = hooks.upgrade() {
-                lock(&hooks.list).retain(|(known, _)| *known != id);
+                lock(&hooks.list).retain(|(other, _)| *other != id);
             }
         })
     }
@@ -49,7 +49,7 @@ impl<T: 'static> Hooks<T> {
     }
 }
 
-/// Removes a hook; see `Tensor::register_hook`. Dropping the handle leaves the hook in place.
+/// Removes a hook; see `Tensor::register_hook`. Dropping the handle does not remove the hook.
 pub struct HookHandle(Box<dyn Fn() + Send + Sync>);
 
 impl HookHandle {

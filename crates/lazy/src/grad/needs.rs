@@ -1,4 +1,4 @@
-//! The values that a backward pass will need, so that an earlier read can keep them.
+//! The values that a backward pass will need, which an earlier read can keep.
 
 use super::walk::{GradEntry, Walk};
 use crate::node::{Handle, Node, Operand};
@@ -18,11 +18,11 @@ pub struct Needed {
     pub compared: bool,
 }
 
-/// The values that the gradients of `losses` are computed from, as far as they are not computed yet. The derivatives
-/// are only traversed: nothing is recorded, and neither hooks nor the derivatives of users' functions run.
+/// Returns the uncomputed values that the gradients of `losses` need. The derivatives are only traversed: nothing is
+/// recorded, and neither hooks nor the derivatives of users' functions run.
 pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed> {
     let walk = Walk::of_pending(losses, loc);
-    let seed = |t: &&Handle| Some((walk.place(&t.edge)?, Value::computed(t.fact().clone())));
+    let seed = |t: &&Handle| Some((walk.source(&t.edge)?, Value::computed(t.fact().clone())));
     let seeds: Vec<(StepOutput, Value)> = losses.iter().filter_map(seed).collect();
     if seeds.is_empty() {
         return Vec::new();
@@ -48,7 +48,7 @@ pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed
     b.needed
 }
 
-/// A value of the forward pass, or something computed in the backward pass.
+/// A value of the forward pass, or of the backward pass.
 #[derive(Clone)]
 struct Value {
     fact: Fact,

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The part of the gradient graph that leads to some tensors, operands before users.
+/// The subgraph of the gradient graph that some tensors depend on, operands before users.
 pub struct Walk {
-    /// The leaves and operations that it reaches.
+    /// The leaves and operations of the subgraph.
     pub entries: Vec<GradEntry>,
     known: HashMap<Key, usize>,
 }
@@ -28,7 +28,7 @@ pub enum GradEntry {
 }
 
 impl Walk {
-    /// The part that leads to these values.
+    /// Returns the subgraph that these tensors depend on.
     pub fn of(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<Walk> {
         let mut walk = Walk {
             entries: Vec::new(),
@@ -40,19 +40,19 @@ impl Walk {
         Ok(walk)
     }
 
-    /// The part that leads to some tensors whose values are not computed yet. Operations that were differentiated already
-    /// are left out.
+    /// Returns the subgraph that these tensors depend on, up to computed values. Operations that were differentiated
+    /// already are omitted.
     pub fn of_pending(tensors: &[&Handle], loc: &'static Location<'static>) -> Walk {
         let mut walk = Walk {
             entries: Vec::new(),
             known: HashMap::new(),
         };
-        let computed = |saved: &Saved| {
+        let is_computed = |saved: &Saved| {
             let node = saved.node.node();
             (0..node.facts.len() as u32).all(|output| node.ready(output).is_some())
         };
         for t in tensors {
-            let _ = walk.add(&t.edge, loc, computed);
+            let _ = walk.add(&t.edge, loc, is_computed);
         }
         walk
     }
@@ -61,12 +61,12 @@ impl Walk {
         &mut self,
         edge: &Edge,
         loc: &'static Location<'static>,
-        ends: impl Fn(&Saved) -> bool,
+        is_end: impl Fn(&Saved) -> bool,
     ) -> Result<()> {
         // The saved data of the nodes whose operands are being added.
         let mut open: Vec<Saved> = Vec::new();
-        postorder(edge.clone(), |edge, is_last, first| {
-            if !is_last && self.place(edge).is_some() {
+        postorder(edge.clone(), |edge, is_last, pending| {
+            if !is_last && self.source(edge).is_some() {
                 return Ok(false);
             }
             let (key, entry) = match edge {
@@ -78,13 +78,13 @@ impl Walk {
                         false => node.saved(),
                     };
                     let saved = saved.ok_or_else(|| released(node, loc))?;
-                    let entry = match ends(&saved) {
+                    let entry = match is_end(&saved) {
                         true => GradEntry::End,
                         false if is_last => GradEntry::Node(node.clone(), saved),
                         false => {
-                            let new = |edge: &&Edge| self.place(edge).is_none();
-                            let inputs = saved.inputs.iter().map(|(_, edge)| edge).filter(new);
-                            first.extend(inputs.cloned());
+                            let is_new = |edge: &&Edge| self.source(edge).is_none();
+                            let inputs = saved.inputs.iter().map(|(_, edge)| edge).filter(is_new);
+                            pending.extend(inputs.cloned());
                             open.push(saved);
                             return Ok(true);
                         }
@@ -98,8 +98,8 @@ impl Walk {
         })
     }
 
-    /// The place that an edge leads to.
-    pub fn place(&self, edge: &Edge) -> Option<StepOutput> {
+    /// Returns the output that an edge leads to.
+    pub fn source(&self, edge: &Edge) -> Option<StepOutput> {
         match edge {
             Edge::None => None,
             Edge::Leaf(leaf) => Some((*self.known.get(&Key::whole(leaf))?, 0)),
@@ -107,10 +107,9 @@ impl Walk {
         }
     }
 
-    /// The steps for [`kiln_autodiff::backward`]; with `live`, values keep their edges so that the
-    /// derivatives can be differentiated again.
+    /// Returns the steps for [`kiln_autodiff::backward`]; with `live`, values keep their edges, for higher derivatives.
     pub fn steps(&self, live: bool) -> Vec<BackwardStep<'_, Handle>> {
-        let with = |mut t: Handle, edge: &Edge| {
+        let with_edge = |mut t: Handle, edge: &Edge| {
             if live {
                 t.edge = edge.clone();
             }
@@ -118,12 +117,12 @@ impl Walk {
         };
         self.steps_of(
             |f| f,
-            |node, output, edge| with(Handle::output_of(node, output), edge),
+            |node, output, edge| with_edge(Handle::output_of(node, output), edge),
         )
     }
 
-    /// The steps over other values: `custom` replaces a user's derivative, and `value` gives the value for an output
-    /// of a node, whose gradient flows along the edge.
+    /// Returns the steps over other values: `custom` maps a user's derivative, and `value` an output of a node, whose
+    /// gradient flows along the edge.
     pub fn steps_of<'a, V>(
         &'a self,
         custom: impl Fn(&'a CustomRule) -> &'a Custom<'a, V>,
@@ -141,7 +140,7 @@ impl Walk {
                     Some(f) => Rule::Custom(custom(&**f)),
                 },
                 inputs: (saved.inputs.iter())
-                    .map(|(o, edge)| (value(&o.node, o.output, edge), self.place(edge)))
+                    .map(|(o, edge)| (value(&o.node, o.output, edge), self.source(edge)))
                     .collect(),
                 outputs: (0..node.facts.len() as u32)
                     .map(|o| value(saved.node.node(), o, &Edge::Node(node.clone(), o)))

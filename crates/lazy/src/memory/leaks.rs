@@ -1,4 +1,4 @@
-//! The leak finder: graphs that outlive the code that recorded them, and what holds them.
+//! The leak finder: graphs that outlive the code that recorded them, and their holders.
 
 use crate::grad::edge::{Edge, GradNode, WATCHED};
 use hashbrown::HashSet;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 /// A graph that outlives the code that recorded it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leak {
-    /// The function whose result is held.
+    /// The function that returned the held result.
     pub called: &'static str,
     /// The line of that call.
     pub loc: Loc,
@@ -19,7 +19,7 @@ pub struct Leak {
     pub tensors: usize,
     /// The operations that are kept for a backward pass.
     pub operations: usize,
-    /// The bytes of values that these keep, without parameters.
+    /// The bytes of values that these operations keep, without parameters.
     pub bytes: usize,
 }
 
@@ -62,10 +62,10 @@ impl fmt::Display for Leak {
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub fn find_leaks<T>(f: impl FnOnce() -> T) -> (T, Vec<Leak>) {
-    let inside = Scoped::new(&WATCHED, Some(Vec::new()));
+    let guard = Scoped::new(&WATCHED, Some(Vec::new()));
     let value = f();
     let watched = WATCHED.take().unwrap_or_default();
-    drop(inside);
+    drop(guard);
     let alive: Vec<Arc<GradNode>> = watched.iter().filter_map(Weak::upgrade).collect();
     drop(watched);
     let mut leaks = leaks(&alive);
@@ -75,7 +75,7 @@ pub fn find_leaks<T>(f: impl FnOnce() -> T) -> (T, Vec<Leak>) {
 
 /// The graphs of operations that are not released, by the results that no other operation uses.
 fn leaks(alive: &[Arc<GradNode>]) -> Vec<Leak> {
-    let known: HashSet<*const GradNode> = alive.iter().map(Arc::as_ptr).collect();
+    let watched: HashSet<*const GradNode> = alive.iter().map(Arc::as_ptr).collect();
     let mut used = HashSet::new();
     for node in alive {
         used.extend(sources(node).iter().map(Arc::as_ptr));
@@ -86,7 +86,7 @@ fn leaks(alive: &[Arc<GradNode>]) -> Vec<Leak> {
         let (mut operations, mut storages) = (HashSet::new(), HashSet::new());
         let (mut bytes, mut stack) = (0, vec![root.clone()]);
         while let Some(node) = stack.pop() {
-            if !known.contains(&Arc::as_ptr(&node)) || !operations.insert(Arc::as_ptr(&node)) {
+            if !watched.contains(&Arc::as_ptr(&node)) || !operations.insert(Arc::as_ptr(&node)) {
                 continue;
             }
             let Some(saved) = node.saved() else { continue };
@@ -117,7 +117,7 @@ fn leaks(alive: &[Arc<GradNode>]) -> Vec<Leak> {
     alive.iter().filter(is_held).filter_map(leak).collect()
 }
 
-/// The operations whose results an operation takes.
+/// Returns the operations that produced the operands of an operation.
 fn sources(node: &GradNode) -> Vec<Arc<GradNode>> {
     let saved = node.saved().into_iter();
     let edges = saved.flat_map(|saved| saved.inputs.into_iter().map(|(_, edge)| edge));

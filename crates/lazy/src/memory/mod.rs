@@ -11,8 +11,8 @@ pub use leaks::{Leak, find_leaks};
 pub use recorded::record;
 use std::fmt::{self, Write as _};
 
-/// The memory of a device over the steps of a program: what is planned for a run
-/// ([`Program::memory_timeline`](crate::run::compiled::Program::memory_timeline)), or what was recorded ([`record`]).
+/// The memory of a device over the steps of a program: planned for a run
+/// ([`Program::memory_timeline`](crate::run::compiled::Program::memory_timeline)), or [recorded](record).
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// The subject, for titles.
@@ -39,7 +39,7 @@ pub struct TimelineBlock {
 }
 
 impl TimelineBlock {
-    fn held(holder: Holder, bytes: usize, first: usize, last: usize) -> TimelineBlock {
+    fn new(holder: Holder, bytes: usize, first: usize, last: usize) -> TimelineBlock {
         TimelineBlock {
             category: holder.category(),
             holder: holder.to_string(),
@@ -51,10 +51,10 @@ impl TimelineBlock {
 }
 
 impl Timeline {
-    /// The bytes at each step, of the blocks that `of` accepts.
-    pub fn course(&self, of: impl Fn(&TimelineBlock) -> bool) -> Vec<usize> {
+    /// The bytes at each step, of the blocks that `is_counted` accepts.
+    pub fn course(&self, is_counted: impl Fn(&TimelineBlock) -> bool) -> Vec<usize> {
         let mut change = vec![0isize; self.steps + 1];
-        for b in self.blocks.iter().filter(|b| of(b)) {
+        for b in self.blocks.iter().filter(|b| is_counted(b)) {
             change[b.first] += b.bytes as isize;
             change[b.last + 1] -= b.bytes as isize;
         }
@@ -66,23 +66,23 @@ impl Timeline {
         course.collect()
     }
 
-    /// The first step with the most bytes, and these.
+    /// Returns the first step with the maximum of bytes, and these.
     pub fn peak(&self) -> (usize, usize) {
         let course = self.course(|_| true).into_iter().enumerate();
         let peak = course.max_by_key(|(step, bytes)| (*bytes, std::cmp::Reverse(*step)));
         peak.unwrap_or_default()
     }
 
-    /// The bytes of each category at the peak, in the order of [`Category::ALL`].
+    /// Returns the bytes of each category at the peak, in the order of [`Category::ALL`].
     pub fn at_peak(&self) -> [(Category, usize); 7] {
         let (step, _) = self.peak();
         let alive = self
             .blocks
             .iter()
             .filter(|b| (b.first..=b.last).contains(&step));
-        let mut sums = Category::ALL.map(|c| (c, 0));
-        alive.for_each(|b| sums[b.category as usize].1 += b.bytes);
-        sums
+        let mut totals = Category::ALL.map(|c| (c, 0));
+        alive.for_each(|b| totals[b.category as usize].1 += b.bytes);
+        totals
     }
 
     /// A page that needs no other file: categories over the steps, and when each of the largest holders is alive.
@@ -100,8 +100,8 @@ impl fmt::Display for Timeline {
             "{}: {bytes} bytes at step {step} of {}",
             self.title, self.steps
         )?;
-        let parts = self.at_peak().into_iter().filter(|(_, bytes)| *bytes > 0);
-        for (category, bytes) in parts {
+        let categories = self.at_peak().into_iter().filter(|(_, bytes)| *bytes > 0);
+        for (category, bytes) in categories {
             writeln!(f, "{bytes:>15}  {}", category.name())?;
         }
         Ok(())

@@ -14,7 +14,7 @@ const COLUMNS: usize = 500;
 /// The number of holders that have a row.
 const HOLDERS: usize = 60;
 
-/// One colour for each category.
+/// The colours of the categories.
 const COLOURS: [&str; 7] = [
     "#4c78a8", "#e45756", "#b279a2", "#54a24b", "#eeca3b", "#9d755d", "#9aa5b3",
 ];
@@ -56,19 +56,19 @@ pub(super) fn page(timeline: &Timeline) -> String {
 /// The maximum over the steps of each column.
 fn columns(course: &[usize]) -> Vec<usize> {
     let columns = course.len().min(COLUMNS);
-    let of = |c: usize| c * course.len() / columns..(c + 1) * course.len() / columns;
-    let most = (0..columns).map(|c| course[of(c)].iter().copied().max().unwrap_or(0));
-    most.collect()
+    let steps_of = |c: usize| c * course.len() / columns..(c + 1) * course.len() / columns;
+    let maxima = (0..columns).map(|c| course[steps_of(c)].iter().copied().max().unwrap_or(0));
+    maxima.collect()
 }
 
 /// A stepped area between two courses, `scale` units of height a byte.
 fn area(low: &[f64], high: &[f64], scale: f64, height: f64, colour: &str, title: &str) -> String {
     let x = WIDTH as f64 / high.len() as f64;
     let mut path = String::new();
-    let mut edge = |columns: &mut dyn Iterator<Item = (usize, f64)>, back: bool| {
+    let mut edge = |columns: &mut dyn Iterator<Item = (usize, f64)>, is_reversed: bool| {
         for (i, n) in columns {
             let (a, b) = (i as f64 * x, (i + 1) as f64 * x);
-            let (a, b) = if back { (b, a) } else { (a, b) };
+            let (a, b) = if is_reversed { (b, a) } else { (a, b) };
             let letter = if path.is_empty() { 'M' } else { 'L' };
             let y = height - n * scale;
             let _ = write!(path, "{letter}{a:.1} {y:.1}L{b:.1} {y:.1}");
@@ -100,34 +100,34 @@ fn categories(timeline: &Timeline, peak: usize) -> String {
     out + "</svg>\n"
 }
 
-/// The holders, those with the most bytes first.
+/// Returns the table of holders, largest peak first.
 fn holders(timeline: &Timeline, step: usize) -> String {
     let mut by_holder: HashMap<(Category, &str), Timeline> = HashMap::new();
     for block in &timeline.blocks {
         let entry = by_holder.entry((block.category, &block.holder[..]));
-        let of = entry.or_insert_with(|| Timeline {
+        let timeline_of = entry.or_insert_with(|| Timeline {
             title: String::new(),
             steps: timeline.steps,
             blocks: Vec::new(),
         });
-        of.blocks.push(block.clone());
+        timeline_of.blocks.push(block.clone());
     }
-    let rows = by_holder.into_iter().map(|(key, of)| {
-        let course = of.course(|_| true);
-        let most = course.iter().copied().max().unwrap_or(0);
-        (most, key, course[step], columns(&course))
+    let rows = by_holder.into_iter().map(|(key, timeline_of)| {
+        let course = timeline_of.course(|_| true);
+        let peak = course.iter().copied().max().unwrap_or(0);
+        (peak, key, course[step], columns(&course))
     });
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by(|a, b| (b.0, a.1).cmp(&(a.0, b.1)));
     let mut out = String::new();
-    for (most, (category, holder), now, course) in rows.iter().take(HOLDERS) {
+    for (peak, (category, holder), now, course) in rows.iter().take(HOLDERS) {
         let (colour, name) = (COLOURS[*category as usize], category.name());
         let high: Vec<f64> = course.iter().map(|n| *n as f64).collect();
         let low = vec![0.0; high.len()];
-        let drawn = area(
+        let svg = area(
             &low,
             &high,
-            (ROW - 2.0) / (*most).max(1) as f64,
+            (ROW - 2.0) / (*peak).max(1) as f64,
             ROW,
             colour,
             name,
@@ -135,10 +135,10 @@ fn holders(timeline: &Timeline, step: usize) -> String {
         let _ = writeln!(
             out,
             "<tr><td><i style=\"background:{colour}\"></i> {}<td class=\"n\">{}<td class=\"n\">{}<td class=\"row\"><svg \
-             viewBox=\"0 0 {WIDTH} {ROW}\" preserveAspectRatio=\"none\" height=\"18\">{drawn}</svg></tr>",
+             viewBox=\"0 0 {WIDTH} {ROW}\" preserveAspectRatio=\"none\" height=\"18\">{svg}</svg></tr>",
             escaped(holder),
             bytes(*now as f64),
-            bytes(*most as f64),
+            bytes(*peak as f64),
         );
     }
     if rows.len() > HOLDERS {

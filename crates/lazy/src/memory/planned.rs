@@ -1,4 +1,4 @@
-//! Timelines of what compiled functions will need.
+//! Planned timelines of compiled functions.
 
 use super::{Timeline, TimelineBlock};
 use crate::run::compiled::Program;
@@ -7,15 +7,15 @@ use kiln_ir::Role;
 use kiln_runtime::memory::{ALIGN, Category};
 
 impl Program {
-    /// The memory of a run as it is planned: what the run reads, what it keeps, its results, and its arena over the
-    /// launches. `None` if sizes are symbolic.
+    /// Returns the planned memory of a run: its inputs, caches and results, and its arena over the launches. `None` if
+    /// sizes are symbolic.
     pub fn memory_timeline(&self) -> Option<Timeline> {
         let (explain, report) = (self.explain(), self.explain().memory?);
         let mut blocks = Vec::new();
         let last_of = |b: &TimelineBlock| b.last;
         push_arena(explain, report.peak, &mut blocks);
         let steps = 1 + blocks.iter().map(last_of).max().unwrap_or(0);
-        let mut fixed = |category, holder: String, bytes: usize| {
+        let mut push_fixed = |category, holder: String, bytes: usize| {
             blocks.push(TimelineBlock {
                 category,
                 holder,
@@ -29,7 +29,7 @@ impl Program {
         for (state, cell) in states {
             let Some(input) = state.input else { continue };
             let holder = cell.holder();
-            fixed(
+            push_fixed(
                 holder.category(),
                 holder.to_string(),
                 input_bytes(plan, input),
@@ -37,23 +37,23 @@ impl Program {
         }
         let arguments = signature.arguments.iter().map(|a| ("argument", a));
         let captured = signature.captured.iter().map(|c| ("captured", c));
-        for (what, named) in arguments.chain(captured) {
-            let name = format!("{what} {}", named.name);
-            fixed(
+        for (kind, named) in arguments.chain(captured) {
+            let name = format!("{kind} {}", named.name);
+            push_fixed(
                 Category::Data,
                 name.trim_end().into(),
                 input_bytes(plan, named.at),
             );
         }
         let keys = plan.inputs.iter().filter(|i| i.role == Role::RandomKey);
-        fixed(Category::Data, "random keys".into(), keys.count() * ALIGN);
-        fixed(Category::Caches, "constants".into(), report.constants);
-        fixed(
+        push_fixed(Category::Data, "random keys".into(), keys.count() * ALIGN);
+        push_fixed(Category::Caches, "constants".into(), report.constants);
+        push_fixed(
             Category::Caches,
             "prepared parameters".into(),
             report.prepared,
         );
-        fixed(Category::Activations, "results".into(), report.outputs);
+        push_fixed(Category::Activations, "results".into(), report.outputs);
         blocks.retain(|b| b.bytes > 0);
         Some(Timeline {
             title: format!("planned memory of the function compiled at {}", self.loc()),
@@ -72,8 +72,8 @@ fn input_bytes(plan: &kiln_plan::Plan, input: u32) -> usize {
     sizes.product::<usize>() * input.dtype.size()
 }
 
-/// Appends a block for each temporary, and for the free part at each step. A temporary is named by the last op of the
-/// kernel that writes it.
+/// Appends a block for each temporary, and for the free part at each step. The last op of the kernel that writes a
+/// temporary names it.
 fn push_arena(explain: &Explain, bytes: usize, blocks: &mut Vec<TimelineBlock>) {
     let mut writers: Vec<String> = Vec::new();
     for kernel in explain.kernels.iter().filter(|k| !k.prepared) {
@@ -84,14 +84,14 @@ fn push_arena(explain: &Explain, bytes: usize, blocks: &mut Vec<TimelineBlock>) 
         }
     }
     for block in &explain.temporaries {
-        let (category, what) = match block.buffer {
+        let (category, kind) = match block.buffer {
             Some(_) => (Category::Activations, "result"),
             None => (Category::Workspaces, "workspace"),
         };
         let writer = writers.get(block.first).map_or("", |w| w);
         blocks.push(TimelineBlock {
             category,
-            holder: format!("{what} of {writer}"),
+            holder: format!("{kind} of {writer}"),
             bytes: block.bytes.next_multiple_of(ALIGN),
             first: block.first,
             last: block.last,

@@ -1,4 +1,4 @@
-//! Timelines of what happened.
+//! Recorded timelines.
 
 use super::{Timeline, TimelineBlock};
 use crate::Device;
@@ -36,41 +36,41 @@ pub fn record<T>(device: Device, f: impl FnOnce() -> T) -> (T, Timeline) {
     }
     let history = History(device);
     history.keep(true);
-    let before = device.memory_holders().current;
+    let held_before = device.memory_holders().current;
     let value = f();
     let events = history.keep(false);
     drop(history);
-    let timeline = timeline(&format!("memory of {device}"), before, &events);
+    let timeline = timeline(&format!("memory of {device}"), held_before, &events);
     (value, timeline)
 }
 
-/// The timeline of changes to what was held before. A step is the time behind a change.
+/// Returns the timeline of changes to what was held before. A step is the time after a change.
 fn timeline(title: &str, before: Vec<(Holder, usize)>, events: &[MemoryEvent]) -> Timeline {
     let steps = events.len() + 1;
     let mut before: HashMap<Holder, usize> = before.into_iter().collect();
     let mut alive: HashMap<usize, (Holder, usize, usize)> = HashMap::new();
     let mut blocks = Vec::new();
     for (i, event) in events.iter().enumerate() {
-        if let Some(from) = event.from {
+        if let Some(old_holder) = event.from {
             let first = match alive.remove(&event.block) {
                 Some((_, _, first)) => first,
                 None => {
                     // A block from before the recording, or one that changed between its beginning and the look at
                     // the holders.
-                    let left = before.entry(from).or_default();
-                    *left = left.saturating_sub(event.bytes);
+                    let bytes_left = before.entry(old_holder).or_default();
+                    *bytes_left = bytes_left.saturating_sub(event.bytes);
                     0
                 }
             };
-            blocks.push(TimelineBlock::held(from, event.bytes, first, i));
+            blocks.push(TimelineBlock::new(old_holder, event.bytes, first, i));
         }
-        if let Some(to) = event.to {
-            alive.insert(event.block, (to, event.bytes, i + 1));
+        if let Some(new_holder) = event.to {
+            alive.insert(event.block, (new_holder, event.bytes, i + 1));
         }
     }
-    let kept = before.into_iter().map(|(holder, bytes)| (holder, bytes, 0));
-    for (holder, bytes, first) in kept.chain(alive.into_values()) {
-        blocks.push(TimelineBlock::held(holder, bytes, first, steps - 1));
+    let unchanged = before.into_iter().map(|(holder, bytes)| (holder, bytes, 0));
+    for (holder, bytes, first) in unchanged.chain(alive.into_values()) {
+        blocks.push(TimelineBlock::new(holder, bytes, first, steps - 1));
     }
     blocks.retain(|b| b.bytes > 0);
     blocks.sort_by(|a, b| (a.first, a.last, &a.holder).cmp(&(b.first, b.last, &b.holder)));

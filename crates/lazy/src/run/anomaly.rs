@@ -1,6 +1,6 @@
 //! Finds the operation that produced the first NaN or infinity.
 //!
-//! The requested values are computed once more before the run itself, as recorded: no rewrites, one operation per
+//! The requested values are computed before the run itself, as recorded: no rewrites, one operation per
 //! kernel. The operands and results of each kernel are checked, so the operation that is named is the user's, however
 //! the optimised program would have changed it.
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 /// The number of unrealised nodes at which a thread realises them. Views of computed values don't count.
 const LIMIT: usize = 1 << 13;
-/// The largest number of views, one of the other, for which [`is_view_of_computed`] looks.
+/// The maximum length of a chain of views that [`is_view_of_computed`] follows.
 const MAX_VIEWS: usize = 8;
 
 thread_local! {
@@ -50,11 +50,10 @@ pub fn recorded(node: &Arc<Node>) {
     }
 }
 
-/// Realises every unrealised tensor that this thread has recorded and that is still held. Inside `compile` there is
-/// nothing to realise.
+/// Realises every unrealised tensor that this thread has recorded and still holds. Does nothing inside `compile`.
 ///
 /// # Errors
-/// The first error of a run, once: a tensor whose error was returned, here or by reading it, is left out
+/// The first error of a run, once: a tensor whose error was returned, here or by reading it, is skipped
 /// from then on. Values that don't depend on it may be unrealised too, and are computed when they are read.
 #[track_caller]
 pub fn realize_all() -> Result<()> {
@@ -67,20 +66,20 @@ pub fn realize_all() -> Result<()> {
     }
 }
 
-/// Realises tensors in one program together with those that [`realize_all`] realises.
+/// Realises tensors together with those of [`realize_all`], in one program.
 ///
 /// # Errors
-/// Those of `first` alone; cells that were to be assigned one of these then keep their values. Any other tensor
-/// returns its error when it is read.
+/// Those of `first` alone; cells that are assigned one of these keep their values. Any other tensor returns its error
+/// when it is read.
 pub fn realize_first(first: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
     realize_held(first, |_| true, loc).0
 }
 
-/// Realises `first` and the other tensors that this thread holds whose nodes are `wanted`. Returns the result of
+/// Realises `first` and the other tensors that this thread holds whose nodes are `is_wanted`. Returns the result of
 /// `first`, and the first other tensor that fails, with its error.
 fn realize_held(
     first: &[&Handle],
-    wanted: impl Fn(&Arc<Node>) -> bool,
+    is_wanted: impl Fn(&Arc<Node>) -> bool,
     loc: &'static Location<'static>,
 ) -> (Result<()>, Option<(Handle, Error)>) {
     if scope::is_recording() || body::is_tracing() {
@@ -88,34 +87,34 @@ fn realize_held(
     }
     let mut nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
     let mut held: Vec<Handle> = Vec::new();
-    let apart: HashSet<Key> = first.iter().map(|t| t.key()).collect();
+    let requested: HashSet<Key> = first.iter().map(|t| t.key()).collect();
     // Nodes without handles are kept for derivatives alone.
     nodes.retain(|n| match n.upgrade().filter(|n| is_held(n) && is_lazy(n)) {
         Some(n) => {
             let reported = n.reported.load(Ordering::Relaxed);
-            if !reported && wanted(&n) && !apart.contains(&Key::of(&n, 0)) {
+            if !reported && is_wanted(&n) && !requested.contains(&Key::of(&n, 0)) {
                 held.push(Handle::output_of(&n, 0));
             }
             true
         }
         None => false,
     });
-    let all: Vec<&Handle> = first.iter().copied().chain(&held).collect();
+    let tensors: Vec<&Handle> = first.iter().copied().chain(&held).collect();
     let mut results = (Ok(()), None);
-    if realize_with(&all, OnFailure::Keep, &[], loc).is_err() {
+    if realize_with(&tensors, OnFailure::Keep, &[], loc).is_err() {
         // One value failed; the others must not wait for it.
         results.0 = realize_with(first, OnFailure::RollBack, &[], loc);
         // A cell that was rolled back has let go of its new value.
         held.retain(|t| t.node.handles.load(Ordering::Relaxed) > 1);
         for t in &held {
-            let one = realize_with(&[t], OnFailure::Keep, &[], loc);
-            results.1 = results.1.or_else(|| Some((t.plain(), one.err()?)));
+            let result = realize_with(&[t], OnFailure::Keep, &[], loc);
+            results.1 = results.1.or_else(|| Some((t.plain(), result.err()?)));
         }
     }
     drop(held);
     RECORDED.with_borrow_mut(|r| {
-        let waits = |n: &Weak<Node>| n.upgrade().is_some_and(|n| is_held(&n) && is_lazy(&n));
-        r.nodes.extend(nodes.into_iter().filter(waits));
+        let is_pending = |n: &Weak<Node>| n.upgrade().is_some_and(|n| is_held(&n) && is_lazy(&n));
+        r.nodes.extend(nodes.into_iter().filter(is_pending));
         r.limit = r.nodes.len() + LIMIT;
     });
     results
@@ -129,21 +128,21 @@ fn is_lazy(node: &Node) -> bool {
     matches!(*node.state(), NodeState::Lazy { .. })
 }
 
-/// True for a view of a computed value. It keeps no earlier operation, and as a result of a program it would take a
-/// kernel and memory. A tensor that is taken apart has thousands.
+/// True for a view of a computed value. It keeps no earlier operation alive, and as a result of a program it would take
+/// a kernel and memory. A tensor that is split may have thousands.
 fn is_view_of_computed(node: &Arc<Node>) -> bool {
     let mut node = node.clone();
     for _ in 0..MAX_VIEWS {
-        let below = match &*node.state() {
+        let operand = match &*node.state() {
             NodeState::Lazy { inputs, .. } if node.body.is_none() && node.op.is_view() => {
                 inputs[0].node.clone()
             }
             _ => return false,
         };
-        if matches!(*below.state(), NodeState::Ready(_)) {
+        if matches!(*operand.state(), NodeState::Ready(_)) {
             return true;
         }
-        node = below;
+        node = operand;
     }
     false
 }

@@ -10,23 +10,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The plans of lazy reads, by device and by the options of compilation; the most recently used last.
 static CACHES: Mutex<Vec<(Options, Arc<Cache>)>> = Mutex::new(Vec::new());
-/// The number of caches that are kept: a program uses few devices and settings.
+/// The number of caches that are kept; programs use few devices and settings.
 const CACHES_KEPT: usize = 16;
 
 fn caches() -> MutexGuard<'static, Vec<(Options, Arc<Cache>)>> {
     lock(&CACHES)
 }
 
-/// The cache of plans for a device.
+/// Returns the cache of plans for a device.
 pub fn cache(device: Device) -> Arc<Cache> {
     let options = Options {
         gpu: device.ordinal(),
         ..Options::default()
     };
     let mut caches = caches();
-    let at = caches.iter().rposition(|(o, _)| *o == options);
-    let entry = match at {
-        Some(at) => caches.remove(at),
+    let index = caches.iter().rposition(|(o, _)| *o == options);
+    let entry = match index {
+        Some(index) => caches.remove(index),
         None => {
             let cache = Cache::new(options.clone(), 64 << 20);
             (options, Arc::new(cache))

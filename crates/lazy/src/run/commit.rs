@@ -1,4 +1,4 @@
-//! Commits: the one way in which a run gives cells new values, both for lazy reads and for compiled functions.
+//! Commits: the assignment of a run's results to cells, for lazy reads and for compiled functions.
 //!
 //! A run [`take`]s the cells that it commits to, so that they are *busy*. [`Running`] is the run itself: it marks old
 //! values whose memory it may write over as *donated*, and [`Running::finish`] gives all cells their new values. If a
@@ -38,7 +38,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 static TICKETS: Mutex<Tickets> = Mutex::new(Tickets { taken: 0, ended: 0 });
 static ENDED: Condvar = Condvar::new();
 
-/// Held while references are counted and while nodes are given their values.
+/// The lock that is held while references are counted and while nodes get their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tickets {
     /// The number of runs that have donated values now.
@@ -58,26 +58,25 @@ pub fn now() -> Tickets {
 }
 
 impl Tickets {
-    /// Waits until one of the runs of that moment has ended. Returns false if there was none: then no donated value
-    /// is going to be restored.
+    /// Waits until one of the runs counted by this ticket has ended. Returns false if there were none: no donated value
+    /// will be restored.
     pub fn wait(&self) -> bool {
         let mut tickets = still();
         // A run may also have begun and not ended since.
-        let any = self.taken > 0 || *tickets != *self;
+        let is_pending = self.taken > 0 || *tickets != *self;
         while tickets.taken > 0 && tickets.ended == self.ended {
             tickets = ENDED.wait(tickets).unwrap_or_else(|e| e.into_inner());
         }
-        any
+        is_pending
     }
 }
 
-/// Takes cells, each once. A caller that has already taken cells, `held`, does not wait for the others, and gets
-/// those that are free.
+/// Takes cells, each once. If the caller has already taken `held`, it does not wait, and gets only those that are free.
 pub fn take(mut cells: Vec<Arc<Cell>>, held: &[Busy]) -> Vec<Busy> {
     cells.sort_by_key(|c| c.id);
     cells.dedup_by_key(|c| c.id);
     let take = |cell: &Arc<Cell>| match held.iter().find(|b| b.cell().id == cell.id) {
-        Some(ours) => Some(ours.clone()),
+        Some(busy) => Some(busy.clone()),
         None if held.is_empty() => Some(cell.acquire()),
         None => cell.try_acquire(),
     };
@@ -135,17 +134,17 @@ impl Running {
         Ok(values)
     }
 
-    /// The inputs; those whose memory was taken have no elements.
+    /// Returns the inputs; donated inputs have no elements.
     pub fn inputs(&self) -> &[Buffer] {
         &self.inputs
     }
 
-    /// Ends the run: gives each cell its value. `gather` gives the functions and lines of operations that may still
+    /// Ends the run: assigns each cell its value. `gather` has the functions and lines of operations that may still
     /// fail.
     pub fn finish<'a>(
         self,
         values: &[Buffer],
-        given: impl IntoIterator<Item = CellUpdate<'a>>,
+        updates: impl IntoIterator<Item = CellUpdate<'a>>,
         sites: &[Site],
         gather: &Gather,
     ) -> Watched {
@@ -155,10 +154,10 @@ impl Running {
             position,
             old,
             loc,
-        } in given
+        } in updates
         {
             let old = old.filter(|old| self.donate[*old]);
-            storing.give(cell, position, old.map(|old| &self.inputs[old]), loc);
+            storing.assign(cell, position, old.map(|old| &self.inputs[old]), loc);
         }
         storing.finish(sites, gather)
     }

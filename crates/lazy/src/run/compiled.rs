@@ -75,8 +75,8 @@ impl Program {
     ) -> Result<Vec<Handle>> {
         errors::check_process(RUN, loc)?;
         self.check(RUN, arguments, loc)?;
-        if let Some(other) = self.for_small(arguments, loc)? {
-            return other.run_at(arguments, loc);
+        if let Some(small) = self.for_small(arguments, loc)? {
+            return small.run_at(arguments, loc);
         }
         if anomaly::is_anomaly_enabled() {
             let names = self.symbol_names();
@@ -88,24 +88,24 @@ impl Program {
         // Everything except the cells that are written is read before those are locked: a run that waits for a cell
         // holds none.
         let keys = self.keys(arguments, |n| random::reserve_default(n as u64), loc)?;
-        let mut inputs = self.known(arguments, &keys, |s| s.output.is_none(), loc)?;
+        let mut inputs = self.known_inputs(arguments, &keys, |s| s.output.is_none(), loc)?;
         let cells = self.take_written(loc)?;
         for (cell, state) in self.written() {
             if let Some(input) = state.input {
                 inputs[input as usize] = Some(self.value(&cell.now(), loc)?);
             }
         }
-        let mut running = Running::new(self.whole(inputs, loc)?, self.donors(&cells));
+        let mut running = Running::new(self.complete_inputs(inputs, loc)?, self.donors(&cells));
         let values = running.run(|inputs, donate| {
             profiler::run_profiled(&self.executable, &self.explain, inputs, loc, |i| {
                 self.executable.run(i, donate)
             })
         });
         let values = values.map_err(|e| {
-            let given = |node: &Arc<Node>| self.given(node, running.inputs());
-            errors::run_error_with(e, &self.gather, loc, &given)
+            let placeholder = |node: &Arc<Node>| self.placeholder_value(node, running.inputs());
+            errors::run_error_with(e, &self.gather, loc, &placeholder)
         })?;
-        let given = self.written().filter_map(|(cell, state)| {
+        let updates = self.written().filter_map(|(cell, state)| {
             Some(CellUpdate {
                 cell: busy(&cells, cell),
                 position: state.output? as usize,
@@ -113,7 +113,7 @@ impl Program {
                 loc,
             })
         });
-        let watched = running.finish(&values, given, &self.plan().sites, &self.gather);
+        let watched = running.finish(&values, updates, &self.plan().sites, &self.gather);
         drop(cells);
         watched.see();
         self.renew_copies(loc)?;
@@ -125,13 +125,13 @@ impl Program {
         self.signature.results.iter().map(result).collect()
     }
 
-    /// The value of a placeholder in a run.
-    fn given(&self, node: &Arc<Node>, inputs: &[Buffer]) -> Option<Buffer> {
+    /// Returns the value of a placeholder in a run.
+    fn placeholder_value(&self, node: &Arc<Node>, inputs: &[Buffer]) -> Option<Buffer> {
         let placeholders = self.gather.entries.iter().filter(|e| e.is_input);
-        let at = placeholders
+        let input = placeholders
             .zip(inputs)
             .find(|(e, _)| Arc::ptr_eq(&e.node, node));
-        at.map(|(_, buffer)| buffer.clone())
+        input.map(|(_, buffer)| buffer.clone())
     }
 
     fn check(
@@ -140,25 +140,25 @@ impl Program {
         arguments: &[&Handle],
         loc: &'static Location<'static>,
     ) -> Result<()> {
-        let wrong = |m: String| Err(Error::new(ErrorKind::Value, op, m, loc));
-        for (t, (named, takes)) in arguments.iter().zip(self.takes()) {
+        let fail = |m: String| Err(Error::new(ErrorKind::Value, op, m, loc));
+        for (t, (named, input)) in arguments.iter().zip(self.argument_inputs()) {
             t.check()?;
-            let (dims, sizes) = (t.dims(), &takes.shape);
-            let fits = t.dtype() == takes.dtype
+            let (dims, sizes) = (t.dims(), &input.shape);
+            let is_accepted = t.dtype() == input.dtype
                 && (t.node.device.is_none() || t.device() == self.device)
                 && dims.len() == sizes.len()
                 && (dims.iter().zip(sizes)).all(|(d, size)| match size.as_const() {
                     Some(n) => d.is(n),
                     None => d.as_const().is_some(),
                 });
-            if !fits {
+            if !is_accepted {
                 let (fact, device) = (t.fact(), t.device());
-                let (name, takes) = (called("argument", &named.name), self.wanted(takes));
-                return wrong(format!("{name} must be {takes}, not {fact} on {device}"));
+                let (name, input) = (called("argument", &named.name), self.describe(input));
+                return fail(format!("{name} must be {input}, not {fact} on {device}"));
             }
         }
-        self.sizes_agree(arguments).or_else(wrong)?;
-        self.states_agree().or_else(wrong)
+        self.sizes_agree(arguments).or_else(fail)?;
+        self.states_agree().or_else(fail)
     }
 
     /// Renews the narrow copies of cells that got these after the function was compiled: the function assigns only
@@ -177,8 +177,7 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that no cell was shared, or got another dtype or shape, since the function was compiled; the error names
-    /// one.
+    /// Checks that no cell was shared, or changed its dtype or shape, since the function was compiled.
     fn states_agree(&self) -> Result<(), String> {
         for (state, cell) in self.signature.states.iter().zip(&self.cells) {
             let (plan, leaf) = (self.plan(), &cell.leaf);
@@ -194,15 +193,15 @@ impl Program {
                     name()
                 ));
             }
-            let then = read.map(|i| (i.dtype, &i.shape));
-            let then = then.or_else(|| written.map(|o| (o.dtype, &o.shape)));
+            let recorded = read.map(|i| (i.dtype, &i.shape));
+            let recorded = recorded.or_else(|| written.map(|o| (o.dtype, &o.shape)));
             let differs = |(dtype, shape): &(DType, &Vec<Dim>)| {
                 *dtype != leaf.dtype() || shape[..] != leaf.shape()[..]
             };
-            if let Some((dtype, shape)) = then.filter(differs) {
-                let (now, then) = (leaf.fact(), Fact::new(dtype, shape.iter().cloned()));
+            if let Some((dtype, shape)) = recorded.filter(differs) {
+                let (now, recorded) = (leaf.fact(), Fact::new(dtype, shape.iter().cloned()));
                 return Err(format!(
-                    "`{}` is {now} now, but was {then} when the function was compiled; compile it again",
+                    "`{}` is {now} now, but was {recorded} when the function was compiled; compile it again",
                     name()
                 ));
             }
@@ -210,15 +209,15 @@ impl Program {
         Ok(())
     }
 
-    /// The inputs that are arguments.
-    fn takes(&self) -> impl Iterator<Item = (&Named, &Input)> {
+    /// Returns the arguments with their inputs.
+    fn argument_inputs(&self) -> impl Iterator<Item = (&Named, &Input)> {
         self.signature.arguments.iter().zip(&self.plan().inputs)
     }
 
-    /// Dtype, shape and device of an argument, with the user's names of symbols.
-    fn wanted(&self, takes: &Input) -> String {
-        let fact = Fact::new(takes.dtype, takes.shape.clone());
-        let fact = symbols::replaced(&fact.to_string(), &self.symbol_names());
+    /// Describes dtype, shape and device of an argument, with the user's names of symbols.
+    fn describe(&self, input: &Input) -> String {
+        let fact = Fact::new(input.dtype, input.shape.clone());
+        let fact = symbols::replace_symbols(&fact.to_string(), &self.symbol_names());
         match self.device {
             Device::Cpu => fact,
             device => format!("{fact} on {device}"),
@@ -230,24 +229,24 @@ impl Program {
         symbols.map(|s| s.name.clone()).collect()
     }
 
-    /// Checks that no two arguments give one symbol different sizes; the error names them.
+    /// Checks that all arguments give a symbol the same size.
     fn sizes_agree(&self, arguments: &[&Handle]) -> Result<(), String> {
-        for (t, (named, takes)) in arguments.iter().zip(self.takes()) {
-            for (axis, size) in takes.shape.iter().enumerate() {
+        for (t, (named, input)) in arguments.iter().zip(self.argument_inputs()) {
+            for (axis, size) in input.shape.iter().enumerate() {
                 let Some(symbol) = size.max_symbol() else {
                     continue;
                 };
                 let symbol = &self.plan().symbols[symbol.0 as usize];
-                let (by, at) = (&t.dims()[axis], symbol.axis as usize);
-                let known = arguments[symbol.input as usize];
-                if known.dims()[at] != *by {
-                    let from = &self.signature.arguments[symbol.input as usize];
+                let (actual, at) = (&t.dims()[axis], symbol.axis as usize);
+                let defining = arguments[symbol.input as usize];
+                if defining.dims()[at] != *actual {
+                    let named_defining = &self.signature.arguments[symbol.input as usize];
                     return Err(format!(
-                        "`{}` is {} by dim {at} of {}, {}, but {by} by dim {axis} of {}, {}",
+                        "`{}` is {} by dim {at} of {}, {}, but {actual} by dim {axis} of {}, {}",
                         symbol.name,
-                        known.dims()[at],
-                        called("argument", &from.name),
-                        known.fact(),
+                        defining.dims()[at],
+                        called("argument", &named_defining.name),
+                        defining.fact(),
                         called("argument", &named.name),
                         t.fact()
                     ));
@@ -263,7 +262,7 @@ impl Program {
         states.filter(|(_, s)| s.output.is_some())
     }
 
-    /// Takes the cells that the run writes, in the order of their ids, each with a computed value.
+    /// Takes the cells that the run writes, in the order of their ids, and computes their values.
     fn take_written(&self, loc: &'static Location<'static>) -> Result<Vec<Busy>> {
         let written: Vec<Arc<Cell>> = self.written().map(|(cell, _)| cell.clone()).collect();
         if written.is_empty() {
@@ -287,12 +286,12 @@ impl Program {
         self.written().filter_map(donor).collect()
     }
 
-    /// The inputs, without the values of states that `wanted` rejects.
-    fn known(
+    /// The inputs, without the values of states that `is_wanted` rejects.
+    fn known_inputs(
         &self,
         arguments: &[&Handle],
         keys: &[[i64; 2]],
-        wanted: impl Fn(&State) -> bool,
+        is_wanted: impl Fn(&State) -> bool,
         loc: &'static Location<'static>,
     ) -> Result<SmallVec<[Option<Buffer>; 4]>> {
         let Signature {
@@ -308,7 +307,7 @@ impl Program {
         for (named, buffer) in captured.iter().zip(&self.captured) {
             inputs[named.at as usize] = Some(buffer.clone());
         }
-        for (state, cell) in states.iter().zip(&self.cells).filter(|(s, _)| wanted(s)) {
+        for (state, cell) in states.iter().zip(&self.cells).filter(|(s, _)| is_wanted(s)) {
             if let Some(input) = state.input {
                 let current = cell.idle().current.clone();
                 inputs[input as usize] = Some(self.value(&current, loc)?);
@@ -324,7 +323,7 @@ impl Program {
         Ok(inputs)
     }
 
-    fn whole(
+    fn complete_inputs(
         &self,
         inputs: SmallVec<[Option<Buffer>; 4]>,
         loc: &'static Location<'static>,
@@ -360,8 +359,8 @@ impl Program {
         keys.ok_or_else(|| Error::new(ErrorKind::Value, RUN, text, loc))
     }
 
-    /// The inputs of a run that changes nothing: the current values of cells, and the random numbers that the next
-    /// run draws.
+    /// Returns the inputs of a run that changes nothing: the current values of cells, and the random keys of the next
+    /// run.
     fn inputs(
         &self,
         op: &'static str,
@@ -377,7 +376,7 @@ impl Program {
         read::realize_at(arguments, loc)?;
         let next = || random::get_rng_state().map(|w| w as i64);
         let keys = self.keys(arguments, |_| next(), loc)?;
-        self.whole(self.known(arguments, &keys, |_| true, loc)?, loc)
+        self.complete_inputs(self.known_inputs(arguments, &keys, |_| true, loc)?, loc)
     }
 
     /// A report of the compiler's decisions and their reasons.
@@ -444,7 +443,7 @@ impl Program {
     }
 }
 
-/// The cell among those that were taken, which are in the order of their ids.
+/// Returns the taken cell; `taken` is sorted by ids.
 fn busy<'a>(taken: &'a [Busy], cell: &Cell) -> &'a Busy {
     &taken[taken.partition_point(|b| b.cell().id < cell.id)]
 }

@@ -37,8 +37,8 @@ pub fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
 pub fn compile_error(e: CompileError, gather: &Gather, loc: &'static Location<'static>) -> Error {
     match e {
         CompileError::Unsupported { at, message } => {
-            let at = at.map_or(Loc::from(loc), |at| gather.loc(at));
-            Error::new(ErrorKind::Unsupported, "compile", message, at)
+            let loc = at.map_or(Loc::from(loc), |entry| gather.loc(entry));
+            Error::new(ErrorKind::Unsupported, "compile", message, loc)
         }
         CompileError::Custom { at, op, text } => {
             Error::new(ErrorKind::Data, &op, text, gather.loc(at))

@@ -28,7 +28,7 @@ pub struct Gather {
 pub struct GatheredNode {
     /// The recorded node.
     pub node: Arc<Node>,
-    /// The op and its hash for a value that is an input although its node has another op.
+    /// The input op and its hash, for a value that is an input although its node has another op.
     leaf: Option<Box<(Op, u64)>>,
     /// The range of its operands.
     pub inputs: Range<usize>,
@@ -69,7 +69,7 @@ impl From<Missing> for Error {
 }
 
 impl Gather {
-    /// A program that computes these values.
+    /// Gathers the program that computes these values.
     ///
     /// # Errors
     /// The error that one of them carries.
@@ -108,7 +108,9 @@ impl Gather {
                 NodeState::Placeholder => None,
                 NodeState::Lazy { kept, inputs, .. } => match kept.get(operand.output as usize) {
                     Some(Some(buffer)) => Some(buffer.clone()),
-                    _ if is_last => return self.computed(&operand.node, inputs).map(|()| false),
+                    _ if is_last => {
+                        return self.compute(&operand.node, inputs).map(|()| false);
+                    }
                     _ => {
                         first.extend(inputs.iter().cloned());
                         return Ok(true);
@@ -157,7 +159,7 @@ impl Gather {
     }
 
     /// Adds a node whose operands are known.
-    fn computed(&mut self, node: &Arc<Node>, inputs: &[Operand]) -> Result<(), Missing> {
+    fn compute(&mut self, node: &Arc<Node>, inputs: &[Operand]) -> Result<(), Missing> {
         let start = self.operands.len();
         for operand in inputs {
             let value = self.find(operand).ok_or_else(|| lost(&operand.node))?;
@@ -192,7 +194,7 @@ impl Gather {
         }
     }
 
-    /// Makes an input a parameter, for which plans have *prepare* steps.
+    /// Makes an input a parameter, so plans prepare what depends on it.
     pub fn make_parameter(&mut self, input: usize) {
         let source = &self.inputs[input];
         let (entry, output) = (source.entry, source.output);
@@ -236,7 +238,7 @@ impl Gather {
         }
     }
 
-    /// The function that the user called for an entry.
+    /// Returns the function that the user called for an entry.
     pub fn called(&self, entry: usize) -> Cow<'static, str> {
         if let Some(e) = self.entries.get(entry) {
             return e.node.called.into();
@@ -246,7 +248,7 @@ impl Gather {
         called.unwrap_or_else(|| inner.map_or("run", |n| n.op.name()).into())
     }
 
-    /// The serial number of an entry: later ones have larger numbers.
+    /// Returns the serial number of an entry; later entries have larger numbers.
     pub fn serial(&self, entry: usize) -> u64 {
         let inner = || Some(self.inner(entry)?.0);
         let entry = self.entries.get(entry).or_else(inner);
@@ -262,32 +264,32 @@ impl Gather {
         count
     }
 
-    /// Further information for a data error of an entry, in addition to its line.
+    /// Returns further information for a data error of an entry.
     pub fn about(&self, entry: usize) -> Option<About> {
         if let Some(e) = self.entries.get(entry) {
             return e.node.about.as_deref().cloned();
         }
-        let of = &self.inner(entry)?.0.node;
-        let note = format!("in {} at {}", of.called, of.loc);
-        of.body.is_none().then(|| About {
+        let owner = &self.inner(entry)?.0.node;
+        let note = format!("in {} at {}", owner.called, owner.loc);
+        owner.body.is_none().then(|| About {
             note: Some(note.into()),
             ..About::default()
         })
     }
 
-    /// The node of a body at position `entry` in [`Recording::locs`], and the entry that the body belongs to.
+    /// Returns the node of a body at position `entry` in [`Recording::locs`], and the entry that owns the body.
     fn inner(&self, entry: usize) -> Option<(&GatheredNode, &kiln_ir::Node)> {
-        let mut at = self.entries.len();
-        let mut found = None;
+        let mut position = self.entries.len();
+        let mut node_found = None;
         for e in &self.entries {
             e.recorded().inner_nodes(&mut |n| {
-                if at == entry {
-                    found = Some((e, n));
+                if position == entry {
+                    node_found = Some((e, n));
                 }
-                at += 1;
+                position += 1;
             });
         }
-        found
+        node_found
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs that were submitted to a GPU and may still turn out to have had a data error.
+//! Runs that were submitted to a GPU and may still fail with a data error.
 //!
 //! Their values are stored as if there were no error. Code that depends on one calls [`settle`] first, which waits.
 //! In case of an error, [`settle`] takes the stored values of cells back, once, and returns the error at the user's
@@ -82,13 +82,13 @@ impl<'a> Storing<'a> {
     }
 
     /// Gives a cell the value at this position. It is taken back with the others if the run fails, so everything that
-    /// depends on it waits too. If the old value's buffer was donated, `left` is that buffer after the run: whole, or
-    /// empty if the run took its memory.
-    pub fn give(
+    /// depends on it waits too. If the old value's buffer was donated, `donated` is that buffer after the run: whole,
+    /// or empty if the run took its memory.
+    pub fn assign(
         &mut self,
         busy: &Busy,
         position: usize,
-        left: Option<&Buffer>,
+        donated: Option<&Buffer>,
         loc: &'static Location<'static>,
     ) {
         let (cell, mut value) = (busy.cell(), self.values[position].clone());
@@ -99,12 +99,12 @@ impl<'a> Storing<'a> {
         let new = cell.leaf(value.clone(), Some(&state), loc);
         if self.outcome.is_some() {
             // Memory that the run took still holds the old value if the run fails.
-            let given = left.map(|left| if left.is_empty() { &value } else { left });
-            let given = given.map(|b| cell.leaf(b.clone().after_failure(), None, loc));
+            let restored = donated.map(|donated| if donated.is_empty() { &value } else { donated });
+            let restored = restored.map(|b| cell.leaf(b.clone().after_failure(), None, loc));
             self.cells.push(Stored {
                 cell: Arc::downgrade(cell),
                 new: Arc::downgrade(&new.node),
-                old: given.or(state.realized.clone()),
+                old: restored.or(state.realized.clone()),
             });
         }
         if cell.watcher().is_some() {
@@ -220,15 +220,15 @@ pub fn settle_all(device: Device) -> Result<()> {
 }
 
 impl Device {
-    /// Waits until everything that was given to the device is done.
+    /// Waits until all work submitted to the device is done.
     ///
     /// # Errors
     /// If the device failed, or a program had a data error (such as an index out of range) that no read has reported:
     /// that error, at the line of the operation.
     #[track_caller]
     pub fn synchronize(self) -> Result<()> {
-        let done = self.gpu().map_or(Ok(()), |gpu| gpu.synchronize());
-        done.map_err(|e| device_error("Device::synchronize", e, Location::caller()))?;
+        let result = self.gpu().map_or(Ok(()), |gpu| gpu.synchronize());
+        result.map_err(|e| device_error("Device::synchronize", e, Location::caller()))?;
         settle_all(self)
     }
 }

@@ -32,7 +32,8 @@ impl About {
         };
         if let (Some((name, ..)), Some(argument), RunError::Data { index, bound, .. }) =
             (&self.index, argument, run)
-            && let Some(place) = place(name, &argument, *index, *bound, placeholder_value)
+            && let Some(place) =
+                describe_element(name, &argument, *index, *bound, placeholder_value)
         {
             error = error.with_note(place);
         }
@@ -44,7 +45,7 @@ impl About {
 }
 
 /// `target[1, 5] is 99`: the first wrong element.
-fn place(
+fn describe_element(
     name: &str,
     argument: &Operand,
     index: i64,
@@ -55,54 +56,54 @@ fn place(
     let array = array(&values).ok()?;
     let elements = array.ints()?;
     // A negative index may have been counted from the end before it was checked.
-    let at = elements.iter().position(|e| *e == index);
-    let at = at.or_else(|| {
+    let i = elements.iter().position(|e| *e == index);
+    let i = i.or_else(|| {
         elements
             .iter()
             .position(|e| e.checked_add(bound) == Some(index))
     })?;
-    let (value, position) = (elements[at], index_of(at as i64, values.shape()));
+    let (value, position) = (elements[i], index_of(i as i64, values.shape()));
     Some(match position.is_empty() {
         true => format!("{name} is {value}"),
         false => format!("{name}{position:?} is {value}"),
     })
 }
 
-/// The index of an element, which has this number in row-major order.
+/// Returns the index of an element from its row-major position.
 pub(super) fn index_of(element: i64, shape: &[i64]) -> Vec<i64> {
-    let (mut index, mut rest) = (vec![0; shape.len()], element);
+    let (mut index, mut remaining) = (vec![0; shape.len()], element);
     for (i, n) in index.iter_mut().zip(shape).rev() {
-        (*i, rest) = (rest % n, rest / n);
+        (*i, remaining) = (remaining % n, remaining / n);
     }
     index
 }
 
-/// The integers of an argument: known ones, or those that take little work to compute.
+/// Returns the integers of an argument, if they are known or cheap to compute.
 fn values(
     argument: &Operand,
     placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
 ) -> Option<Buffer> {
     /// The maximum number of elements that are computed for an error.
     const MAX_ELEMENTS: i64 = 1 << 20;
-    if let Some(known) = argument
+    if let Some(is_known) = argument
         .node
         .ready(argument.output)
         .or_else(|| placeholder_value(&argument.node))
     {
-        return Some(known);
+        return Some(is_known);
     }
     let t = Handle::output_of(&argument.node, argument.output);
     let mut gather = Gather::default();
     gather.add(&t).ok()?;
-    let little = gather.entries.iter().all(|e| {
+    let is_cheap = gather.entries.iter().all(|e| {
         let sizes = e.node.facts.iter().map(|f| f.numel().as_const());
-        let small = sizes
+        let is_small = sizes
             .sum::<Option<i64>>()
             .is_some_and(|n| n <= MAX_ELEMENTS);
-        let known = !matches!(*e.node.state(), NodeState::Placeholder);
-        small && known && (e.is_input || e.node.op.is_cheap())
+        let is_known = !matches!(*e.node.state(), NodeState::Placeholder);
+        is_small && is_known && (e.is_input || e.node.op.is_cheap())
     });
-    let t = (little && t.dtype() != DType::Bool).then_some(t)?;
-    let found = evaluate_reference(&[&t], t.node.loc).ok()?;
-    found.first()?.node.ready(0)
+    let t = (is_cheap && t.dtype() != DType::Bool).then_some(t)?;
+    let evaluated = evaluate_reference(&[&t], t.node.loc).ok()?;
+    evaluated.first()?.node.ready(0)
 }

@@ -28,15 +28,15 @@ thread_local! {
     static COLLECTOR: RefCell<Option<Profile>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` and returns its result, and the kernels that reads and runs of compiled functions in it launched on this
-/// thread. Kernels that prepare parameters are left out: they run only when a parameter has changed.
+/// Runs `f` and returns its result, and the kernels that its reads and compiled functions launched on this thread.
+/// Kernels that prepare parameters are omitted: they run only when a parameter has changed.
 pub fn profile<T>(f: impl FnOnce() -> T) -> (T, Profile) {
-    let inside = Scoped::new(&COLLECTOR, Some(Profile::default()));
+    let guard = Scoped::new(&COLLECTOR, Some(Profile::default()));
     let value = f();
     let mut profile = COLLECTOR.take().unwrap_or_default();
-    drop(inside);
+    drop(guard);
     profile.wall = profile.start.elapsed();
-    collect(|outer| outer.merge(profile.clone()));
+    collect(|enclosing| enclosing.merge(profile.clone()));
     (value, profile)
 }
 
@@ -243,23 +243,23 @@ fn kernel_event(
     explain: &Explain,
     symbols: &[i64],
 ) -> KernelEvent {
-    let at = |step: usize| -> Option<&KernelInfo> {
+    let kernel_of = |step: usize| -> Option<&KernelInfo> {
         explain
             .kernels
             .iter()
             .find(|k| !k.prepared && k.step == step)
     };
-    let first = at(event.step);
-    let rest = (event.step + 1..).map_while(|s| at(s).filter(|k| k.concurrent));
-    let all: Vec<&KernelInfo> = first.into_iter().chain(rest).collect();
+    let first = kernel_of(event.step);
+    let concurrent = (event.step + 1..).map_while(|s| kernel_of(s).filter(|k| k.concurrent));
+    let kernels: Vec<&KernelInfo> = first.into_iter().chain(concurrent).collect();
     let name = first.map_or("kernel", |k| &k.name);
-    let sum = |of: &dyn Fn(&KernelInfo) -> i64| all.iter().map(|k| of(k) as f64).sum();
+    let sum = |count: &dyn Fn(&KernelInfo) -> i64| kernels.iter().map(|k| count(k) as f64).sum();
     KernelEvent {
-        name: match all.len() {
+        name: match kernels.len() {
             0 | 1 => name.to_string(),
             n => format!("{name} and {} more", n - 1),
         },
-        ops: all.iter().flat_map(|k| k.ops.iter().cloned()).collect(),
+        ops: kernels.iter().flat_map(|k| k.ops.iter().cloned()).collect(),
         start,
         time: event.time,
         flops: sum(&|k| k.cost.flops.eval(symbols)),
@@ -308,13 +308,13 @@ impl Profile {
         self.events.iter().map(|e| e.time).sum()
     }
 
-    /// Combines kernels that compute the same at the same lines, the longest first.
+    /// Combines kernels with the same name and lines, longest total time first.
     pub fn key_averages(&self) -> KeyAverages {
         let mut rows: Vec<KeyAverage> = Vec::new();
         let mut row_of = std::collections::BTreeMap::new();
         for e in &self.events {
-            let at = *row_of.entry((&e.name, &e.ops)).or_insert(rows.len());
-            if at == rows.len() {
+            let index = *row_of.entry((&e.name, &e.ops)).or_insert(rows.len());
+            if index == rows.len() {
                 rows.push(KeyAverage {
                     name: e.name.clone(),
                     ops: e.ops.clone(),
@@ -324,7 +324,7 @@ impl Profile {
                     bytes: 0.0,
                 });
             }
-            let row = &mut rows[at];
+            let row = &mut rows[index];
             row.count += 1;
             row.total += e.time;
             row.flops += e.flops;
@@ -348,8 +348,8 @@ impl Profile {
         }
     }
 
-    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: tracks of runs, kernels,
-    /// compilations and waits for data, and one for each kind of number.
+    /// Returns the profile in the JSON of Chrome's trace viewer and Perfetto: tracks of runs, kernels, compilations and
+    /// waits for data, and one for each kind of number.
     pub fn to_chrome_trace(&self) -> String {
         let mut out = String::from("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
         let thread = |id: u32, name: &str| {
@@ -429,19 +429,19 @@ impl Profile {
         super::profile_page::page(self)
     }
 
-    /// Adds the events of a profile inside this one.
-    fn merge(&mut self, mut inner: Profile) {
-        let offset = inner.start.saturating_duration_since(self.start);
-        inner.events.iter_mut().for_each(|e| e.start += offset);
-        inner.runs.iter_mut().for_each(|r| r.start += offset);
-        inner.numbers.iter_mut().for_each(|n| n.at += offset);
-        (inner.compilations.iter_mut()).for_each(|c| c.start += offset);
-        inner.waits.iter_mut().for_each(|w| w.start += offset);
-        self.events.append(&mut inner.events);
-        self.runs.append(&mut inner.runs);
-        self.numbers.append(&mut inner.numbers);
-        self.compilations.append(&mut inner.compilations);
-        self.waits.append(&mut inner.waits);
+    /// Adds the events of a nested profile.
+    fn merge(&mut self, mut nested: Profile) {
+        let offset = nested.start.saturating_duration_since(self.start);
+        nested.events.iter_mut().for_each(|e| e.start += offset);
+        nested.runs.iter_mut().for_each(|r| r.start += offset);
+        nested.numbers.iter_mut().for_each(|n| n.at += offset);
+        (nested.compilations.iter_mut()).for_each(|c| c.start += offset);
+        nested.waits.iter_mut().for_each(|w| w.start += offset);
+        self.events.append(&mut nested.events);
+        self.runs.append(&mut nested.runs);
+        self.numbers.append(&mut nested.numbers);
+        self.compilations.append(&mut nested.compilations);
+        self.waits.append(&mut nested.waits);
     }
 }
 
@@ -487,12 +487,12 @@ impl KeyAverages {
     /// threads, which takes half a second. They do not apply to kernels on a GPU.
     pub fn of_peak(mut self) -> KeyAverages {
         static PEAKS: OnceLock<[f64; 2]> = OnceLock::new();
-        let measured = PEAKS.get_or_init(|| {
+        let peaks = PEAKS.get_or_init(|| {
             let threads = crate::device::threads();
             let operations = kiln_runtime::peaks::operations(threads, false);
             [operations, kiln_runtime::peaks::bandwidth(threads)]
         });
-        self.peaks = Some(*measured);
+        self.peaks = Some(*peaks);
         self
     }
 
@@ -518,13 +518,12 @@ impl KeyAverages {
         for r in self.rows.iter().take(row_limit) {
             let seconds = r.total.as_secs_f64().max(1e-12);
             let line = r.ops.last().map_or("", |o| o);
-            let reached = self.share_of_peak(r);
-            let reached =
-                reached.map_or(String::new(), |share| format!("{:>6.0}%  ", 100.0 * share));
+            let share = self.share_of_peak(r);
+            let share = share.map_or(String::new(), |share| format!("{:>6.0}%  ", 100.0 * share));
             // Writing to a string does not fail.
             let _ = writeln!(
                 out,
-                "{:>5.1}%  {:>10}  {:>10}  {:>6}  {:>8.2}  {:>8.2}  {reached}{}: {line}",
+                "{:>5.1}%  {:>10}  {:>10}  {:>6}  {:>8.2}  {:>8.2}  {share}{}: {line}",
                 100.0 * seconds / total.as_secs_f64().max(1e-12),
                 time(r.total),
                 time(r.total / r.count.max(1) as u32),
@@ -534,19 +533,19 @@ impl KeyAverages {
                 r.name,
             );
         }
-        let left = self.rows.len().saturating_sub(row_limit);
-        if left > 0 {
-            let _ = writeln!(out, "and {left} more");
+        let omitted = self.rows.len().saturating_sub(row_limit);
+        if omitted > 0 {
+            let _ = writeln!(out, "and {omitted} more");
         }
         for (name, values) in &self.numbers {
             let _ = writeln!(out, "{name}: {}", run_lengths(values));
         }
         for c in self.compilations.iter().take(row_limit) {
-            let (took, loc, reason) = (time(c.time), &c.loc, &c.reason);
-            let _ = writeln!(out, "compiled at {loc} in {took}: {reason}");
+            let (duration, loc, reason) = (time(c.time), &c.loc, &c.reason);
+            let _ = writeln!(out, "compiled at {loc} in {duration}: {reason}");
         }
-        if let more @ 1.. = self.compilations.len().saturating_sub(row_limit) {
-            let _ = writeln!(out, "and {more} compilations more");
+        if let omitted @ 1.. = self.compilations.len().saturating_sub(row_limit) {
+            let _ = writeln!(out, "and {omitted} compilations more");
         }
         if let (count @ 1.., total) = self.waits {
             let share = 100.0 * total.as_secs_f64() / self.wall.as_secs_f64().max(1e-12);

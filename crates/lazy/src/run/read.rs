@@ -37,7 +37,7 @@ pub enum OnFailure {
     Keep,
 }
 
-/// [`realize_at`] for a run that has taken the cells `held`, and with another fate of assignments.
+/// [`realize_at`] for a run that has already taken the cells `held`; `on_failure` decides about its assignments.
 ///
 /// # Errors
 /// As [`realize_at`].
@@ -63,11 +63,11 @@ pub fn realize_with(
         }
     }
     let mut devices = devices.iter();
-    let done = devices.try_for_each(|device| realize_on(*device, tensors, on_failure, held, loc));
-    if let (Err(e), [t], OnFailure::RollBack) = (&done, tensors, on_failure) {
+    let result = devices.try_for_each(|device| realize_on(*device, tensors, on_failure, held, loc));
+    if let (Err(e), [t], OnFailure::RollBack) = (&result, tensors, on_failure) {
         t.tell(e);
     }
-    done
+    result
 }
 
 /// Computes the values of the tensors on a device.
@@ -78,38 +78,38 @@ fn realize_on(
     held: &[Busy],
     loc: &'static Location<'static>,
 ) -> Result<()> {
-    let lazy = || -> Vec<Handle> {
-        let lazy = tensors
+    let unrealized = || -> Vec<Handle> {
+        let unrealized = tensors
             .iter()
             .filter(|t| t.device() == device && !t.is_realized());
-        lazy.map(|t| (*t).clone()).collect()
+        unrealized.map(|t| (*t).clone()).collect()
     };
     loop {
-        let targets = lazy();
+        let targets = unrealized();
         if targets.is_empty() {
             return Ok(());
         }
-        // A value with one element may be a loss whose gradients are needed next. Derivatives may read cells, so a
-        // caller that has taken some skips this.
+        // A value with one element may be a loss whose gradients are needed next. Derivatives may read cells, so this
+        // is skipped if the caller has taken some.
         let losses = targets.iter().filter(|t| t.fact().numel().is(1));
         let losses = losses.filter(|_| held.is_empty());
         let saved = needed(&losses.collect::<Vec<_>>(), loc);
         let tickets = commit::now();
         let mut pending = Pending::lock(&targets, device, held);
         // Another thread may have computed some of them meanwhile.
-        if lazy().is_empty() {
+        if unrealized().is_empty() {
             return Ok(());
         }
         let parameters = initialise(device, &mut pending, on_failure, loc)?;
-        let targets = lazy();
+        let targets = unrealized();
         if targets.is_empty() && pending.cells.is_empty() {
             return Ok(());
         }
-        match Run::gathered(device, targets, saved, pending, on_failure) {
+        match Run::gather(device, targets, saved, pending, on_failure) {
             Ok(mut run) => {
-                run.wanted.gather.make_parameters(&parameters);
+                run.program.gather.make_parameters(&parameters);
                 drop(parameters);
-                run.wanted.keep_held();
+                run.program.keep_referenced();
                 return run.run(loc);
             }
             // Another thread is writing over a value that this one needs, and computes the values that depend on it
@@ -122,25 +122,25 @@ fn realize_on(
 }
 
 /// Computes the random initial values of cells, together with the other initial values, before anything reads them.
-/// The program that reads them then has them as parameters, as every later program does. Returns the values of
-/// parameters.
+/// All programs then read them as parameters. Returns the values of parameters.
 fn initialise(
     device: Device,
     pending: &mut Pending,
     on_failure: OnFailure,
     loc: &'static Location<'static>,
 ) -> Result<Vec<Handle>> {
-    let start = |(cell, value): &(Busy, Handle)| {
+    let initial_state = |(cell, value): &(Busy, Handle)| {
         let is_first = cell.state().realized.is_none();
-        is_first.then(|| drawn(value)).flatten()
+        is_first.then(|| is_random_initial(value)).flatten()
     };
-    let starts: Vec<Option<bool>> = pending.cells.iter().map(start).collect();
-    if !starts.contains(&Some(true)) {
+    let states: Vec<Option<bool>> = pending.cells.iter().map(initial_state).collect();
+    if !states.contains(&Some(true)) {
         return Ok(Vec::new());
     }
-    let cells = pending.cells.drain(..).zip(starts);
-    let (initial, rest): (Vec<_>, Vec<_>) = cells.partition(|(_, start)| start.is_some());
-    pending.cells = rest.into_iter().map(|(cell, _)| cell).collect();
+    let cells = pending.cells.drain(..).zip(states);
+    let (initial, others): (Vec<_>, Vec<_>) =
+        cells.partition(|(_, initial_state)| initial_state.is_some());
+    pending.cells = others.into_iter().map(|(cell, _)| cell).collect();
     let initial: Vec<(Busy, Handle)> = initial.into_iter().map(|(cell, _)| cell).collect();
     let parameters = initial.iter();
     let parameters = parameters.filter(|(cell, _)| cell.cell().role() == Role::Parameter);
@@ -149,20 +149,20 @@ fn initialise(
         roots: pending.roots.clone(),
         cells: initial,
     };
-    let mut run = Run::gathered(device, Vec::new(), Vec::new(), initial, on_failure)?;
-    run.wanted.keep_held();
+    let mut run = Run::gather(device, Vec::new(), Vec::new(), initial, on_failure)?;
+    run.program.keep_referenced();
     run.run(loc)?;
     Ok(parameters)
 }
 
-/// True for a value computed from random numbers, false for one computed from constants; `None` for one that depends
-/// on other values or takes a product.
-fn drawn(value: &Handle) -> Option<bool> {
+/// True if a value is computed from random numbers, false if from constants; `None` if it depends on other values or
+/// products.
+fn is_random_initial(value: &Handle) -> Option<bool> {
     let mut is_random = false;
-    let mut seen: HashSet<*const Node> = HashSet::new();
+    let mut visited: HashSet<*const Node> = HashSet::new();
     let mut stack = vec![value.node.clone()];
     while let Some(node) = stack.pop() {
-        if !seen.insert(Arc::as_ptr(&node)) {
+        if !visited.insert(Arc::as_ptr(&node)) {
             continue;
         }
         match (&node.op, &*node.state()) {
@@ -188,27 +188,27 @@ pub fn read(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
     host.map_err(|e| Error::new(ErrorKind::Device, "read", e.to_string(), Loc::from(loc)))
 }
 
-/// The values of a tensor on its device, computed if necessary.
+/// Returns the values of a tensor on its device, computed if necessary.
 pub fn value(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
     t.check()?;
     forbid_while_compiling(loc)?;
     check_process("read", loc)?;
-    let mut found = t.node.ready(t.output);
-    if found.is_none() {
+    let mut value = t.node.ready(t.output);
+    if value.is_none() {
         realize_at(&[t], loc)?;
-        found = t.node.ready(t.output);
+        value = t.node.ready(t.output);
     }
-    let missing = "a run did not give the value";
-    let found = found.ok_or_else(|| Error::new(ErrorKind::Internal, "read", missing, loc))?;
-    outcome::settle(&found)?;
-    Ok(found)
+    let message = "a run did not give the value";
+    let value = value.ok_or_else(|| Error::new(ErrorKind::Internal, "read", message, loc))?;
+    outcome::settle(&value)?;
+    Ok(value)
 }
 
 impl Handle {
-    /// Waits until it is known that the run of a computed value had no error.
+    /// Waits until the run of a computed value is known to have had no error.
     pub fn settled(&self) -> Result<()> {
-        let found = self.node.ready(self.output);
-        found.map_or(Ok(()), |found| outcome::settle(&found))
+        let value = self.node.ready(self.output);
+        value.map_or(Ok(()), |value| outcome::settle(&value))
     }
 }
 
@@ -219,33 +219,36 @@ struct Pending {
 }
 
 impl Pending {
-    /// Takes the cells that were assigned a value of the recordings of these tensors. A caller that has already taken
-    /// cells, `held`, does not wait for the others: those that are not free stay pending.
+    /// Takes the cells that were assigned a value of the recordings of these tensors. If the caller has already taken
+    /// `held`, it does not wait for the others: those that are busy stay pending.
     fn lock(targets: &[Handle], device: Device, held: &[Busy]) -> Pending {
-        let mut known: HashSet<usize> = HashSet::new();
+        let mut seen: HashSet<usize> = HashSet::new();
         let mut roots: Vec<Recording> = targets.iter().filter_map(Handle::recording).collect();
-        roots.retain(|root| known.insert(root.address()));
+        roots.retain(|root| seen.insert(root.address()));
         let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
         // Cells on other devices wait until a value there is read.
         cells.retain(|c| c.leaf.device.get() == device);
         // Cells that were assigned something else since are skipped. Recordings may have been joined.
         let joined: HashSet<usize> = roots.iter().map(|r| r.root().address()).collect();
-        let belongs = |t: &Handle| t.recording().is_some_and(|r| joined.contains(&r.address()));
+        let is_of_roots = |t: &Handle| t.recording().is_some_and(|r| joined.contains(&r.address()));
         let mut stale = Vec::new();
-        let mut kept = Vec::new();
+        let mut current = Vec::new();
         for busy in commit::take(cells, held) {
             let value = busy.state().current.clone();
-            match !value.is_realized() && belongs(&value) {
-                true => kept.push((busy, value)),
+            match !value.is_realized() && is_of_roots(&value) {
+                true => current.push((busy, value)),
                 false => stale.push(busy),
             }
         }
-        // They stay taken until they are forgotten, so that their next assignments are not forgotten too.
+        // They stay taken until they are forgotten, so their next assignments are not forgotten too.
         let cells = stale.iter().map(|b| b.cell().id).collect();
         for root in &roots {
             root.committed(&cells);
         }
-        Pending { roots, cells: kept }
+        Pending {
+            roots,
+            cells: current,
+        }
     }
 
     /// Forgets the assignments: they are committed, or rolled back.
@@ -269,25 +272,25 @@ impl Pending {
 /// One program that is run for its values.
 struct Run {
     device: Device,
-    wanted: Wanted,
+    program: Wanted,
     targets: Vec<Handle>,
     pending: Pending,
     on_failure: OnFailure,
 }
 
 impl Run {
-    /// Gathers the program of a run; see [`Wanted::gathered`].
-    fn gathered(
+    /// Gathers the program of a run; see [`Wanted::gather`].
+    fn gather(
         device: Device,
         targets: Vec<Handle>,
         saved: Vec<Needed>,
         pending: Pending,
         on_failure: OnFailure,
     ) -> Result<Run, Missing> {
-        let wanted = Wanted::gathered(&pending.cells, &targets, saved)?;
+        let wanted = Wanted::gather(&pending.cells, &targets, saved)?;
         Ok(Run {
             device,
-            wanted,
+            program: wanted,
             targets,
             pending,
             on_failure,
@@ -303,11 +306,11 @@ impl Run {
     }
 
     fn execute(&mut self, loc: &'static Location<'static>) -> Result<()> {
-        let gather = &self.wanted.gather;
+        let gather = &self.program.gather;
         // Values of an earlier run that failed: nothing may be computed from them.
-        let mut given = gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
-        given.try_for_each(outcome::settle)?;
-        let recording = gather.recording(self.wanted.outputs.clone());
+        let mut inputs_given = gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
+        inputs_given.try_for_each(outcome::settle)?;
+        let recording = gather.recording(self.program.outputs.clone());
         let fit = cache(self.device).get(&recording);
         let fit = fit.map_err(|e| compile_error(e, gather, loc))?;
         match &fit.compiled {
@@ -323,11 +326,11 @@ impl Run {
         });
         let numbers: Vec<(Scalar, DType)> = numbers.collect();
         if anomaly::is_anomaly_enabled() {
-            self.look_for_anomalies(recording.to_graph(), loc)?;
+            self.check_anomalies(recording.to_graph(), loc)?;
         }
         drop(recording);
-        let failed = |e, run: &Run| run_error(e, &run.wanted.gather, loc);
-        let inputs = self.inputs(&fit, &numbers).map_err(|e| failed(e, self))?;
+        let fail = |e, run: &Run| run_error(e, &run.program.gather, loc);
+        let inputs = self.inputs(&fit, &numbers).map_err(|e| fail(e, self))?;
         let mut running = Running::new(inputs, self.donors());
         let (executable, explain) = (&fit.plan.executable, &fit.plan.explain);
         let values = running.run(|inputs, donate| {
@@ -335,24 +338,24 @@ impl Run {
                 executable.run(i, donate)
             })
         });
-        let values = values.map_err(|e| failed(e, self))?;
+        let values = values.map_err(|e| fail(e, self))?;
         let watched = self.store(&fit.plan, &values, running);
         watched.see();
         Ok(())
     }
 
-    /// Fails with the error of the first operation that produces a NaN or an infinity, if there is one.
-    fn look_for_anomalies(
+    /// Fails if an operation produces a NaN or an infinity, with the first such operation.
+    fn check_anomalies(
         &self,
         graph: Result<kiln_ir::Graph, kiln_ir::OpError>,
         loc: &'static Location<'static>,
     ) -> Result<()> {
-        let gather = &self.wanted.gather;
-        let wrong = |e: RunError| run_error(e, gather, loc);
-        let graph = graph.map_err(|e| wrong(RunError::Internal(e.to_string())))?;
-        let known = gather.inputs.iter().filter_map(|s| s.buffer.clone());
-        let inputs: Result<Vec<_>, _> = known.map(|b| self.device.bring(b)).collect();
-        let inputs = inputs.map_err(wrong)?;
+        let gather = &self.program.gather;
+        let fail = |e: RunError| run_error(e, gather, loc);
+        let graph = graph.map_err(|e| fail(RunError::Internal(e.to_string())))?;
+        let buffers = gather.inputs.iter().filter_map(|s| s.buffer.clone());
+        let inputs: Result<Vec<_>, _> = buffers.map(|b| self.device.bring(b)).collect();
+        let inputs = inputs.map_err(fail)?;
         anomaly::check(gather, graph, self.device.ordinal(), &inputs, loc)
     }
 
@@ -360,7 +363,7 @@ impl Run {
     /// program.
     fn inputs(&mut self, fit: &Fit, numbers: &[(Scalar, DType)]) -> Result<Inputs, RunError> {
         let missing = || RunError::Internal("an input has no value".to_string());
-        let sources = self.wanted.gather.inputs.iter_mut();
+        let sources = self.program.gather.inputs.iter_mut();
         let mut inputs: Inputs = sources
             .map(|s| s.buffer.take().ok_or_else(missing))
             .collect::<Result<_, _>>()?;
@@ -378,21 +381,21 @@ impl Run {
     /// The old values that the run may write over.
     fn donors(&self) -> Vec<Donor> {
         let donor = |input: &usize| {
-            let entry = self.wanted.gather.inputs[*input].entry;
+            let entry = self.program.gather.inputs[*input].entry;
             Donor {
                 input: *input,
-                leaf: self.wanted.gather.entries[entry].node.clone(),
+                leaf: self.program.gather.entries[entry].node.clone(),
             }
         };
-        self.wanted.donors.iter().flatten().map(donor).collect()
+        self.program.donors.iter().flatten().map(donor).collect()
     }
 
     /// Data without a device is moved to the program's device; numbers and random keys are passed with the run.
-    fn bring(&self, found: &Found, inputs: &mut [Buffer]) -> Result<(), RunError> {
-        let roles = found.executable.plan().inputs.iter().map(|i| i.role);
+    fn bring(&self, plan: &Found, inputs: &mut [Buffer]) -> Result<(), RunError> {
+        let roles = plan.executable.plan().inputs.iter().map(|i| i.role);
         inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
-            let small = buffer.shape().is_empty() || role == Role::RandomKey;
-            if small && buffer.gpu().is_none() {
+            let stays_on_host = buffer.shape().is_empty() || role == Role::RandomKey;
+            if stays_on_host && buffer.gpu().is_none() {
                 return Ok(());
             }
             if buffer.gpu().map(|gpu| gpu.ordinal()) != self.device.ordinal() {
@@ -402,47 +405,46 @@ impl Run {
         })
     }
 
-    /// Gives every value to its node, and the assigned ones to their cells.
-    fn store(&mut self, found: &Found, values: &[Buffer], running: Running) -> Watched {
-        let gather = &self.wanted.gather;
+    /// Stores every value in its node, and assigned values in their cells.
+    fn store(&mut self, plan: &Found, values: &[Buffer], running: Running) -> Watched {
+        let gather = &self.program.gather;
         // Dropping operands may drop long chains, so it waits until the lock is free.
         let mut released = Vec::new();
-        let still = commit::still();
+        let lock = commit::still();
         let assigned = self.pending.cells.len();
-        for (i, (output, position)) in self.wanted.outputs.iter().zip(&found.outputs).enumerate() {
+        for (i, (output, position)) in self.program.outputs.iter().zip(&plan.outputs).enumerate() {
             let Some(position) = position else { continue };
             let entry = &gather.entries[output.value.node.index()];
             let mut buffer = values[*position].clone();
-            // Memory that other processes have is the cell's alone. Where memory is too short for a copy, the value shows
-            // what they write: the run has succeeded.
+            // Memory shared with other processes belongs to the cell alone. If there is no memory for a copy, the value
+            // shows what they write: the run has succeeded.
             if i >= assigned || entry.node.handles.load(Ordering::Acquire) > 1 {
                 buffer = buffer.unshared().unwrap_or(buffer);
             }
             released.extend(keep_value(&entry.node, output.value.output, buffer));
         }
-        drop(still);
+        drop(lock);
         drop(released);
-        let given = self.pending.cells.iter().enumerate();
-        let given = given.filter_map(|(i, (cell, value))| {
+        let updates = self.pending.cells.iter().enumerate();
+        let updates = updates.filter_map(|(i, (cell, value))| {
             Some(CellUpdate {
                 cell,
-                position: found.outputs[i]?,
-                old: self.wanted.donors[i],
+                position: plan.outputs[i]?,
+                old: self.program.donors[i],
                 loc: value.node.loc,
             })
         });
-        let watched = running.finish(values, given, &found.executable.plan().sites, gather);
+        let watched = running.finish(values, updates, &plan.executable.plan().sites, gather);
         self.pending.settle();
         self.targets.clear();
         watched
     }
 }
 
-/// Makes a value of a node available. Once all of a node's values are there, its operands are released: they are in
-/// the state that is returned.
+/// Stores a value of a node. Once the node has all its values, its operands are released, with the returned state.
 fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<NodeState> {
     let mut state = node.state();
-    let NodeState::Lazy { kept, .. } = &mut *state else {
+    let NodeState::Lazy { kept: values, .. } = &mut *state else {
         return None;
     };
     let category = match node.is_gradient.load(Ordering::Relaxed) {
@@ -450,12 +452,12 @@ fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<NodeState> {
         false => Category::Activations,
     };
     buffer.storage().claim(Some(category), node.loc);
-    kept.resize(node.facts.len(), None);
-    kept[output as usize] = Some(buffer);
-    if !kept.iter().all(Option::is_some) {
+    values.resize(node.facts.len(), None);
+    values[output as usize] = Some(buffer);
+    if !values.iter().all(Option::is_some) {
         return None;
     }
-    let values = kept.drain(..).flatten().collect();
+    let values = values.drain(..).flatten().collect();
     Some(std::mem::replace(&mut *state, NodeState::Ready(values)))
 }
 
@@ -466,10 +468,10 @@ mod tests {
     use crate::testing::{values, vector, with};
     use kiln_ir::Pw;
 
-    fn gathered(t: &Handle) -> Run {
+    fn gather(t: &Handle) -> Run {
         let targets = vec![t.clone()];
         let pending = Pending::lock(&targets, Device::Cpu, &[]);
-        let run = Run::gathered(Device::Cpu, targets, vec![], pending, OnFailure::RollBack);
+        let run = Run::gather(Device::Cpu, targets, vec![], pending, OnFailure::RollBack);
         run.unwrap_or_else(|e| panic!("{}", Error::from(e)))
     }
 
@@ -483,14 +485,14 @@ mod tests {
         let (m, other) = (with(&get(), Pw::Mul, 2.0), with(&get(), Pw::Mul, 3.0));
         // One thread is about to compute a value; another makes the cell's next value depend on it. One reference to
         // the old value goes and one is left, outside of this run.
-        let mut early = gathered(&m);
+        let mut early = gather(&m);
         v.hold(&with(&m, Pw::Add, 1.0), loc);
-        let mut late = gathered(&get());
-        assert_eq!(late.wanted.donors, [Some(0)]);
-        early.wanted.keep_held();
+        let mut late = gather(&get());
+        assert_eq!(late.program.donors, [Some(0)]);
+        early.program.keep_referenced();
         early.run(loc).unwrap();
-        late.wanted.keep_held();
-        assert_eq!(late.wanted.donors, [None]);
+        late.program.keep_referenced();
+        assert_eq!(late.program.donors, [None]);
         late.run(loc).unwrap();
         assert_eq!(values(&other).unwrap(), [3.0, 6.0]);
         assert_eq!(values(&get()).unwrap(), [3.0, 5.0]);

@@ -11,7 +11,7 @@ use kiln_runtime::Error as RunError;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A value on another device, computed on its own device and copied. Gradients flow back.
+/// Computes a value on its device, and copies it to another. Gradients flow back.
 ///
 /// # Errors
 /// If it can't be computed, the device fails, or inside `scan` and `cond` the gradient would be lost.
@@ -23,26 +23,26 @@ pub fn to(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result
     if flows && body::may_flow() {
         return Err(lost_gradient(loc));
     }
-    let mut moved = copied(x, device, loc)?;
+    let mut copy = copy_to(x, device, loc)?;
     if flows {
-        let back = x.device();
+        let source = x.device();
         let rule: Arc<CustomRule> = Arc::new(move |_, _, cotangents, _| {
-            let moved = cotangents.iter().map(|g| match g {
+            let copy = cotangents.iter().map(|g| match g {
                 // A value that depends on no data can be computed anywhere.
-                Some(g) if g.node.device.is_some() => to(g, back, loc).map(Some),
+                Some(g) if g.node.device.is_some() => to(g, source, loc).map(Some),
                 g => Ok(g.clone()),
             });
-            let moved: Result<Vec<_>> = moved.collect();
-            moved.map_err(|e| OpError(e.in_one_line()))
+            let copy: Result<Vec<_>> = copy.collect();
+            copy.map_err(|e| OpError(e.in_one_line()))
         });
-        let node = GradNode::called_at(&moved.node, Some(rule), &[x], ("to", loc));
-        moved.edge = Edge::Node(node, 0);
+        let node = GradNode::called_at(&copy.node, Some(rule), &[x], ("to", loc));
+        copy.edge = Edge::Node(node, 0);
     }
-    Ok(moved)
+    Ok(copy)
 }
 
-/// Values, each on a device: those that are elsewhere are copied. They are computed before, every device in one program,
-/// so that several devices compute at the same time; their derivative moves the gradients back in the same way.
+/// Moves values to devices. They are computed first, in one program for each device, and devices compute concurrently.
+/// The derivative moves the gradients back likewise.
 ///
 /// # Errors
 /// As [`to`].
@@ -55,47 +55,49 @@ pub fn to_each(
         return Err(lost_gradient(loc));
     }
     realize_at(&operands, loc)?;
-    let moved = values
+    let copies = values
         .iter()
         .map(|(x, device)| match x.node.device == Some(*device) {
             true => Ok(x.plain()),
-            false => copied(x, *device, loc),
+            false => copy_to(x, *device, loc),
         });
-    let mut moved = moved.collect::<Result<Vec<Handle>>>()?;
+    let mut copies = copies.collect::<Result<Vec<Handle>>>()?;
     if !operands.iter().any(|x| flows(x)) {
-        return Ok(moved);
+        return Ok(copies);
     }
     let homes: Vec<Device> = operands.iter().map(|x| x.device()).collect();
     let rule: Arc<CustomRule> = Arc::new(move |_, _, cotangents, _| {
-        let mut all = cotangents.to_vec();
+        let mut gradients = cotangents.to_vec();
         // A value that depends on no data can be computed anywhere.
-        let placed = |g: &Option<Handle>| g.as_ref().is_some_and(|g| g.node.device.is_some());
-        let at: Vec<usize> = (0..all.len()).filter(|i| placed(&all[*i])).collect();
+        let has_device = |g: &Option<Handle>| g.as_ref().is_some_and(|g| g.node.device.is_some());
+        let at: Vec<usize> = (0..gradients.len())
+            .filter(|i| has_device(&gradients[*i]))
+            .collect();
         let given = at
             .iter()
             .filter_map(|i| Some((cotangents[*i].as_ref()?, homes[*i])));
         let given: Vec<(&Handle, Device)> = given.collect();
-        let back = to_each(&given, loc).map_err(|e| OpError(e.in_one_line()))?;
-        for (i, g) in at.into_iter().zip(back) {
-            all[i] = Some(g);
+        let returned = to_each(&given, loc).map_err(|e| OpError(e.in_one_line()))?;
+        for (i, g) in at.into_iter().zip(returned) {
+            gradients[i] = Some(g);
         }
-        Ok(all)
+        Ok(gradients)
     });
     // One node stands for all results, which have nodes of their own on their devices.
-    let buffers = moved
+    let buffers = copies
         .iter()
         .filter_map(|t| t.node.ready(t.output))
         .collect();
-    let facts: Facts = moved.iter().map(|t| t.fact().clone()).collect();
+    let facts: Facts = copies.iter().map(|t| t.fact().clone()).collect();
     let op = input_op(facts[0].clone(), Role::Data);
-    let all = Node::new(op, facts, None, loc, "to", NodeState::Ready(buffers));
-    let node = GradNode::called_at(&Arc::new(all), Some(rule), &operands, ("to", loc));
-    for (i, (t, x)) in moved.iter_mut().zip(&operands).enumerate() {
+    let gradients = Node::new(op, facts, None, loc, "to", NodeState::Ready(buffers));
+    let node = GradNode::called_at(&Arc::new(gradients), Some(rule), &operands, ("to", loc));
+    for (i, (t, x)) in copies.iter_mut().zip(&operands).enumerate() {
         if flows(x) {
             t.edge = Edge::Node(node.clone(), i as u32);
         }
     }
-    Ok(moved)
+    Ok(copies)
 }
 
 /// True if a copy passes gradients on.
@@ -108,8 +110,8 @@ fn lost_gradient(loc: &'static Location<'static>) -> Error {
     Error::new(ErrorKind::Op, "to", text, loc)
 }
 
-/// A leaf of the same values.
-fn copied(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result<Handle> {
+/// Returns a leaf with a copy of the values on a device.
+fn copy_to(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result<Handle> {
     if !x.is_realized() {
         realize_at(&[x], loc)?;
     }

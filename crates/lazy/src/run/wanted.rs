@@ -34,9 +34,9 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Gathers the program for the assigned values, which come first among the outputs, and for the targets. `saved`
-    /// are the values that a later backward pass needs.
-    pub fn gathered(
+    /// Gathers the program for the assigned values, which are its first outputs, and for the targets. `saved` are the
+    /// values that a later backward pass needs.
+    pub fn gather(
         assigned: &[(Busy, Handle)],
         targets: &[Handle],
         saved: Vec<Needed>,
@@ -63,8 +63,8 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Requests the costly values that these depend on, and those that are compared. A backward pass computes the rest from
-    /// them again.
+    /// Requests the costly values that these depend on, and those that are compared. A backward pass recomputes the
+    /// others.
     fn keep_costly(&mut self, saved: Vec<Needed>) {
         let entries = &self.gather.entries;
         let mut is_read = vec![false; entries.len()];
@@ -73,7 +73,7 @@ impl Wanted {
                 is_read[v.node.index()] = true;
             }
         }
-        let mut seen = vec![false; entries.len()];
+        let mut visited = vec![false; entries.len()];
         let find = |n: &Needed| Some((self.gather.find(&n.value)?, n.compared));
         let saved: Vec<(Value, bool)> = saved.iter().filter_map(find).collect();
         let mut stack: Vec<Value> = saved.iter().map(|(v, _)| *v).collect();
@@ -83,15 +83,15 @@ impl Wanted {
             .filter(|v| !entries[v.node.index()].is_input)
             .collect();
         while let Some(v) = stack.pop() {
-            let at = v.node.index();
-            if entries[at].is_input {
+            let index = v.node.index();
+            if entries[index].is_input {
                 continue;
             }
-            // The operands of products are written anyway.
-            if is_read[at] || !entries[at].node.op.is_cheap() {
+            // The operands of products are materialised anyway.
+            if is_read[index] || !entries[index].node.op.is_cheap() {
                 costly.push(v);
-            } else if !std::mem::replace(&mut seen[at], true) {
-                stack.extend(self.gather.operands(&entries[at]));
+            } else if !std::mem::replace(&mut visited[index], true) {
+                stack.extend(self.gather.operands(&entries[index]));
             }
         }
         for v in costly {
@@ -124,9 +124,9 @@ impl Wanted {
         }
     }
 
-    /// Keeps intermediates that are still held. Those that depend on an old value of a cell that may be overwritten
-    /// must be kept; the others are kept if the plan writes them anyway.
-    pub fn keep_held(&mut self) {
+    /// Keeps intermediates that are still referenced. Those that depend on an old value of a cell that may be
+    /// overwritten must be kept; the others are kept if the plan materialises them.
+    pub fn keep_referenced(&mut self) {
         // References are counted while no other run releases operands; see [`commit`].
         let still = self.donors.iter().any(Option::is_some).then(commit::still);
         let mut from_donor = vec![false; self.gather.entries.len()];
@@ -134,7 +134,7 @@ impl Wanted {
             from_donor[self.gather.inputs[*input].entry] = true;
         }
         let mut edges = vec![0usize; self.gather.entries.len()];
-        let mut held = Vec::new();
+        let mut referenced = Vec::new();
         for (i, entry) in self.gather.entries.iter().enumerate() {
             // A node that another run computed meanwhile has released its operands.
             let is_lazy = still.is_none() || matches!(*entry.node.state(), NodeState::Lazy { .. });
@@ -142,12 +142,12 @@ impl Wanted {
                 edges[v.node.index()] += is_lazy as usize;
                 from_donor[i] |= from_donor[v.node.index()];
             }
-            let wanted = |n: &AtomicUsize| n.load(Ordering::Acquire) > 0;
-            if !entry.is_input && (wanted(&entry.node.handles) || wanted(&entry.node.saved)) {
-                held.push((i, entry.node.facts.len(), from_donor[i]));
+            let used = |n: &AtomicUsize| n.load(Ordering::Acquire) > 0;
+            if !entry.is_input && (used(&entry.node.handles) || used(&entry.node.saved)) {
+                referenced.push((i, entry.node.facts.len(), from_donor[i]));
             }
         }
-        for (i, facts, must) in held {
+        for (i, facts, must) in referenced {
             for output in 0..facts as u32 {
                 let value = Value {
                     node: kiln_ir::NodeId(i as u32),
@@ -157,13 +157,12 @@ impl Wanted {
             }
         }
         if still.is_some() {
-            self.keep_reachable(&from_donor, &edges);
+            self.drop_reachable_donors(&from_donor, &edges);
         }
     }
 
-    /// Removes the donors whose old values may still be needed elsewhere. `edges` counts the operands that refer to
-    /// each entry.
-    fn keep_reachable(&mut self, from_donor: &[bool], edges: &[usize]) {
+    /// Removes the donors whose old values may still be needed elsewhere. `edges` counts the uses of each entry.
+    fn drop_reachable_donors(&mut self, from_donor: &[bool], edges: &[usize]) {
         let entries = &self.gather.entries;
         // A node that depends on an old value, and whose outputs are not all computed now, must be unreachable:
         // referenced by nothing but this program.
@@ -180,12 +179,12 @@ impl Wanted {
             let Some(input) = *donor else {
                 continue;
             };
-            let at = self.gather.inputs[input].entry;
-            let node = &self.gather.entries[at].node;
+            let entry = self.gather.inputs[input].entry;
+            let node = &self.gather.entries[entry].node;
             // The cell holds one handle; the recording holds its edges; this program one reference.
-            let only_ours = node.handles.load(Ordering::Acquire) == 1
-                && Arc::strong_count(node) == edges[at] + 2;
-            if reachable || !only_ours {
+            let is_sole = node.handles.load(Ordering::Acquire) == 1
+                && Arc::strong_count(node) == edges[entry] + 2;
+            if reachable || !is_sole {
                 *donor = None;
             }
         }

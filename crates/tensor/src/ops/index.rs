@@ -371,9 +371,9 @@ impl Recorder {
         );
         let at = self.select(fine, &zero, &one)?;
         let at = self.reshape(&at, &[fine.fact().numel()])?;
-        self.lazy.requires(Some(what));
+        self.lazy.set_requirement(Some(what));
         let zero = checked_index(self, &at, &Dim::ONE);
-        self.lazy.requires(None);
+        self.lazy.set_requirement(None);
         let zero = self.reshape(&zero?, fine.dims())?;
         let zero = self.cast(&zero, value.dtype())?;
         self.binary(Pw::Add, value, &zero)

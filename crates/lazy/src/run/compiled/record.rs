@@ -18,9 +18,9 @@ use kiln_runtime::Buffer;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
-/// A function that is being recorded, to be compiled.
+/// A function that is being recorded for compilation.
 pub struct Compiling {
-    takes: Vec<Argument>,
+    argument_facts: Vec<Argument>,
     names: Vec<String>,
     /// The placeholders of the arguments.
     pub arguments: Vec<Handle>,
@@ -29,7 +29,7 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Begins to record a function of these arguments, whose symbols have these names.
+    /// Begins to record a function of these arguments and names of symbols.
     ///
     /// # Errors
     /// If this thread is already recording a function, or can't run one.
@@ -39,12 +39,12 @@ impl Compiling {
         loc: &'static Location<'static>,
     ) -> Result<Compiling> {
         errors::check_process("compile", loc)?;
-        let stands =
+        let as_placeholder =
             |a: &Argument| placeholder(a.fact.clone(), Role::Data, Some(a.device), loc, "argument");
         Ok(Compiling {
             recording: RecordingGuard::start(names.clone(), loc)?,
-            arguments: takes.iter().map(stands).collect(),
-            takes,
+            arguments: takes.iter().map(as_placeholder).collect(),
+            argument_facts: takes,
             names,
             loc,
         })
@@ -55,7 +55,7 @@ impl Compiling {
         self.recording.finish()
     }
 
-    /// Ends the recording, and compiles the results, which have these paths.
+    /// Ends the recording, and compiles the results; `paths` are their names.
     ///
     /// # Errors
     /// If an operation is invalid, or the engine can't run it.
@@ -67,7 +67,7 @@ impl Compiling {
     ) -> Result<Program> {
         RecordedFunction {
             scope: self.recording.finish(),
-            takes: self.takes,
+            argument_facts: self.argument_facts,
             names: self.names,
             arguments: self.arguments,
             loc: self.loc,
@@ -76,12 +76,12 @@ impl Compiling {
     }
 }
 
-/// The recorded program as a graph whose symbols have these names. If `by` is not empty, its dims replace the
+/// Returns the recorded program as a graph, with these names of symbols. If `dims` is not empty, it replaces the
 /// recorded symbols.
 pub(super) fn graph(
     gather: &Gather,
     outputs: &[Output],
-    (names, by): (&[String], &[Dim]),
+    (names, dims): (&[String], &[Dim]),
     loc: &'static Location<'static>,
 ) -> Result<Graph> {
     let symbol = |name: &String| SymbolInfo {
@@ -90,13 +90,13 @@ pub(super) fn graph(
     };
     let recorded = gather.recording(outputs.to_vec()).to_graph();
     let graph = recorded.and_then(|mut graph| {
-        if !by.is_empty() {
-            graph.dims_mut(&mut |d| *d = d.substitute(by));
+        if !dims.is_empty() {
+            graph.dims_mut(&mut |d| *d = d.substitute(dims));
         }
         graph.bind(&names.iter().map(symbol).collect::<Vec<_>>())?;
         Ok(graph)
     });
-    graph.map_err(|e| match by.is_empty() {
+    graph.map_err(|e| match dims.is_empty() {
         true => Error::new(ErrorKind::Internal, "compile", e.0, loc),
         false => Error::new(ErrorKind::Op, "compile", e.0, loc),
     })
@@ -120,7 +120,7 @@ pub(super) fn compiled(
 
 /// The recording of a function.
 struct RecordedFunction {
-    takes: Vec<Argument>,
+    argument_facts: Vec<Argument>,
     names: Vec<String>,
     arguments: Vec<Handle>,
     scope: Scope,
@@ -173,7 +173,7 @@ impl RecordedFunction {
         })
     }
 
-    /// The device of the program: one for all of it.
+    /// Returns the only device of the program.
     fn device(&self, gather: &Gather) -> Result<Device> {
         let device = gather.device();
         let elsewhere = |d: Option<Device>| d.filter(|d| *d != device);
@@ -197,34 +197,36 @@ impl RecordedFunction {
         let mut outputs = 0u32..;
         let results = results.into_iter().zip(&mut outputs);
         let mut signature = Signature {
-            results: results.map(|(name, at)| Named { name, at }).collect(),
+            results: results
+                .map(|(name, index)| Named { name, at: index })
+                .collect(),
             ..Signature::default()
         };
         let (mut captured, mut cells) = (Vec::new(), Vec::new());
         let (mut tensors, mut states) = (HashSet::new(), HashSet::new());
-        let mut open = HashMap::new();
+        let mut unbound = HashMap::new();
         for i in 0..gather.inputs.len() {
-            let at = i as u32;
+            let index = i as u32;
             let InputSource { entry, output, .. } = gather.inputs[i];
             let node = &gather.entries[entry].node;
             let Some(buffer) = gather.inputs[i].buffer.take() else {
-                open.insert(Key::of(node, output), at);
+                unbound.insert(Key::of(node, output), index);
                 continue;
             };
             let label = node.about.as_ref().and_then(|a| a.label.as_ref()?.get());
             let number = format!("captured.{}", captured.len());
-            let name = unique(&mut tensors, label, number);
-            signature.captured.push(Named { name, at });
+            let name = unique_name(&mut tensors, label, number);
+            signature.captured.push(Named { name, at: index });
             gather.make_parameter(i);
-            let brought = device.bring(buffer);
-            captured.push(brought.map_err(|e| errors::run_error(e, gather, self.loc))?);
+            let on_device = device.bring(buffer);
+            captured.push(on_device.map_err(|e| errors::run_error(e, gather, self.loc))?);
         }
-        let mut input = |t: &Handle| open.remove(&t.key());
-        for (a, t) in self.takes.iter().zip(&self.arguments) {
+        let mut input = |t: &Handle| unbound.remove(&t.key());
+        for (a, t) in self.argument_facts.iter().zip(&self.arguments) {
             let name = a.path.clone();
             signature
                 .arguments
-                .extend(input(t).map(|at| Named { name, at }));
+                .extend(input(t).map(|index| Named { name, at: index }));
         }
         for (key, count) in &self.scope.keys {
             let (count, input) = (count.clone(), input(key));
@@ -235,7 +237,7 @@ impl RecordedFunction {
             let output = if c.written { outputs.next() } else { None };
             if input.or(output).is_some() {
                 let number = format!("state.{}", cells.len());
-                let name = unique(&mut states, c.cell.leaf.label.get(), number);
+                let name = unique_name(&mut states, c.cell.leaf.label.get(), number);
                 signature.states.push(State {
                     name,
                     input,
@@ -244,7 +246,7 @@ impl RecordedFunction {
                 cells.push(c.cell.clone());
             }
         }
-        match open.into_values().min() {
+        match unbound.into_values().min() {
             Some(i) => Err(leaked(
                 &gather.entries[gather.inputs[i as usize].entry].node,
             )),
@@ -253,13 +255,13 @@ impl RecordedFunction {
     }
 }
 
-/// The label, if there is one, else `number`; with a suffix if that name is taken.
-fn unique(taken: &mut HashSet<String>, label: Option<Arc<str>>, number: String) -> String {
-    let wanted = label.map_or(number, |label| label.to_string());
-    let (mut name, mut more) = (wanted.clone(), 0);
+/// Returns the label, or else `number`, with a suffix if that name is taken.
+fn unique_name(taken: &mut HashSet<String>, label: Option<Arc<str>>, number: String) -> String {
+    let base = label.map_or(number, |label| label.to_string());
+    let (mut name, mut suffix) = (base.clone(), 0);
     while !taken.insert(name.clone()) {
-        more += 1;
-        name = format!("{wanted}_{more}");
+        suffix += 1;
+        name = format!("{base}_{suffix}");
     }
     name
 }

@@ -1,7 +1,7 @@
 //! Compiled functions whose symbolic sizes are 0 or 1.
 //!
-//! A symbol is at least 2, so that shapes broadcast in one way only. A smaller size replaces its symbol in the
-//! recorded graph, and the plan for that is compiled on first use.
+//! A symbol is at least 2, so shapes broadcast unambiguously. A smaller size replaces its symbol in the recorded graph,
+//! and the plan of that graph is compiled on first use.
 
 use super::{Program, RUN, record};
 use crate::caller::user_line;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 pub(super) type Small = SmallVec<[(usize, i64); 1]>;
 
 impl Program {
-    /// The function for arguments some of whose symbolic sizes are 0 or 1; `None` if none are.
+    /// Returns the function for the symbolic sizes of 0 or 1 among those of the arguments; `None` if there are none.
     pub(super) fn for_small(
         &self,
         arguments: &[&Handle],
@@ -29,7 +29,7 @@ impl Program {
         self.for_sizes(small, loc)
     }
 
-    /// The function for symbols, by number, that are 0 or 1; `None` if there are none.
+    /// Returns the function for symbols, by number, that are 0 or 1; `None` if there are none.
     ///
     /// # Errors
     /// If the function can't be compiled for them.
@@ -42,36 +42,36 @@ impl Program {
         if small.is_empty() {
             return Ok(None);
         }
-        // Held while compiling, so that runs that need the same plan wait for it.
-        let mut known = lock(&self.small);
-        if let Some((_, found)) = known.iter().find(|(sizes, _)| *sizes == small) {
-            return Ok(Some(found.clone()));
+        // Locked while compiling, so runs that need the same plan wait for it.
+        let mut programs = lock(&self.small);
+        if let Some((_, program)) = programs.iter().find(|(sizes, _)| *sizes == small) {
+            return Ok(Some(program.clone()));
         }
-        let made = Arc::new(self.specialised(&small, loc)?);
-        known.push((small, made.clone()));
-        Ok(Some(made))
+        let program = Arc::new(self.specialise(&small, loc)?);
+        programs.push((small, program.clone()));
+        Ok(Some(program))
     }
 
-    fn specialised(&self, small: &Small, loc: &'static Location<'static>) -> Result<Program> {
+    fn specialise(&self, small: &Small, loc: &'static Location<'static>) -> Result<Program> {
         let value = |s: usize| small.iter().find(|(symbol, _)| *symbol == s);
-        let mut kept = 0;
+        let mut count = 0;
         let symbols = &self.plan().symbols;
-        let by = (0..symbols.len()).map(|s| match value(s) {
+        let dims = (0..symbols.len()).map(|s| match value(s) {
             Some((_, v)) => Dim::Const(*v),
             None => {
-                kept += 1;
-                Dim::symbol(Sym(kept - 1))
+                count += 1;
+                Dim::symbol(Sym(count - 1))
             }
         });
-        let by: Vec<Dim> = by.collect();
-        let left = (0..symbols.len()).filter(|s| value(*s).is_none());
-        let names: Vec<String> = left.map(|s| symbols[s].name.clone()).collect();
+        let dims: Vec<Dim> = dims.collect();
+        let symbolic = (0..symbols.len()).filter(|s| value(*s).is_none());
+        let names: Vec<String> = symbolic.map(|s| symbols[s].name.clone()).collect();
         let mut signature = self.signature.clone();
         for draw in &mut signature.draws {
-            draw.count = draw.count.substitute(&by);
+            draw.count = draw.count.substitute(&dims);
         }
         let recorded = (&*self.gather, &self.outputs[..], &signature);
-        let compiled = record::compiled(recorded, (&names, &by), &self.options, self.loc);
+        let compiled = record::compiled(recorded, (&names, &dims), &self.options, self.loc);
         let sizes = small.iter();
         let sizes = sizes.map(|(s, v)| format!("{} = {v}", symbols[*s].name));
         let sizes = sizes.collect::<Vec<_>>().join(", ");

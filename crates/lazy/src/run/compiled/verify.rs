@@ -43,41 +43,41 @@ impl Program {
             0.0,
             |m: f64, x| if x.is_finite() { m.max(x.abs()) } else { m },
         );
-        let oracle = |least| {
-            let oracle = Oracle::new(graph, &arrays, least);
+        let oracle = |min_scale| {
+            let oracle = Oracle::new(graph, &arrays, min_scale);
             let message = |e: kiln_ir::eval::EvalError| format!("the reference: {e}");
             oracle.map_err(|e| Error::new(ErrorKind::Data, "bisect", message(e), loc))
         };
         let mut failed = None;
-        let mut found = Ok(Bisection::WrongBefore);
+        let mut bisection = Ok(Bisection::WrongBefore);
         // Values that cancelled to less than their operands need the wider tolerance.
-        for least in [0.0, largest] {
-            let oracle = oracle(least)?;
-            found = kiln_compiler::bisect(graph, &self.options, |c| {
-                let right = agrees(c, &inputs, &oracle);
-                right.unwrap_or_else(|e| {
+        for min_scale in [0.0, largest] {
+            let oracle = oracle(min_scale)?;
+            bisection = kiln_compiler::bisect(graph, &self.options, |c| {
+                let is_right = agrees(c, &inputs, &oracle);
+                is_right.unwrap_or_else(|e| {
                     failed = Some(e);
                     true
                 })
             });
-            if !matches!(found, Ok(Bisection::WrongBefore)) {
+            if !matches!(bisection, Ok(Bisection::WrongBefore)) {
                 break;
             }
         }
         match failed {
             Some(e) => Err(errors::run_error(e, &self.gather, loc)),
-            None => found.map_err(|e| errors::compile_error(e, &self.gather, loc)),
+            None => bisection.map_err(|e| errors::compile_error(e, &self.gather, loc)),
         }
     }
 }
 
-/// True if a compiled program gives the same results as the reference.
+/// True if the results of a compiled program match the reference.
 fn agrees(c: &Compilation, inputs: &[Buffer], oracle: &Oracle) -> Result<bool, RunError> {
     let values = c.executable.run_shared(inputs)?;
-    for (i, at) in c.outputs.iter().enumerate() {
-        let Some(at) = at else { continue };
-        let found = oracle.compare(i, &array(&values[*at])?);
-        if !found.is_ok_and(|d| d.is_right()) {
+    for (i, position) in c.outputs.iter().enumerate() {
+        let Some(position) = position else { continue };
+        let deviation = oracle.compare(i, &array(&values[*position])?);
+        if !deviation.is_ok_and(|d| d.is_right()) {
             return Ok(false);
         }
     }
