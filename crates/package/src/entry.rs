@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct Entry {
     shared: Arc<Shared>,
-    at: usize,
+    id: usize,
     loaded: Arc<Loaded>,
 }
 
@@ -47,23 +47,23 @@ pub struct Memory {
 }
 
 impl Entry {
-    pub(crate) fn new(shared: Arc<Shared>, at: usize) -> Result<Entry> {
-        // The lock is held while loading, so that threads that want the same entry wait for it.
+    pub(crate) fn new(shared: Arc<Shared>, id: usize) -> Result<Entry> {
+        // The lock is held while loading: threads that want the same entry wait for it.
         let mut entries = shared.entries.lock().unwrap_or_else(|e| e.into_inner());
-        let loaded = match entries.get(&at) {
+        let loaded = match entries.get(&id) {
             Some(loaded) => loaded.clone(),
             None => {
-                let loaded = Arc::new(Loaded::new(&shared, &shared.manifest.entries[at])?);
-                entries.insert(at, loaded.clone());
+                let loaded = Arc::new(Loaded::new(&shared, &shared.manifest.entries[id])?);
+                entries.insert(id, loaded.clone());
                 loaded
             }
         };
         drop(entries);
-        Ok(Entry { shared, at, loaded })
+        Ok(Entry { shared, id, loaded })
     }
 
     fn info(&self) -> &EntryInfo {
-        &self.shared.manifest.entries[self.at]
+        &self.shared.manifest.entries[self.id]
     }
 
     /// Its name.
@@ -76,8 +76,8 @@ impl Entry {
         &self.info().interface
     }
 
-    /// Runs it. Runs that only read states are concurrent, and each sees the states of one moment. A run that writes
-    /// states, or draws random numbers, has exclusive access; if it fails, the states stay as they were.
+    /// Runs the entry. Runs that only read states are concurrent, and each sees a consistent snapshot. A run that
+    /// writes states, or draws random numbers, has exclusive access; if it fails, the states stay as they were.
     ///
     /// ```no_run
     /// # use kiln_package::{Buffer, Package};
@@ -93,16 +93,16 @@ impl Entry {
     /// If the inputs are not those of the interface, there is no program for their sizes, their values make an
     /// operation undefined, or memory is short.
     pub fn run(&self, inputs: impl Into<Inputs>) -> Result<Outputs> {
-        let given = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
+        let args = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
         let gpu = self.shared.gpu();
-        let given = given.iter().map(|b| open::on_device(b, self.name(), gpu));
-        let given: Vec<Buffer> = given.collect::<Result<_>>()?;
-        let symbols = self.symbols(&given)?;
+        let args = args.iter().map(|b| open::on_device(b, self.name(), gpu));
+        let args: Vec<Buffer> = args.collect::<Result<_>>()?;
+        let symbols = self.bind_symbols(&args)?;
         let program = self.program(&symbols)?;
         let interface = self.interface();
         let values = match interface.writes.is_empty() && !interface.random {
-            true => self.run_reading(&program, given)?,
-            false => self.run_writing(&program, given)?,
+            true => self.run_reading(&program, args)?,
+            false => self.run_writing(&program, args)?,
         };
         self.release(&program);
         let results = program.signature.results.iter();
@@ -116,14 +116,14 @@ impl Entry {
     /// # Errors
     /// If a symbol is missing or unknown, or the entry does not take these sizes.
     pub fn memory(&self, sizes: &[(&str, i64)]) -> Result<Memory> {
-        let (program, values) = self.sized(sizes)?;
+        let (program, values) = self.program_for(sizes)?;
         let run = program.executable.memory(&values);
         let run = run.map_err(failed(self.name()))?;
-        let used = program.signature.states.iter().map(|s| &s.name);
-        let used = used.chain(program.signature.captured.iter().map(|c| &c.name));
-        let places = used.filter_map(|name| self.shared.tensors.get(name));
+        let names = program.signature.states.iter().map(|s| &s.name);
+        let names = names.chain(program.signature.captured.iter().map(|c| &c.name));
+        let ranges = names.filter_map(|name| self.shared.tensors.get(name));
         Ok(Memory {
-            weights: places.map(|p| p.bytes.len()).sum(),
+            weights: ranges.map(|p| p.bytes.len()).sum(),
             run,
         })
     }
@@ -134,39 +134,39 @@ impl Entry {
     /// # Errors
     /// As [`Entry::memory`].
     pub fn compiled(&self, sizes: &[(&str, i64)]) -> Result<(kiln_plan::Entry, Vec<i64>)> {
-        let (program, values) = self.sized(sizes)?;
+        let (program, values) = self.program_for(sizes)?;
         let (signature, plan) = (program.signature.clone(), program.executable.plan().clone());
         Ok((kiln_plan::Entry { signature, plan }, values))
     }
 
-    /// The program for these sizes, and the values of its symbols.
-    fn sized(&self, sizes: &[(&str, i64)]) -> Result<(Arc<Program>, Vec<i64>)> {
+    /// Returns the program for these sizes, and the values of its symbols.
+    fn program_for(&self, sizes: &[(&str, i64)]) -> Result<(Arc<Program>, Vec<i64>)> {
         let symbols = &self.interface().symbols;
-        let mut given: Sizes = sizes.iter().map(|(n, v)| (n.to_string(), *v)).collect();
-        let known = symbols.iter().map(|s| {
+        let mut unbound: Sizes = sizes.iter().map(|(n, v)| (n.to_string(), *v)).collect();
+        let bound = symbols.iter().map(|s| {
             let missing = || Error::Value(format!("size `{}` is not given", s.name));
-            Ok((s.name.clone(), given.remove(&s.name).ok_or_else(missing)?))
+            Ok((s.name.clone(), unbound.remove(&s.name).ok_or_else(missing)?))
         });
-        let known = known.collect::<Result<Sizes>>()?;
-        if let Some(name) = given.into_keys().next() {
-            let has = symbols.iter().map(|s| &s.name);
-            return Err(Error::missing("size", &name, has));
+        let bound = bound.collect::<Result<Sizes>>()?;
+        if let Some(name) = unbound.into_keys().next() {
+            let names = symbols.iter().map(|s| &s.name);
+            return Err(Error::missing("size", &name, names));
         }
-        let program = self.program(&known)?;
+        let program = self.program(&bound)?;
         let values = program.executable.plan().symbols.iter();
-        let values = values.filter_map(|s| known.get(&s.name).copied()).collect();
+        let values = values.filter_map(|s| bound.get(&s.name).copied()).collect();
         Ok((program, values))
     }
 
     /// Binds the symbols to values; an error if the inputs do not match the interface.
-    fn symbols(&self, given: &[Buffer]) -> Result<Sizes> {
+    fn bind_symbols(&self, args: &[Buffer]) -> Result<Sizes> {
         let interface = self.interface();
         let mut sizes = Sizes::new();
-        let mut from: BTreeMap<&str, &str> = BTreeMap::new();
-        for (info, value) in interface.inputs.iter().zip(given) {
-            let fits = value.dtype() == info.dtype && value.shape().len() == info.shape.len();
-            let mut both = info.shape.iter().zip(value.shape());
-            if !fits || both.any(|(size, n)| matches!(size, Size::Known(known) if known != n)) {
+        let mut input_of: BTreeMap<&str, &str> = BTreeMap::new();
+        for (info, value) in interface.inputs.iter().zip(args) {
+            let is_typed = value.dtype() == info.dtype && value.shape().len() == info.shape.len();
+            let mut dims = info.shape.iter().zip(value.shape());
+            if !is_typed || dims.any(|(size, n)| matches!(size, Size::Known(known) if known != n)) {
                 let (name, dtype, shape) = (&info.name, value.dtype(), value.shape());
                 let text = format!("input `{name}` must be {info}, not {dtype}{shape:?}");
                 return Err(Error::Value(text));
@@ -174,20 +174,20 @@ impl Entry {
             for (size, n) in info.shape.iter().zip(value.shape()) {
                 let Size::Symbolic(name) = size else { continue };
                 match sizes.insert(name.clone(), *n) {
-                    Some(before) if before != *n => {
-                        let (a, b) = (from[&name[..]], &info.name);
+                    Some(other) if other != *n => {
+                        let (a, b) = (input_of[&name[..]], &info.name);
                         let text =
-                            format!("`{name}` is {before} by input `{a}`, and {n} by input `{b}`");
+                            format!("`{name}` is {other} by input `{a}`, and {n} by input `{b}`");
                         return Err(Error::Value(text));
                     }
-                    _ => from.entry(name).or_insert(&info.name),
+                    _ => input_of.entry(name).or_insert(&info.name),
                 };
             }
         }
         Ok(sizes)
     }
 
-    /// The program for these values of symbols.
+    /// Returns the program for these values of symbols.
     fn program(&self, symbols: &Sizes) -> Result<Arc<Program>> {
         let general = &self.interface().symbols;
         let small = general.iter().filter_map(|s| {
@@ -203,22 +203,22 @@ impl Entry {
             return Ok(program.clone());
         }
         let (shared, info) = (&self.shared, self.info());
-        let found = shared.program(info, &small).ok_or_else(|| {
-            let least = general.iter().map(|s| format!("{} >= {}", s.name, s.min));
-            let least = least.collect::<Vec<_>>().join(", ");
+        let best = shared.program(info, &small).ok_or_else(|| {
+            let minima = general.iter().map(|s| format!("{} >= {}", s.name, s.min));
+            let minima = minima.collect::<Vec<_>>().join(", ");
             let (name, text) = (self.name(), sizes_text(&small));
             Error::Value(format!(
-                "`{name}` has no program for {text}; it has one for {least}"
+                "`{name}` has no program for {text}; it has one for {minima}"
             ))
         })?;
-        let program = load(shared, info, found, Some(&self.loaded.general));
+        let program = load(shared, info, best, Some(&self.loaded.general));
         let program = Arc::new(program?);
         cases.insert(small, program.clone());
         Ok(program)
     }
 
-    fn run_reading(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Buffer>> {
-        let mut inputs = self.known(program, given)?;
+    fn run_reading(&self, program: &Program, args: Vec<Buffer>) -> Result<Vec<Buffer>> {
+        let mut inputs = self.known_inputs(program, args)?;
         let now = self.shared.states.read();
         for state in &program.signature.states {
             if let Some(input) = state.input {
@@ -226,24 +226,24 @@ impl Entry {
             }
         }
         drop(now);
-        let inputs = self.whole(inputs)?;
+        let inputs = self.complete_inputs(inputs)?;
         let outputs = program.executable.run_shared(&inputs);
         outputs.map_err(failed(self.name()))
     }
 
-    fn run_writing(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Buffer>> {
+    fn run_writing(&self, program: &Program, args: Vec<Buffer>) -> Result<Vec<Buffer>> {
         let states = &self.shared.states;
         let mut now = states.write();
-        let keys = self.keys(program, &given, &now)?;
-        let mut inputs = self.known(program, given)?;
-        for (draw, key) in program.signature.draws.iter().zip(&keys.each) {
+        let keys = self.keys(program, &args, &now)?;
+        let mut inputs = self.known_inputs(program, args)?;
+        for (draw, key) in program.signature.draws.iter().zip(&keys.values) {
             if let Some(input) = draw.input {
                 let key = Buffer::from_slice(key, &[2]);
                 inputs[input as usize] = Some(key.map_err(failed(self.name()))?);
             }
         }
         let mut donate = vec![false; inputs.len()];
-        let mut taken = Vec::new();
+        let mut bound = Vec::new();
         for state in &program.signature.states {
             let at = states.find(&state.name)?;
             let Some(input) = state.input.map(|i| i as usize) else {
@@ -251,13 +251,13 @@ impl Entry {
             };
             inputs[input] = Some(now[at].clone());
             donate[input] = state.output.is_some();
-            taken.push((at, input));
+            bound.push((at, input));
         }
-        let mut inputs = self.whole(inputs)?;
+        let mut inputs = self.complete_inputs(inputs)?;
         // The input must hold the only handle, so that the program may take its memory.
-        let nothing = || Buffer::from_slice::<u8>(&[], &[0]).map_err(failed(self.name()));
-        let written = taken.iter().filter(|(_, input)| donate[*input]);
-        let vacant: Vec<Buffer> = written.clone().map(|_| nothing()).collect::<Result<_>>()?;
+        let empty = || Buffer::from_slice::<u8>(&[], &[0]).map_err(failed(self.name()));
+        let written = bound.iter().filter(|(_, input)| donate[*input]);
+        let vacant: Vec<Buffer> = written.clone().map(|_| empty()).collect::<Result<_>>()?;
         for ((at, _), vacant) in written.zip(vacant) {
             now[*at] = vacant;
         }
@@ -272,10 +272,10 @@ impl Entry {
                 let at = states.find(&state.name)?;
                 if let (Some(input), Some(output)) = (state.input, state.output) {
                     // On a GPU, a buffer that a failed run took still has its old contents.
-                    let given = &inputs[input as usize];
-                    now[at] = match (states.fits(at, given), outputs.get(output as usize)) {
-                        (Err(_), Some(taken)) => taken.clone().after_failure(),
-                        _ => given.clone(),
+                    let value = &inputs[input as usize];
+                    now[at] = match (states.check(at, value), outputs.get(output as usize)) {
+                        (Err(_), Some(output)) => output.clone().after_failure(),
+                        _ => value.clone(),
                     };
                 }
             }
@@ -293,18 +293,18 @@ impl Entry {
         Ok(outputs)
     }
 
-    /// The keys of a run's draws, and the generator's state after it.
-    fn keys(&self, program: &Program, given: &[Buffer], now: &[Buffer]) -> Result<Keys> {
+    /// Returns the keys of a run's draws, and the generator's state after it.
+    fn keys(&self, program: &Program, args: &[Buffer], states: &[Buffer]) -> Result<Keys> {
         if program.signature.draws.is_empty() {
             return Ok(Keys::default());
         }
-        let state = now[self.shared.states.find(RNG_STATE)?].to_vec::<i64>();
+        let state = states[self.shared.states.find(RNG_STATE)?].to_vec::<i64>();
         let state = state.map_err(failed(self.name()))?;
         let size = |s: &Symbol| {
             // The position of the argument in the plan, by name.
             let mut arguments = program.signature.arguments.iter();
-            let named = arguments.position(|a| a.at == s.input);
-            let shape = given.get(named?)?.shape();
+            let position = arguments.position(|a| a.at == s.input);
+            let shape = args.get(position?)?.shape();
             shape.get(s.axis as usize).copied()
         };
         let symbols = program.executable.plan().symbols.iter().map(size);
@@ -322,15 +322,15 @@ impl Entry {
         let each = each.ok_or_else(|| Error::Value(text()))?;
         let next = Buffer::from_slice(&[state[0], state[1].wrapping_add(drawn)], &[2]);
         Ok(Keys {
-            each,
+            values: each,
             next: Some(next.map_err(failed(self.name()))?),
         })
     }
 
-    /// The inputs that are not states: arguments and captured tensors.
-    fn known(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Option<Buffer>>> {
+    /// Returns the inputs that are not states: arguments and captured tensors.
+    fn known_inputs(&self, program: &Program, args: Vec<Buffer>) -> Result<Vec<Option<Buffer>>> {
         let mut inputs = vec![None; program.executable.plan().inputs.len()];
-        for (named, value) in program.signature.arguments.iter().zip(given) {
+        for (named, value) in program.signature.arguments.iter().zip(args) {
             inputs[named.at as usize] = Some(value);
         }
         for named in &program.signature.captured {
@@ -339,9 +339,9 @@ impl Entry {
         Ok(inputs)
     }
 
-    fn whole(&self, inputs: Vec<Option<Buffer>>) -> Result<Vec<Buffer>> {
-        let whole = inputs.into_iter().collect::<Option<Vec<Buffer>>>();
-        whole.ok_or_else(|| damaged!("an input of `{}` is nothing", self.name()))
+    fn complete_inputs(&self, inputs: Vec<Option<Buffer>>) -> Result<Vec<Buffer>> {
+        let complete = inputs.into_iter().collect::<Option<Vec<Buffer>>>();
+        complete.ok_or_else(|| damaged!("an input of `{}` is nothing", self.name()))
     }
 
     /// Gives memory back to the system once weights have been packed: the mapped originals, which are not read again,
@@ -358,7 +358,7 @@ impl Entry {
 /// Keys of random numbers.
 #[derive(Default)]
 struct Keys {
-    each: Vec<[i64; 2]>,
+    values: Vec<[i64; 2]>,
     next: Option<Buffer>,
 }
 
@@ -396,24 +396,24 @@ fn load(
         });
     }
     // Checks refuse contradictory programs; a panic would be a bug in the checks.
-    let made = catch_unwind(AssertUnwindSafe(|| {
+    let program = catch_unwind(AssertUnwindSafe(|| {
         let decoded = program::decode(shared.file(&info.file), &manifest.written_by)?;
         let is_right = program::is_cuda(&decoded.plan) == (info.requires == Requires::Cuda);
         ensure!(is_right, "`{}` is for another kind of machine", info.file);
         let program = Program::new(decoded, &entry.name, shared.loader.as_ref())?;
         match general {
-            None => program.is_as_described(entry)?,
-            Some(general) => program.is_case_of(general, &info.sizes)?,
+            None => program.check_described(entry)?,
+            Some(general) => program.check_case_of(general, &info.sizes)?,
         }
         let state = |name: &str| {
             let state = &shared.states.infos()[shared.states.find(name).ok()?];
             Some((state.dtype, state.shape.clone()))
         };
-        program.fits_tensors(state, |name| shared.tensor_type(name))?;
+        program.check_tensors(state, |name| shared.tensor_type(name))?;
         packed::take(shared, info, &program)?;
         Ok(program)
     }));
-    made.unwrap_or_else(|_| Err(damaged!("`{}` can't be read", info.file)))
+    program.unwrap_or_else(|_| Err(damaged!("`{}` can't be read", info.file)))
 }
 
 impl Shared {

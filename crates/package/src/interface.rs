@@ -121,15 +121,15 @@ impl Interface {
     pub(crate) fn check(&self, entry: &str) -> Result<()> {
         for list in [&self.inputs, &self.outputs] {
             let names: BTreeSet<&str> = list.iter().map(|t| &t.name[..]).collect();
-            let apart = names.len() == list.len() && !names.contains("");
+            let are_unique = names.len() == list.len() && !names.contains("");
             ensure!(
-                apart,
+                are_unique,
                 "two inputs or outputs of `{entry}` have one name, or none"
             );
         }
         let names: BTreeSet<&str> = self.symbols.iter().map(|s| &s.name[..]).collect();
-        let apart = names.len() == self.symbols.len();
-        ensure!(apart, "two symbols of `{entry}` have one name");
+        let are_unique = names.len() == self.symbols.len();
+        ensure!(are_unique, "two symbols of `{entry}` have one name");
         Ok(())
     }
 }

@@ -149,8 +149,8 @@ impl Manifest {
     /// # Errors
     /// If it is of another format, or contradicts itself.
     pub fn from_bytes(bytes: &[u8]) -> Result<Manifest> {
-        let fits = bytes.len() <= MAX_BYTES;
-        ensure!(fits, "its manifest takes more than {MAX_BYTES} bytes");
+        let is_small = bytes.len() <= MAX_BYTES;
+        ensure!(is_small, "its manifest takes more than {MAX_BYTES} bytes");
         let wrong = |e: serde_json::Error| damaged!("its manifest is not what it should be: {e}");
         let Head { format, written_by } = serde_json::from_slice(bytes).map_err(wrong)?;
         if !(1..=FORMAT).contains(&format) {
@@ -172,31 +172,31 @@ impl Manifest {
         unique("entries", self.entries.iter().map(|e| &e.name))?;
         unique("states", self.state.iter().map(|s| &s.name))?;
         let files = unique("files", self.files.iter().map(|f| &f.name))?;
-        let mut asked: Vec<&String> = Vec::new();
+        let mut members: Vec<&String> = Vec::new();
         for entry in &self.entries {
             let name = &entry.name;
             // The name is a part of file names.
             let is_name = name.len() <= 100 && !name.contains('/') && crate::zip::is_name(name);
             ensure!(is_name, "no entry can be called {name:?}");
             for program in &entry.programs {
-                asked.push(&program.file);
-                asked.extend(program.packed.iter().map(|packed| &packed.file));
+                members.push(&program.file);
+                members.extend(program.packed.iter().map(|packed| &packed.file));
             }
-            asked.push(&entry.graph);
+            members.push(&entry.graph);
             entry.interface.check(&entry.name)?;
         }
         for cuda in &self.cuda {
             cuda.code()?;
             cuda.keys()?;
-            asked.push(&cuda.file);
+            members.push(&cuda.file);
         }
-        let mut places = unique("places of files", asked.into_iter())?;
-        places.insert(WEIGHTS);
-        for place in &places {
-            ensure!(files.contains(place), "`{place}` is not there");
+        let mut listed = unique("places of files", members.into_iter())?;
+        listed.insert(WEIGHTS);
+        for member in &listed {
+            ensure!(files.contains(member), "`{member}` is not there");
         }
         for file in files {
-            let is_known = places.contains(file) || file.starts_with(ASSETS);
+            let is_known = listed.contains(file) || file.starts_with(ASSETS);
             ensure!(is_known, "nothing says what `{file}` is");
         }
         Ok(())
@@ -204,9 +204,9 @@ impl Manifest {
 }
 
 fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<BTreeSet<&'a str>> {
-    let mut all = BTreeSet::new();
+    let mut used = BTreeSet::new();
     for name in names {
-        ensure!(all.insert(&name[..]), "two {what} are called `{name}`");
+        ensure!(used.insert(&name[..]), "two {what} are called `{name}`");
     }
-    Ok(all)
+    Ok(used)
 }

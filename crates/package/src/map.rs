@@ -16,7 +16,7 @@ pub(crate) enum Map {
     Memory(Storage),
 }
 
-/// No other process changes the file: that is the user's promise; see `Package::open`.
+/// No other process may change the file; see `Package::open`.
 impl Lender for Map {
     fn bytes(&self) -> &[u8] {
         match self {
@@ -43,11 +43,11 @@ impl Map {
     /// Maps a file.
     pub fn file(path: &Path) -> Result<Map> {
         let file = File::open(path)?;
-        let about = file.metadata()?;
-        if !about.is_file() {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(Error::SomethingElse("it is not a regular file".into()));
         }
-        if about.len() == 0 {
+        if metadata.len() == 0 {
             return Err(Error::SomethingElse("it is empty".into()));
         }
         // SAFETY: the mapping is only read; see `Package::open` for what the user promises of the file.

@@ -55,7 +55,7 @@ impl Options {
     /// As [`Package::open`], or if there is no such GPU.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Package> {
         let path = path.as_ref();
-        let opened = Map::file(path).and_then(|map| self.opened(map));
+        let opened = Map::file(path).and_then(|map| self.open_map(map));
         opened.map_err(|e| e.in_file(path))
     }
 
@@ -64,10 +64,10 @@ impl Options {
     /// # Errors
     /// As [`Options::open`].
     pub fn open_bytes(&self, bytes: &[u8]) -> Result<Package> {
-        self.opened(Map::memory(bytes)?)
+        self.open_map(Map::memory(bytes)?)
     }
 
-    fn opened(&self, map: Map) -> Result<Package> {
+    fn open_map(&self, map: Map) -> Result<Package> {
         let bytes = map.bytes();
         let members = zip::directory(bytes)?;
         let Some((first, rest)) = members.split_first().filter(|(f, _)| f.name == MANIFEST) else {
@@ -111,19 +111,19 @@ impl Options {
     fn files(
         &self,
         bytes: &[u8],
-        wanted: &[FileInfo],
-        found: &[zip::Member],
+        infos: &[FileInfo],
+        members: &[zip::Member],
     ) -> Result<BTreeMap<String, Range<usize>>> {
-        let are_as_many = wanted.len() == found.len();
+        let are_as_many = infos.len() == members.len();
         ensure!(are_as_many, "its manifest lists other files than there are");
         let mut files = BTreeMap::new();
-        for (wanted, member) in wanted.iter().zip(found) {
+        for (infos, member) in infos.iter().zip(members) {
             let name = &member.name;
-            let is_listed = (&wanted.name, wanted.bytes) == (name, member.size);
+            let is_listed = (&infos.name, infos.bytes) == (name, member.size);
             ensure!(is_listed, "its manifest lists another file than `{name}`");
             let range = contents(member);
             let sum = || format!("{:032x}", xxh3_128(&bytes[range.clone()]));
-            let is_same = self.trusted || sum() == wanted.xxh3;
+            let is_same = self.trusted || sum() == infos.xxh3;
             ensure!(is_same, "`{name}` has another checksum than it should");
             files.insert(name.clone(), range);
         }
@@ -171,9 +171,9 @@ fn states(
         let range = range.ok_or_else(|| damaged!("state `{}` is not among the weights", s.name))?;
         tensor(map, &s.name, range)
     };
-    let first: Vec<Buffer> = infos.iter().map(value).collect::<Result<_>>()?;
-    let now = all_on_device(&first, &infos, gpu)?;
-    States::new(infos, first, now)
+    let initial: Vec<Buffer> = infos.iter().map(value).collect::<Result<_>>()?;
+    let current = all_on_device(&initial, &infos, gpu)?;
+    States::new(infos, initial, current)
 }
 
 /// The values of states on the package's device.
@@ -182,8 +182,8 @@ pub(crate) fn all_on_device(
     infos: &[StateInfo],
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Result<Vec<Buffer>> {
-    let both = values.iter().zip(infos);
-    let moved = both.map(|(value, info)| on_device(value, &info.name, gpu));
+    let states = values.iter().zip(infos);
+    let moved = states.map(|(value, info)| on_device(value, &info.name, gpu));
     moved.collect()
 }
 

@@ -147,7 +147,7 @@ impl Package {
         text.map_err(|_| damaged!("`{}` is not text", info.graph))
     }
 
-    /// An entry, ready to run. Its programs are read on first use.
+    /// Returns an entry, ready to run. Its programs are read on first use.
     ///
     /// # Errors
     /// If there is none of this name, none of its programs is for this machine, its programs are of another format,
@@ -158,8 +158,8 @@ impl Package {
 
     fn find(&self, name: &str) -> Result<usize> {
         let mut names = self.entries();
-        let found = names.position(|n| n == name);
-        found.ok_or_else(|| Error::missing("entry", name, self.entries()))
+        let index = names.position(|n| n == name);
+        index.ok_or_else(|| Error::missing("entry", name, self.entries()))
     }
 
     /// The names of its assets, such as `classes.txt`.
@@ -174,7 +174,7 @@ impl Package {
     /// If there is none of this name.
     pub fn asset(&self, name: &str) -> Result<&[u8]> {
         let found = self.shared.files.get(&format!("{ASSETS}{name}"));
-        let found = found.map(|range| &self.shared.map.bytes()[range.clone()]);
+        let found = found.map(|bytes| &self.shared.map.bytes()[bytes.clone()]);
         found.ok_or_else(|| Error::missing("asset", name, self.assets()))
     }
 
@@ -188,8 +188,8 @@ impl Package {
     /// # Errors
     /// If there is no state of this name.
     pub fn get(&self, name: &str) -> Result<Buffer> {
-        let at = self.shared.states.find(name)?;
-        Ok(self.shared.states.read()[at].clone())
+        let index = self.shared.states.find(name)?;
+        Ok(self.shared.states.read()[index].clone())
     }
 
     /// A tensor that entries have captured, which never changes ([`Interface::constants`](crate::Interface)).
@@ -217,15 +217,15 @@ impl Package {
         let states = &self.shared.states;
         let mut new_values = Vec::new();
         for (name, value) in values {
-            let at = states.find(name)?;
-            states.fits(at, &value)?;
-            new_values.push((at, open::on_device(&value, name, self.shared.gpu())?));
+            let index = states.find(name)?;
+            states.check(index, &value)?;
+            new_values.push((index, open::on_device(&value, name, self.shared.gpu())?));
         }
-        let given: Vec<usize> = new_values.iter().map(|(at, _)| *at).collect();
-        for &at in &given {
-            for copy in states.copies(at).filter(|copy| !given.contains(copy)) {
+        let indices: Vec<usize> = new_values.iter().map(|(index, _)| *index).collect();
+        for &index in &indices {
+            for copy in states.copies(index).filter(|copy| !indices.contains(copy)) {
                 let (name, dtype) = (&states.infos()[copy].name, states.infos()[copy].dtype);
-                let value = new_values.iter().find(|(of, _)| *of == at).map(|(_, v)| v);
+                let value = new_values.iter().find(|(i, _)| *i == index).map(|(_, v)| v);
                 let Some(value) = value else { continue };
                 let bytes = value.to_bytes().map_err(failed(name))?;
                 let narrow = dtype.float_bytes(&value.dtype().floats(&bytes));
@@ -234,9 +234,9 @@ impl Package {
                 new_values.push((copy, open::on_device(&narrow, name, self.shared.gpu())?));
             }
         }
-        let mut now = states.write();
-        for (at, value) in new_values {
-            now[at] = value;
+        let mut current = states.write();
+        for (index, value) in new_values {
+            current[index] = value;
         }
         Ok(())
     }
@@ -246,8 +246,8 @@ impl Package {
     /// # Errors
     /// If there is no such state or element, or the device that it is on fails.
     pub fn number(&self, state: &str, element: &str) -> Result<f64> {
-        let (at, i) = self.shared.states.element(state, element)?;
-        let values = self.shared.states.read()[at].to_vec::<f64>();
+        let (index, i) = self.shared.states.element(state, element)?;
+        let values = self.shared.states.read()[index].to_vec::<f64>();
         Ok(values.map_err(failed(state))?[i])
     }
 
@@ -256,13 +256,13 @@ impl Package {
     /// # Errors
     /// As [`Package::number`].
     pub fn set_number(&self, state: &str, element: &str, value: f64) -> Result<()> {
-        let (at, i) = self.shared.states.element(state, element)?;
-        let mut now = self.shared.states.write();
-        let mut values = now[at].to_vec::<f64>().map_err(failed(state))?;
+        let (index, i) = self.shared.states.element(state, element)?;
+        let mut current = self.shared.states.write();
+        let mut values = current[index].to_vec::<f64>().map_err(failed(state))?;
         values[i] = value;
         let shape = [values.len() as i64];
         let changed = Buffer::from_slice(&values, &shape).map_err(failed(state))?;
-        now[at] = open::on_device(&changed, state, self.shared.gpu())?;
+        current[index] = open::on_device(&changed, state, self.shared.gpu())?;
         Ok(())
     }
 
@@ -346,21 +346,21 @@ impl Package {
 
     /// True if no state has changed since the package was opened.
     fn is_as_opened(&self) -> bool {
-        let now = self.shared.states.read();
-        let mut both = now.iter().zip(self.shared.states.initial());
-        both.all(|(a, b)| Arc::ptr_eq(a.storage(), b.storage()))
+        let current = self.shared.states.read();
+        let mut values = current.iter().zip(self.shared.states.initial());
+        values.all(|(a, b)| Arc::ptr_eq(a.storage(), b.storage()))
     }
 
     /// All tensors, with the states as they are now, on the host.
     pub(crate) fn tensors(&self) -> Result<Vec<(String, Buffer)>> {
-        let mut all = self.state_tensors()?;
+        let mut tensors = self.state_tensors()?;
         for (name, range) in &self.shared.tensors {
             if self.shared.states.find(name).is_err() {
                 let tensor = open::tensor(&self.shared.map, name, range)?;
-                all.push((name.clone(), tensor));
+                tensors.push((name.clone(), tensor));
             }
         }
-        Ok(all)
+        Ok(tensors)
     }
 
     /// The current states, all of one moment, on the host.

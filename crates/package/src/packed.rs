@@ -11,11 +11,11 @@ use kiln_runtime::{Buffer, Executable, Features, Packed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Packs the weights of all programs for the CPU, for each level, and lists them in `entries`. `sum` is the checksum
-/// of the weights.
+/// Packs the weights of all programs for the CPU, for each level, and lists them in `entries`. `checksum` is the
+/// checksum of the weights.
 pub(crate) fn add(
     contents: &Contents,
-    sum: &str,
+    checksum: &str,
     entries: &mut [EntryInfo],
     files: &mut Vec<File>,
 ) -> Result<()> {
@@ -39,7 +39,7 @@ pub(crate) fn add(
                 info.packed.push(PackedInfo {
                     level: level.into(),
                     layout: packed.layout,
-                    weights: sum.into(),
+                    weights: checksum.into(),
                     file,
                 });
             }
@@ -54,7 +54,7 @@ fn inputs(
     tensors: &BTreeMap<&str, &Buffer>,
 ) -> Result<Vec<Buffer>, kiln_runtime::Error> {
     let (plan, signature) = (&new.program.plan, &new.program.signature);
-    let least: Vec<i64> = plan.symbols.iter().map(|s| s.min).collect();
+    let minima: Vec<i64> = plan.symbols.iter().map(|s| s.min).collect();
     let captured = signature.captured.iter().map(|c| (c.at, &c.name));
     let states = signature.states.iter();
     let states = states.filter_map(|s| Some((s.input?, &s.name)));
@@ -64,7 +64,7 @@ fn inputs(
         if let Some(tensor) = tensor {
             return Ok((*tensor).clone());
         }
-        let size = |d: &Dim| d.eval_checked(&least).unwrap_or(-1);
+        let size = |d: &Dim| d.eval_checked(&minima).unwrap_or(-1);
         let shape: Vec<i64> = input.shape.iter().map(size).collect();
         Buffer::zeros(input.dtype, &shape)
     });
@@ -76,31 +76,31 @@ fn inputs(
 pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Result<()> {
     let level: Features = program.executable.level();
     let sum = shared.manifest.files.iter().find(|f| f.name == WEIGHTS);
-    let fits = |p: &&PackedInfo| {
+    let is_current = |p: &&PackedInfo| {
         p.level == level.name() && sum.is_some_and(|weights| weights.xxh3 == p.weights)
     };
-    let Some(found) = info.packed.iter().find(fits) else {
+    let Some(stored) = info.packed.iter().find(is_current) else {
         return Ok(());
     };
     let inputs = program.executable.plan().inputs.iter();
-    let nothing = inputs.map(|i| Buffer::zeros(i.dtype, &[0]));
-    let values = nothing.collect::<Result<Vec<_>, _>>();
-    let mut values = values.map_err(failed(&found.file))?;
+    let empty = inputs.map(|i| Buffer::zeros(i.dtype, &[0]));
+    let values = empty.collect::<Result<Vec<_>, _>>();
+    let mut values = values.map_err(failed(&stored.file))?;
     for state in &program.signature.states {
-        if let Some(at) = state.input {
-            let first = &shared.states.initial()[shared.states.find(&state.name)?];
-            values[at as usize] = first.clone();
+        if let Some(index) = state.input {
+            let initial = &shared.states.initial()[shared.states.find(&state.name)?];
+            values[index as usize] = initial.clone();
         }
     }
     for constant in &program.signature.captured {
         values[constant.at as usize] = shared.constant(&constant.name)?;
     }
-    let range = shared.files.get(&found.file).cloned().unwrap_or(0..0);
-    let bytes = open::storage(&shared.map, range).map_err(failed(&found.file))?;
+    let range = shared.files.get(&stored.file).cloned().unwrap_or(0..0);
+    let bytes = open::storage(&shared.map, range).map_err(failed(&stored.file))?;
     let packed = Packed {
-        layout: found.layout.clone(),
+        layout: stored.layout.clone(),
         bytes: Arc::new(bytes),
     };
-    let stored = program.executable.store(&values, packed);
-    stored.map_err(failed(&found.file))
+    let result = program.executable.store(&values, packed);
+    result.map_err(failed(&stored.file))
 }

@@ -56,56 +56,56 @@ impl Program {
         self.executable.plan()
     }
 
-    /// Checks that it is the general program of an entry.
-    pub fn is_as_described(&self, info: &EntryInfo) -> Result<()> {
+    /// Checks that the program is an entry's general one.
+    pub fn check_described(&self, info: &EntryInfo) -> Result<()> {
         let same = Interface::of(&self.signature, self.plan()) == info.interface;
         ensure!(same, "entry `{}` is not what the manifest says", info.name);
         Ok(())
     }
 
-    /// Checks that it is the general program with these values of its symbols.
-    pub fn is_case_of(&self, general: &Program, sizes: &BTreeMap<String, i64>) -> Result<()> {
-        let mut left = 0u32..;
+    /// Checks that the program is the general one with these values of its symbols.
+    pub fn check_case_of(&self, general: &Program, sizes: &BTreeMap<String, i64>) -> Result<()> {
+        let mut open_symbols = 0u32..;
         let symbols = || general.plan().symbols.iter();
-        let by = symbols().map(|s| match sizes.get(&s.name) {
+        let dims = symbols().map(|s| match sizes.get(&s.name) {
             Some(n) => Dim::Const(*n),
-            None => Dim::symbol(Sym(left.next().unwrap_or(u32::MAX))),
+            None => Dim::symbol(Sym(open_symbols.next().unwrap_or(u32::MAX))),
         });
-        let by: Vec<Dim> = by.collect();
-        let kept = symbols().filter(|s| !sizes.contains_key(&s.name));
-        let kept = kept.map(|s| (&s.name, s.min));
-        let (wanted, found) = (&general.signature, &self.signature);
-        let same = self.shapes() == general.shapes().bound(&by)
-            && states(wanted) == states(found)
-            && wanted.draws.len() == found.draws.len()
-            && kept.eq(self.plan().symbols.iter().map(|s| (&s.name, s.min)));
+        let dims: Vec<Dim> = dims.collect();
+        let open = symbols().filter(|s| !sizes.contains_key(&s.name));
+        let open = open.map(|s| (&s.name, s.min));
+        let (expected, actual) = (&general.signature, &self.signature);
+        let same = self.shapes() == general.shapes().substitute_symbols(&dims)
+            && states(expected) == states(actual)
+            && expected.draws.len() == actual.draws.len()
+            && open.eq(self.plan().symbols.iter().map(|s| (&s.name, s.min)));
         ensure!(same, "the program for {} is another one", sizes_text(sizes));
         Ok(())
     }
 
     /// Checks that its states and captured tensors match the package's tensors of these names.
-    pub fn fits_tensors(
+    pub fn check_tensors(
         &self,
         state: impl Fn(&str) -> Option<(DType, Vec<i64>)>,
         tensor: impl Fn(&str) -> Option<(DType, Vec<i64>)>,
     ) -> Result<()> {
         let plan = self.plan();
-        let fits = |(dtype, shape): (DType, &[Dim]), found: Option<(DType, Vec<i64>)>| {
-            found.is_some_and(|(d, s)| {
+        let matches = |(dtype, shape): (DType, &[Dim]), actual: Option<(DType, Vec<i64>)>| {
+            actual.is_some_and(|(d, s)| {
                 d == dtype && s.len() == shape.len() && shape.iter().zip(s).all(|(a, b)| a.is(b))
             })
         };
         for s in &self.signature.states {
             let input = s.input.map(|at| input_type(plan, at));
-            let mut both = input
+            let mut types = input
                 .into_iter()
                 .chain(s.output.map(|at| output_type(plan, at)));
-            let fits = both.all(|of| fits(of, state(&s.name)));
-            ensure!(fits, "a program does not fit state `{}`", s.name);
+            let matches = types.all(|ty| matches(ty, state(&s.name)));
+            ensure!(matches, "a program does not fit state `{}`", s.name);
         }
         for c in &self.signature.captured {
-            let fits = fits(input_type(plan, c.at), tensor(&c.name));
-            ensure!(fits, "a program does not fit tensor `{}`", c.name);
+            let matches = matches(input_type(plan, c.at), tensor(&c.name));
+            ensure!(matches, "a program does not fit tensor `{}`", c.name);
         }
         Ok(())
     }
@@ -128,14 +128,14 @@ impl Program {
 }
 
 /// The dtype and shape of an input of a plan.
-pub(crate) fn input_type(plan: &Plan, at: u32) -> (DType, &[Dim]) {
-    let input = &plan.inputs[at as usize];
+pub(crate) fn input_type(plan: &Plan, index: u32) -> (DType, &[Dim]) {
+    let input = &plan.inputs[index as usize];
     (input.dtype, &input.shape)
 }
 
 /// The dtype and shape of an output of a plan.
-pub(crate) fn output_type(plan: &Plan, at: u32) -> (DType, &[Dim]) {
-    let output = &plan.outputs[at as usize];
+pub(crate) fn output_type(plan: &Plan, index: u32) -> (DType, &[Dim]) {
+    let output = &plan.outputs[index as usize];
     (output.dtype, &output.shape)
 }
 
@@ -145,10 +145,10 @@ struct Shapes([Vec<(String, DType, Vec<Dim>)>; 3]);
 
 impl Shapes {
     /// The shapes with other dims substituted for symbols.
-    fn bound(mut self, by: &[Dim]) -> Shapes {
-        let all = self.0.iter_mut().flatten();
-        for dim in all.flat_map(|(_, _, shape)| shape) {
-            *dim = dim.substitute(by);
+    fn substitute_symbols(mut self, dims: &[Dim]) -> Shapes {
+        let types = self.0.iter_mut().flatten();
+        for dim in types.flat_map(|(_, _, shape)| shape) {
+            *dim = dim.substitute(dims);
         }
         self
     }

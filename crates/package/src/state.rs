@@ -16,7 +16,7 @@ pub const RNG_STATE: &str = "rng_state";
 /// run that writes holds the lock until it has committed.
 pub(crate) struct States {
     infos: Vec<StateInfo>,
-    at: HashMap<String, usize>,
+    index_of: HashMap<String, usize>,
     /// The values in the file.
     initial: Vec<Buffer>,
     now: RwLock<Vec<Buffer>>,
@@ -29,15 +29,15 @@ impl States {
             let (name, dtype, shape) = (&info.name, info.dtype, &info.shape[..]);
             let is_same = (value.dtype(), value.shape()) == (dtype, shape);
             ensure!(is_same, "state `{name}` is not what the weights hold");
-            let named = info.elements.len();
-            let has_names = named == 0 || (dtype, shape) == (DType::F64, &[named as i64]);
+            let names = info.elements.len();
+            let has_names = names == 0 || (dtype, shape) == (DType::F64, &[names as i64]);
             ensure!(has_names, "state `{name}` has other elements than names");
             let is_pair = name != RNG_STATE || (dtype, shape) == (DType::I64, &[2]);
             ensure!(is_pair, "`{RNG_STATE}` is not a seed and offset");
         }
         let numbered = infos.iter().enumerate();
         Ok(States {
-            at: numbered.map(|(i, s)| (s.name.clone(), i)).collect(),
+            index_of: numbered.map(|(i, s)| (s.name.clone(), i)).collect(),
             infos,
             initial,
             now: RwLock::new(now),
@@ -48,20 +48,20 @@ impl States {
         &self.infos
     }
 
-    /// The number of a state.
+    /// Returns the index of a state.
     pub fn find(&self, name: &str) -> Result<usize> {
-        let at = self.at.get(name).copied();
-        at.ok_or_else(|| Error::missing("state", name, self.infos.iter().map(|s| &s.name)))
+        let index = self.index_of.get(name).copied();
+        index.ok_or_else(|| Error::missing("state", name, self.infos.iter().map(|s| &s.name)))
     }
 
     /// The narrow copies of a state: states of its shape whose name is its own with `.f16` or `.bf16` appended.
-    pub fn copies(&self, at: usize) -> impl Iterator<Item = usize> {
-        let of = &self.infos[at];
+    pub fn copies(&self, state: usize) -> impl Iterator<Item = usize> {
+        let wide = &self.infos[state];
         let copy = move |dtype: DType| {
-            let copy = *self.at.get(&format!("{}.{dtype}", of.name))?;
+            let copy = *self.index_of.get(&format!("{}.{dtype}", wide.name))?;
             let info = &self.infos[copy];
-            let narrows = of.dtype == DType::F32 && info.dtype == dtype && info.shape == of.shape;
-            narrows.then_some(copy)
+            let narrows = wide.dtype == DType::F32 && info.dtype == dtype;
+            (narrows && info.shape == wide.shape).then_some(copy)
         };
         [DType::F16, DType::BF16].into_iter().filter_map(copy)
     }
@@ -81,11 +81,11 @@ impl States {
         &self.initial
     }
 
-    /// Checks that a state may hold a value.
-    pub fn fits(&self, at: usize, value: &Buffer) -> Result<()> {
+    /// Checks that a value has a state's dtype and shape.
+    pub fn check(&self, index: usize, value: &Buffer) -> Result<()> {
         let StateInfo {
             name, dtype, shape, ..
-        } = &self.infos[at];
+        } = &self.infos[index];
         let (d, s) = (value.dtype(), value.shape());
         match (d, s) == (*dtype, &shape[..]) {
             true => Ok(()),
@@ -97,10 +97,10 @@ impl States {
 
     /// The indices of a state and of its named element.
     pub fn element(&self, name: &str, element: &str) -> Result<(usize, usize)> {
-        let at = self.find(name)?;
-        let elements = &self.infos[at].elements;
-        let found = elements.iter().position(|e| e == element);
-        let found = found.ok_or_else(|| Error::missing("element", element, elements))?;
-        Ok((at, found))
+        let index = self.find(name)?;
+        let elements = &self.infos[index].elements;
+        let position = elements.iter().position(|e| e == element);
+        let position = position.ok_or_else(|| Error::missing("element", element, elements))?;
+        Ok((index, position))
     }
 }

@@ -105,19 +105,19 @@ impl<'de> Deserialize<'de> for Header {
 /// # Errors
 /// If it is not a safetensors file: tensors must have the sizes that their shapes need, and are contiguous.
 pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
-    let cut = || damaged!("its tensors: the length of their header is cut off");
-    let (length, rest) = file.split_first_chunk::<8>().ok_or_else(cut)?;
-    let (length, there) = (u64::from_le_bytes(*length), rest.len() as u64);
+    let truncated = || damaged!("its tensors: the length of their header is cut off");
+    let (length, rest) = file.split_first_chunk::<8>().ok_or_else(truncated)?;
+    let (length, available) = (u64::from_le_bytes(*length), rest.len() as u64);
     ensure!(
-        length <= MAX_HEADER_BYTES.min(there),
-        "its tensors: their header takes {length} bytes, of which {there} are there and at most {MAX_HEADER_BYTES} \
+        length <= MAX_HEADER_BYTES.min(available),
+        "its tensors: their header takes {length} bytes, of which {available} are there and at most {MAX_HEADER_BYTES} \
          are read"
     );
     let (header, values) = rest.split_at(length as usize);
     let header = serde_json::from_slice::<Header>(header);
     let header = header.map_err(|e| damaged!("its tensors: {e}"))?;
     let start = file.len() - values.len();
-    let mut all = BTreeMap::new();
+    let mut tensors = BTreeMap::new();
     for (name, info) in header.0 {
         let Some(range) = tensor_range(&info, start, values.len()) else {
             return Err(damaged!(
@@ -125,14 +125,14 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
                  or the file"
             ));
         };
-        all.insert(name, range);
+        tensors.insert(name, range);
     }
-    let mut ranges: Vec<&Range<usize>> = all.values().map(|t| &t.bytes).collect();
+    let mut ranges: Vec<&Range<usize>> = tensors.values().map(|t| &t.bytes).collect();
     ranges.sort_by_key(|r| (r.start, r.end));
     let mut next = start;
     for range in ranges {
-        let follows = range.start == next;
-        ensure!(follows, "its tensors: their bytes overlap or leave gaps");
+        let adjoins = range.start == next;
+        ensure!(adjoins, "its tensors: their bytes overlap or leave gaps");
         next = range.end;
     }
     let rest = file.len() - next;
@@ -140,7 +140,7 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
         rest == 0,
         "its tensors: the last {rest} bytes belong to no tensor"
     );
-    Ok(all)
+    Ok(tensors)
 }
 
 /// The range of a tensor; `None` if it contradicts the header.
@@ -150,8 +150,8 @@ fn tensor_range(info: &Info, start: usize, len: usize) -> Option<TensorRange> {
     let size = |n: u64, d: &i64| n.checked_mul(u64::try_from(*d).ok()?);
     let bytes = info.shape.iter().try_fold(dtype.size() as u64, size)?;
     let (from, to) = info.data_offsets;
-    let fits = from <= to && to <= len as u64 && to - from == bytes;
-    fits.then(|| TensorRange {
+    let is_valid = from <= to && to <= len as u64 && to - from == bytes;
+    is_valid.then(|| TensorRange {
         dtype,
         shape: info.shape.clone(),
         bytes: start + from as usize..start + to as usize,
@@ -168,15 +168,15 @@ pub(crate) struct TensorFile {
     pub values: Vec<Buffer>,
 }
 
-/// Lays out a file of tensors that are on the host. Tensors of whole cache lines come first, so that each of them
-/// begins on one.
+/// Lays out a file of tensors that are on the host. Tensors of whole cache lines come first, for each of them to
+/// begin on one.
 ///
 /// # Errors
 /// If two have one name, or a header would be larger than the format allows.
 pub(crate) fn tensor_file(mut tensors: Vec<(String, Buffer)>) -> Result<TensorFile> {
-    let whole = |b: &Buffer| b.storage().len().is_multiple_of(ALIGN);
+    let is_aligned = |b: &Buffer| b.storage().len().is_multiple_of(ALIGN);
     tensors.sort_by(|(a, x), (b, y)| {
-        let key = |b: &Buffer| (Reverse(whole(b)), Reverse(b.dtype().size()));
+        let key = |b: &Buffer| (Reverse(is_aligned(b)), Reverse(b.dtype().size()));
         (key(x), a).cmp(&(key(y), b))
     });
     let mut infos = serde_json::Map::new();

@@ -45,23 +45,23 @@ impl Inputs {
                 ))),
             };
         }
-        let mut places: Vec<Option<Buffer>> = vec![None; names.len()];
+        let mut values: Vec<Option<Buffer>> = vec![None; names.len()];
         for (name, value) in self.given {
             let Some(name) = name else {
                 let text = format!("`{entry}` is given some inputs by name and some without");
                 return Err(Error::Value(text));
             };
-            let at = names.iter().position(|n| *n == name);
-            let at = at.ok_or_else(|| Error::missing("input", &name, names))?;
-            if places[at].replace(value).is_some() {
+            let index = names.iter().position(|n| *n == name);
+            let index = index.ok_or_else(|| Error::missing("input", &name, names))?;
+            if values[index].replace(value).is_some() {
                 return Err(Error::Value(format!("input `{name}` is given twice")));
             }
         }
-        let given = |(value, name): (Option<Buffer>, &String)| {
+        let present = |(value, name): (Option<Buffer>, &String)| {
             let missing = || format!("`{entry}` also takes input `{name}`, which is not given");
             value.ok_or_else(|| Error::Value(missing()))
         };
-        places.into_iter().zip(names).map(given).collect()
+        values.into_iter().zip(names).map(present).collect()
     }
 }
 

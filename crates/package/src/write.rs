@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The contents that a package is written from.
+/// The contents of a new package.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// The program that writes it, such as `kiln 0.1.0`.
@@ -30,8 +30,8 @@ pub struct Contents {
     pub metadata: BTreeMap<String, String>,
     /// The functions that can be run.
     pub entries: Vec<NewEntry>,
-    /// The states that are kept from run to run: the name, and the names of the elements, where each is a number of
-    /// its own.
+    /// The states that are kept from run to run: the name, and the names of the elements, if each is a
+    /// separate number.
     pub state: Vec<(String, Vec<String>)>,
     /// The values of the states, and the captured tensors of programs, on the host.
     pub tensors: Vec<(String, Buffer)>,
@@ -101,7 +101,7 @@ impl Contents {
     /// # Errors
     /// If the parts do not make a package, or the file can't be written; an older one then stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        save(path.as_ref(), self.parts())
+        save(path.as_ref(), self.build())
     }
 
     /// The package as bytes.
@@ -109,13 +109,13 @@ impl Contents {
     /// # Errors
     /// If the parts do not make a package.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let (manifest, files) = self.parts()?;
+        let (manifest, files) = self.build()?;
         let mut bytes = Vec::new();
         archive(&mut bytes, manifest, files)?;
         Ok(bytes)
     }
 
-    fn parts(&self) -> Result<(Manifest, Vec<File>)> {
+    fn build(&self) -> Result<(Manifest, Vec<File>)> {
         let mut files = Vec::new();
         let entries = self.entries.iter().map(|e| e.file(&mut files));
         let mut entries = entries.collect::<Result<Vec<EntryInfo>>>()?;
@@ -177,9 +177,9 @@ impl NewEntry {
                 true => (Requires::Cuda, "cuda"),
                 false => (Requires::Cpu, "cpu"),
             };
-            let of: String = new.sizes.values().map(|v| format!("-{v}")).collect();
+            let suffix: String = new.sizes.values().map(|v| format!("-{v}")).collect();
             let number = programs.len();
-            let file = format!("entries/{name}/{kind}-{number}{of}.plan");
+            let file = format!("entries/{name}/{kind}-{number}{suffix}.plan");
             files.push((file.clone(), vec![Piece::Bytes(new.program.to_bytes())]));
             programs.push(ProgramInfo {
                 requires,
@@ -189,9 +189,9 @@ impl NewEntry {
                 packed: Vec::new(),
             });
         }
-        let any = |p: &&NewProgram| p.sizes.is_empty() && p.machine.is_none();
-        let none = || Error::Contents(format!("`{name}` has no program"));
-        let general = self.programs.iter().find(any).ok_or_else(none)?;
+        let is_general = |p: &&NewProgram| p.sizes.is_empty() && p.machine.is_none();
+        let missing = || Error::Contents(format!("`{name}` has no program"));
+        let general = self.programs.iter().find(is_general).ok_or_else(missing)?;
         Ok(EntryInfo {
             name: name.clone(),
             interface: Interface::of(&general.program.signature, &general.program.plan),
@@ -228,7 +228,7 @@ pub(crate) fn save(path: &Path, parts: Result<(Manifest, Vec<File>)>) -> Result<
 
 /// Writes a package of these files, and puts their checksums and sizes into the manifest.
 pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<File>) -> Result<()> {
-    let mut sums = Vec::new();
+    let mut checksums = Vec::new();
     manifest.files.clear();
     for (name, pieces) in &files {
         let (mut xxh3, mut crc, mut size) = (Xxh3::new(), crc32fast::Hasher::new(), 0);
@@ -243,23 +243,23 @@ pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<Fi
             bytes: size,
             xxh3: format!("{:032x}", xxh3.digest128()),
         });
-        sums.push((size, crc.finalize()));
+        checksums.push((size, crc.finalize()));
     }
     let text = manifest.to_bytes();
     // Refuse to write a manifest that can't be read again.
     Manifest::from_bytes(&text).map_err(|e| Error::Contents(e.to_string()))?;
-    let first = (text.len() as u64, crc32fast::hash(&text));
+    let manifest_sums = (text.len() as u64, crc32fast::hash(&text));
     let files = [(MANIFEST.to_string(), vec![Piece::Bytes(text)])]
         .into_iter()
         .chain(files);
-    let (mut members, mut at) = (Vec::new(), 0);
-    for ((name, pieces), (size, crc)) in files.zip([first].into_iter().chain(sums)) {
+    let (mut members, mut offset) = (Vec::new(), 0);
+    for ((name, pieces), (size, crc)) in files.zip([manifest_sums].into_iter().chain(checksums)) {
         if !zip::is_name(&name) {
             return Err(Error::Contents(format!("no file can be called {name:?}")));
         }
         let member = Member {
             name,
-            at,
+            at: offset,
             size,
             crc,
         };
@@ -267,12 +267,12 @@ pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<Fi
         for piece in &pieces {
             to.write_all(piece.bytes()?)?;
         }
-        at = member.contents().end;
+        offset = member.contents().end;
         members.push(member);
     }
     if members.len() > zip::MAX_MEMBERS {
         return Err(Error::Contents("there are too many files".into()));
     }
-    to.write_all(&zip::central_and_end(&members, at))?;
+    to.write_all(&zip::central_and_end(&members, offset))?;
     Ok(())
 }

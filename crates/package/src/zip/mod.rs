@@ -20,12 +20,12 @@ pub(crate) const MAX_MEMBERS: usize = 10_000;
 /// The maximum length of the name of a member.
 pub(crate) const MAX_NAME_BYTES: usize = 240;
 
-/// True if it can be a name: parts of letters, digits, `_`, `-`, `+` and `.` with `/` between them. No part begins
+/// True if it is a valid name: parts of letters, digits, `_`, `-`, `+` and `.` with `/` between them. No part begins
 /// with a dot.
 pub(crate) fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "_-+.".contains(c);
-    let part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.chars().all(fits);
-    name.len() <= MAX_NAME_BYTES && name.split('/').all(part)
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-+.".contains(c);
+    let is_part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.chars().all(is_allowed);
+    name.len() <= MAX_NAME_BYTES && name.split('/').all(is_part)
 }
 
 #[cfg(test)]

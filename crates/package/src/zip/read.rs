@@ -10,15 +10,15 @@ struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(n).ok_or_else(short_directory)?;
+        let (bytes, rest) = self.0.split_at_checked(n).ok_or_else(short_directory)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn number<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or_else(short_directory)?;
+        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(short_directory)?;
         self.0 = rest;
-        Ok(*taken)
+        Ok(*bytes)
     }
 
     fn u16(&mut self) -> Result<u16> {
@@ -49,35 +49,35 @@ const END64: usize = 56 + 20;
 /// # Errors
 /// If the bytes are not what [`local_header`] and [`central_and_end`] write for these members.
 pub(crate) fn directory(bytes: &[u8]) -> Result<Vec<Member>> {
-    let at = where_directory_is(bytes)?;
-    let parts = bytes.split_at_checked(at as usize);
+    let offset = directory_offset(bytes)?;
+    let parts = bytes.split_at_checked(offset as usize);
     let (before, end) = parts.ok_or_else(short_directory)?;
-    let members = parse_end(end, at)?;
+    let members = parse_end(end, offset)?;
     let mut next = 0;
     for member in &members {
         let name = &member.name;
-        let follows = member.at == next;
+        let is_adjacent = member.at == next;
         ensure!(
-            follows,
+            is_adjacent,
             "`{name}` overlaps what is before it, or leaves a gap"
         );
         let contents = member.contents();
-        let fits = contents.end <= before.len() as u64;
-        ensure!(fits, "`{name}` is larger than the file");
+        let is_inside = contents.end <= before.len() as u64;
+        ensure!(is_inside, "`{name}` is larger than the file");
         let header = &before[member.at as usize..contents.start as usize];
         let is_same = header == local_header(member);
         ensure!(is_same, "`{name}` has two headers that differ");
         next = contents.end;
     }
     ensure!(
-        next == at,
+        next == offset,
         "there is something between its members and its directory"
     );
     Ok(members)
 }
 
 /// The offset of the directory.
-fn where_directory_is(bytes: &[u8]) -> Result<u64> {
+fn directory_offset(bytes: &[u8]) -> Result<u64> {
     let no_zip = |why: &str| Err(Error::SomethingElse(why.into()));
     let Some(at_end) = bytes.len().checked_sub(END) else {
         return no_zip("it is too short");
@@ -92,16 +92,16 @@ fn where_directory_is(bytes: &[u8]) -> Result<u64> {
         "it does not end with a zip archive's directory; it may be cut off"
     );
     end.take(12)?;
-    let at = u64::from(end.u32()?);
-    if at != ELSEWHERE {
-        return Ok(at);
+    let offset = u64::from(end.u32()?);
+    if offset != ELSEWHERE {
+        return Ok(offset);
     }
     let at_end64 = at_end.checked_sub(END64).ok_or_else(short_directory)?;
     let mut end = Cursor(&bytes[at_end64..]);
     end.take(48)?;
-    let at = end.u64()?;
-    match at <= at_end64 as u64 {
-        true => Ok(at),
+    let offset = end.u64()?;
+    match offset <= at_end64 as u64 {
+        true => Ok(offset),
         false => Err(short_directory()),
     }
 }
@@ -157,8 +157,8 @@ fn central(cursor: &mut Cursor) -> Result<Member> {
         }
     }
     // Limits that keep sums of them within their type.
-    let most = 1 << 60;
-    let fits = member.at < most && member.size < most - ALIGN;
-    ensure!(fits, "`{}` is larger than a file can be", member.name);
+    let max = 1 << 60;
+    let is_valid = member.at < max && member.size < max - ALIGN;
+    ensure!(is_valid, "`{}` is larger than a file can be", member.name);
     Ok(member)
 }
