@@ -62,7 +62,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns its work under a convention.
+    /// Returns the call's work under a convention.
     pub fn flops(&self, by: Convention) -> u64 {
         let products = self.work.contraction.saturating_add(self.work.attention);
         let twice = products.saturating_mul(2);
@@ -164,12 +164,12 @@ pub fn flops<S: Nest<Spec>, R: Returned>(specs: S, f: impl FnOnce(S::Owned) -> R
 
 impl Flops {
     pub(crate) fn new<R: Nest>(recording: &Recording<R>, modules: &[ModuleCall]) -> Flops {
-        let mut found: BTreeMap<u32, Vec<&Recorded>> = BTreeMap::new();
-        for one in &recording.operations {
-            found.entry(one.call).or_default().push(one);
+        let mut by_call: BTreeMap<u32, Vec<&Recorded>> = BTreeMap::new();
+        for op in &recording.operations {
+            by_call.entry(op.call).or_default().push(op);
         }
         let parameters = &recording.parameters;
-        let calls = found
+        let calls = by_call
             .values()
             .filter_map(|nodes| call(nodes, parameters, modules));
         let mut calls: Vec<Call> = calls.collect();
@@ -194,22 +194,22 @@ impl Flops {
 
     /// Returns the work of all calls.
     pub fn total(&self, by: Convention) -> u64 {
-        let each = self.calls.iter().map(|call| call.flops(by));
-        each.fold(0, u64::saturating_add)
+        let work = self.calls.iter().map(|call| call.flops(by));
+        work.fold(0, u64::saturating_add)
     }
 
-    /// Returns the work of each function that has some, by name, the largest first.
+    /// Returns the work of each function, if any, by name, in descending order.
     pub fn by_operator(&self, by: Convention) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&str, u64)> = Vec::new();
+        let mut totals: Vec<(&str, u64)> = Vec::new();
         for call in &self.calls {
-            match sums.iter_mut().find(|(name, _)| *name == call.name) {
-                Some((_, sum)) => *sum = sum.saturating_add(call.flops(by)),
-                None => sums.push((call.name, call.flops(by))),
+            match totals.iter_mut().find(|(name, _)| *name == call.name) {
+                Some((_, total)) => *total = total.saturating_add(call.flops(by)),
+                None => totals.push((call.name, call.flops(by))),
             }
         }
-        sums.retain(|(_, sum)| *sum > 0);
-        sums.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
-        sums
+        totals.retain(|(_, total)| *total > 0);
+        totals.sort_by_key(|(_, total)| std::cmp::Reverse(*total));
+        totals
     }
 
     /// Prints by another convention than [`Convention::MultAdds`].
@@ -235,18 +235,18 @@ impl Flops {
             read.entry(*value).or_insert((*bytes, 0)).1 += 1;
         }
         let is_read_outside = |value: &ValueId| {
-            let within = read.get(value).map_or(0, |(_, readers)| *readers);
-            self.readers.get(value).is_some_and(|all| *all > within)
+            let inside = read.get(value).map_or(0, |(_, readers)| *readers);
+            self.readers.get(value).is_some_and(|n| *n > inside)
         };
-        let for_others = written
+        let escaping = written
             .iter()
             .filter(|(value, _)| self.outputs.contains(*value) || is_read_outside(value));
-        let from_others = read
+        let external = read
             .iter()
             .filter(|(value, _)| !written.contains_key(*value));
         (
-            from_others.map(|(_, (bytes, _))| bytes).sum(),
-            for_others.map(|(_, bytes)| bytes).sum(),
+            external.map(|(_, (bytes, _))| bytes).sum(),
+            escaping.map(|(_, bytes)| bytes).sum(),
         )
     }
 }
@@ -284,10 +284,10 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
-/// The call that recorded these nodes; `None` if it only made values from nothing, such as zeros.
-fn call(nodes: &[&Recorded], known: &HashSet<u64>, modules: &[ModuleCall]) -> Option<Call> {
+/// Returns the call that recorded these nodes; `None` if it has no inputs, such as `zeros`.
+fn call(nodes: &[&Recorded], parameter_ids: &HashSet<u64>, modules: &[ModuleCall]) -> Option<Call> {
     let own: HashSet<u64> = nodes.iter().map(|n| n.node().serial).collect();
-    let mut seen = HashSet::new();
+    let mut visited = HashSet::new();
     let (mut inputs, mut parameters) = (Vec::new(), Vec::new());
     let (mut reads, mut results) = (Vec::new(), Vec::new());
     let (mut work, mut reduces, mut is_affine) = (Work::default(), false, false);
@@ -299,11 +299,11 @@ fn call(nodes: &[&Recorded], known: &HashSet<u64>, modules: &[ModuleCall]) -> Op
         };
         let fact = |o: &kiln_lazy::node::Operand| o.node.facts[o.output as usize].clone();
         for operand in operands.iter().filter(|o| !own.contains(&o.node.serial)) {
-            let read = (operand.node.serial, operand.output);
-            if seen.insert(read) {
+            let id = (operand.node.serial, operand.output);
+            if visited.insert(id) {
                 let fact = fact(operand);
-                reads.push((read, bytes(&fact)));
-                if known.contains(&operand.node.serial) {
+                reads.push((id, bytes(&fact)));
+                if parameter_ids.contains(&operand.node.serial) {
                     parameters.push(fact.clone());
                 }
                 inputs.push(fact);
@@ -320,17 +320,17 @@ fn call(nodes: &[&Recorded], known: &HashSet<u64>, modules: &[ModuleCall]) -> Op
         results.extend(recorded.outputs.iter().map(|t| (id(t), bytes(t.fact()))));
     }
     let last = nodes.last()?;
-    let (first, output) = (nodes[0].node(), last.outputs[0].fact().clone());
-    is_affine |= !parameters.is_empty() || first.called == "layer_norm" && inputs.len() > 1;
-    let module = innermost(modules, first.serial);
+    let (head, output) = (nodes[0].node(), last.outputs[0].fact().clone());
+    is_affine |= !parameters.is_empty() || head.called == "layer_norm" && inputs.len() > 1;
+    let module = innermost(modules, head.serial);
     (!inputs.is_empty()).then(|| Call {
-        name: first.called,
-        loc: first.loc.into(),
+        name: head.called,
+        loc: head.loc.into(),
         module: module.map(|m| m.path.clone()).unwrap_or_default(),
         inputs,
         output,
         parameters,
-        serial: first.serial,
+        serial: head.serial,
         reads,
         results,
         work,

@@ -33,8 +33,8 @@ pub enum Figure {
 /// Watches a model while it trains; see [`Health::watch`].
 pub struct Health {
     parameters: Vec<(String, Var)>,
-    before: Mutex<Vec<Tensor>>,
-    seen: Seen,
+    previous: Mutex<Vec<Tensor>>,
+    figures: Seen,
     _hooks: HookHandles,
 }
 
@@ -61,10 +61,10 @@ impl Health {
     /// ```
     ///
     /// # Errors
-    /// If a module within the model that has no modules within has no place for hooks.
+    /// If a submodule without submodules has no storage for hooks.
     #[track_caller]
     pub fn watch(model: &impl Module) -> Result<Health> {
-        let seen = Seen::default();
+        let figures_by_path = Seen::default();
         let mut hooks = HookHandles::default();
         for (path, module) in model.as_module().named_modules() {
             let is_model = path.is_empty();
@@ -72,19 +72,19 @@ impl Health {
                 continue;
             }
             let is_relu = module.name().starts_with("ReLU");
-            let seen = seen.clone();
-            let see = move |_: &dyn Module, _: &[Tensor], outputs: &[Tensor]| {
+            let figures_by_path = figures_by_path.clone();
+            let hook = move |_: &dyn Module, _: &[Tensor], outputs: &[Tensor]| {
                 let Some(y) = outputs.first().filter(|y| y.error().is_none()) else {
                     return;
                 };
                 if y.dtype().is_float() && !is_recording() {
-                    let of = || no_grad(|| of_output(&y.detach(), is_model, is_relu));
-                    let figures = on_behalf_of_caller(SOURCE, of);
-                    lock(&seen).insert(path.clone(), figures);
+                    let compute = || no_grad(|| output_figures(&y.detach(), is_model, is_relu));
+                    let figures = on_behalf_of_caller(SOURCE, compute);
+                    lock(&figures_by_path).insert(path.clone(), figures);
                 }
             };
-            // A model without a place for hooks is seen by its layers alone.
-            match module.register_forward_hook(see) {
+            // Without storage for hooks in the model, only its layers are observed.
+            match module.register_forward_hook(hook) {
                 Ok(hook) => hooks.0.push(hook),
                 Err(_) if is_model => {}
                 Err(e) => return Err(e),
@@ -92,9 +92,9 @@ impl Health {
         }
         let parameters = model.named_parameters();
         Ok(Health {
-            before: Mutex::new(snapshots(&parameters)),
+            previous: Mutex::new(snapshots(&parameters)),
             parameters,
-            seen,
+            figures: figures_by_path,
             _hooks: hooks,
         })
     }
@@ -116,17 +116,17 @@ impl Health {
             names.push((name.to_string(), figure));
             values.push(value);
         };
-        for (path, figures) in std::mem::take(&mut *lock(&self.seen)) {
+        for (path, figures) in std::mem::take(&mut *lock(&self.figures)) {
             for (figure, value) in figures {
                 add(&path, figure, value);
             }
         }
         let new = snapshots(&self.parameters);
-        let before = std::mem::replace(&mut *lock(&self.before), new);
+        let previous = std::mem::replace(&mut *lock(&self.previous), new);
         let mut missing = Vec::new();
         on_behalf_of_caller(SOURCE, || {
             no_grad(|| {
-                for ((name, var), old) in self.parameters.iter().zip(before) {
+                for ((name, var), old) in self.parameters.iter().zip(previous) {
                     let now = var.get().detach();
                     if old.dims() == now.dims() {
                         add(name, Figure::Update, rms(&(&now - &old)) / rms(&old));
@@ -153,18 +153,18 @@ impl Health {
     }
 }
 
-fn of_output(y: &Tensor, is_model: bool, is_relu: bool) -> Vec<(Figure, Tensor)> {
+fn output_figures(y: &Tensor, is_model: bool, is_relu: bool) -> Vec<(Figure, Tensor)> {
     let mut figures = vec![(Figure::Activation, rms(y))];
     if is_relu && y.ndim() > 1 {
         // A unit is a channel, at all positions.
-        let others: Vec<i64> = (0..y.ndim() as i64).filter(|axis| *axis != 1).collect();
-        let is_dead = y.le(0).to_dtype(DType::F64).amin(others);
+        let axes: Vec<i64> = (0..y.ndim() as i64).filter(|axis| *axis != 1).collect();
+        let is_dead = y.le(0).to_dtype(DType::F64).amin(axes);
         figures.push((Figure::DeadUnits, is_dead.mean(())));
     }
     if is_model && y.ndim() > 0 {
         let y = y.to_dtype(DType::F64);
-        let around = &y - y.mean(keep(0));
-        figures.push((Figure::Spread, rms(&around) / rms(&y)));
+        let centred = &y - y.mean(keep(0));
+        figures.push((Figure::Spread, rms(&centred) / rms(&y)));
     }
     figures
 }

@@ -34,28 +34,28 @@ struct Seen {
 }
 
 /// Runs `f`, and returns the calls of a model and the modules within it on this thread, in the order in which they
-/// began. A module without a place for hooks counts as its parent.
+/// began. The calls of a module without storage for hooks count as its parent's.
 pub fn watch_modules<T>(model: &dyn Module, f: impl FnOnce() -> T) -> (T, Vec<ModuleCall>) {
-    let seen: Arc<Mutex<Seen>> = Arc::default();
-    let here = thread::current().id();
+    let calls_seen: Arc<Mutex<Seen>> = Arc::default();
+    let this_thread = thread::current().id();
     let mut hooks = HookHandles::default();
     for (path, module) in model.named_modules() {
-        let (entered, left) = (seen.clone(), seen.clone());
+        let (enter, leave) = (calls_seen.clone(), calls_seen.clone());
         let before = module.register_forward_pre_hook(move |_, inputs| {
-            if thread::current().id() == here {
-                lock(&entered).enter(&path, inputs);
+            if thread::current().id() == this_thread {
+                lock(&enter).enter(&path, inputs);
             }
         });
         let after = module.register_forward_hook(move |_, _, outputs| {
-            if thread::current().id() == here {
-                lock(&left).leave(outputs);
+            if thread::current().id() == this_thread {
+                lock(&leave).leave(outputs);
             }
         });
         hooks.0.extend(before.into_iter().chain(after));
     }
     let result = f();
     drop(hooks);
-    let calls = std::mem::take(&mut lock(&seen).calls);
+    let calls = std::mem::take(&mut lock(&calls_seen).calls);
     (result, calls)
 }
 

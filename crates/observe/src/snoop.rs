@@ -36,7 +36,7 @@ pub struct TracedValues(Vec<TracedValue>);
 
 /// Runs `f`, and returns the result of every call that it recorded on this thread, such as `conv2d`, and of its
 /// backward passes: shape, dtype, device, range and number of NaNs, with your line. All of them are computed and
-/// held, so memory is needed for all.
+/// kept in memory.
 ///
 /// ```
 /// use kiln_observe::trace_values;
@@ -68,8 +68,8 @@ pub fn trace_values<T>(f: impl FnOnce() -> T) -> Result<(T, TracedValues)> {
     let ranges = on_behalf_of_caller(SOURCE, || no_grad(ranges));
     realize_first(ranges.iter().flatten().flat_map(|r| &r.0))?;
     let value = |(t, ranges): (&Handle, Option<Ranges>)| -> Result<TracedValue> {
-        let [least, largest, nans] = match ranges {
-            Some(Ranges([least, largest, nans])) => [least.item()?, largest.item()?, nans.item()?],
+        let [min, max, nans] = match ranges {
+            Some(Ranges([min, max, nans])) => [min.item()?, max.item()?, nans.item()?],
             None => [f64::NAN, f64::NAN, 0.0],
         };
         let all_nan = nans as u64 == numel(t.fact());
@@ -81,7 +81,7 @@ pub fn trace_values<T>(f: impl FnOnce() -> T) -> Result<(T, TracedValues)> {
             range: if all_nan {
                 (f64::NAN, f64::NAN)
             } else {
-                (least, largest)
+                (min, max)
             },
             nans: nans as u64,
         })
@@ -131,18 +131,18 @@ impl fmt::Display for TracedValues {
 /// The results of operations that no other operation of the same call reads.
 fn results_of_calls(recorded: &[Recorded]) -> Vec<&Handle> {
     let calls: HashMap<u64, u32> = recorded.iter().map(|r| (r.node().serial, r.call)).collect();
-    let mut within = HashSet::new();
-    for one in recorded {
-        if let NodeState::Lazy { inputs, .. } = &*one.node().state() {
+    let mut internal = HashSet::new();
+    for op in recorded {
+        if let NodeState::Lazy { inputs, .. } = &*op.node().state() {
             let own = inputs
                 .iter()
-                .filter(|o| calls.get(&o.node.serial) == Some(&one.call));
-            within.extend(own.map(|o| o.node.serial));
+                .filter(|o| calls.get(&o.node.serial) == Some(&op.call));
+            internal.extend(own.map(|o| o.node.serial));
         }
     }
     let last = recorded
         .iter()
-        .filter(|r| !within.contains(&r.node().serial));
+        .filter(|r| !internal.contains(&r.node().serial));
     last.flat_map(|r| &r.outputs).collect()
 }
 

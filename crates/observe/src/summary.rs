@@ -17,7 +17,7 @@ pub enum Column {
     InputSize,
     /// The shapes of the outputs.
     OutputSize,
-    /// The parameters that are not those of a layer that has a row of its own.
+    /// The parameters of a layer, without those of layers with separate rows.
     NumParams,
     /// Their share of all parameters.
     ParamsPercent,
@@ -50,7 +50,7 @@ pub struct Layer {
     pub num_params: usize,
     /// The number of these that are trained.
     pub trainable_params: usize,
-    /// The bytes that it and modules within it read from elsewhere, each value once, before fusion.
+    /// The bytes that it and modules within it read from outside, each value once, before fusion.
     pub read: u64,
     /// The bytes that it and modules within it write for others.
     pub written: u64,
@@ -120,12 +120,12 @@ where
         })
     });
     let flops = Flops::new(&recording?, &calls);
-    Ok(made(model.as_module(), flops, calls, inputs))
+    Ok(make(model.as_module(), flops, calls, inputs))
 }
 
-fn made(model: &dyn Module, flops: Flops, calls: Vec<ModuleCall>, inputs: Vec<Fact>) -> Summary {
+fn make(model: &dyn Module, flops: Flops, calls: Vec<ModuleCall>, inputs: Vec<Fact>) -> Summary {
     let modules: HashMap<_, _> = model.named_modules().into_iter().collect();
-    let mut seen = HashSet::new();
+    let mut visited = HashSet::new();
     let is_leaf: Vec<bool> = (0..calls.len())
         .map(|i| {
             calls
@@ -149,7 +149,7 @@ fn made(model: &dyn Module, flops: Flops, calls: Vec<ModuleCall>, inputs: Vec<Fa
                 trainable_params: module.num_trainable(),
                 read,
                 written,
-                is_recursive: !seen.insert(address),
+                is_recursive: !visited.insert(address),
                 is_leaf,
                 begin: call.begin,
                 end: call.end,
@@ -189,8 +189,8 @@ impl Summary {
     /// Returns the work of a layer and those within it.
     pub fn of_layer(&self, layer: &Layer, by: Convention) -> u64 {
         let calls = self.flops.within(layer.begin..layer.end).iter();
-        let each = calls.map(|c| c.flops(by));
-        each.fold(0, u64::saturating_add)
+        let work = calls.map(|c| c.flops(by));
+        work.fold(0, u64::saturating_add)
     }
 
     /// The number of elements of all parameters.
@@ -244,9 +244,9 @@ impl Summary {
         };
         let below = self.layers[i + 1..].iter();
         let below = below.take_while(|l| l.depth > layer.depth);
-        let shown = below.clone().next().is_some() && layer.depth < self.depth;
+        let is_expanded = below.clone().next().is_some() && layer.depth < self.depth;
         let inner = below.filter(|l| l.depth == layer.depth + 1 && !l.is_recursive);
-        let params = match shown {
+        let params = match is_expanded {
             true => {
                 layer.num_params
                     - inner
@@ -269,10 +269,10 @@ impl Summary {
             Column::Trainable => match (layer.num_params, layer.trainable_params) {
                 (0, _) => "--".into(),
                 (_, 0) => "false".into(),
-                (all, some) if all == some => "true".into(),
+                (total, trained) if total == trained => "true".into(),
                 _ => "partial".into(),
             },
-            Column::MultAdds if shown => "--".into(),
+            Column::MultAdds if is_expanded => "--".into(),
             Column::MultAdds => number(self.of_layer(layer, self.by)),
             Column::Activations => grouped(layer.activations()),
             Column::Read => grouped(layer.read),

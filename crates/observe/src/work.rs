@@ -51,7 +51,7 @@ impl Work {
             }
         };
         match op {
-            // Each element of the result is a sum over a filter; a transposed one is as much for each of its input.
+            // Each element of the result is a sum over a filter; transposed, each of the input is scattered.
             Op::Conv(_) => contraction(numel(&outputs[0]).saturating_mul(filter(inputs[1]))),
             Op::ConvTranspose(_) => contraction(numel(inputs[0]).saturating_mul(filter(inputs[1]))),
             Op::ConvWeight(_) => contraction(numel(inputs[1]).saturating_mul(filter(&outputs[0]))),

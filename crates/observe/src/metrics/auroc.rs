@@ -39,12 +39,12 @@ impl AUROC {
         }
         let (p, t) = (preds.shape()?, target.shape()?);
         let mut batches = self.batches();
-        let before = batches
+        let previous = batches
             .first()
             .map(|(scores, _)| scores.shape())
             .transpose()?;
-        let fits = t.len() == 1 && (p == t || p.len() == 2 && p[0] == t[0]);
-        if !fits || before.is_some_and(|before| before[1..] != p[1..]) {
+        let matches = t.len() == 1 && (p == t || p.len() == 2 && p[0] == t[0]);
+        if !matches || previous.is_some_and(|previous| previous[1..] != p[1..]) {
             let message = format!("scores {p:?} don't fit targets {t:?} and the batches before");
             return Err(Error::invalid("update", message));
         }
@@ -72,8 +72,8 @@ impl AUROC {
     }
 }
 
-/// The share of pairs of an element of a class and one of the rest whose scores are in order; half of it where equal.
-/// It follows from the ranks of the class's elements.
+/// The share of pairs of an element inside and one outside a class whose scores are in order; a tie counts half. It
+/// follows from the ranks of the class's elements.
 fn area(scores: &Tensor, target: &Tensor) -> Tensor {
     let (scores, is_class) = match scores.ndim() {
         1 => (scores.unsqueeze(0), target.unsqueeze(0).ne(0)),

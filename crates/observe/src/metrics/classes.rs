@@ -11,7 +11,7 @@ use kiln_tensor::{
 /// The number of targets of each class by the class that was predicted: `[classes, classes]`, a row for each target.
 pub struct ConfusionMatrix {
     counts: Var,
-    of: Classes,
+    classes: Classes,
 }
 
 /// The classes of targets and predictions.
@@ -46,8 +46,8 @@ impl Classes {
         })
     }
 
-    /// Returns 1 for each target that counts and 0 for others.
-    fn counted(&self, target: &Tensor) -> Tensor {
+    /// Returns 1 for each target that isn't ignored, and 0 for others.
+    fn count_mask(&self, target: &Tensor) -> Tensor {
         match self.ignore_index {
             Some(class) => target.ne(class).to_dtype(DType::I64),
             None => target.ones_like(),
@@ -88,14 +88,14 @@ impl ConfusionMatrix {
     #[track_caller]
     pub fn new(classes: usize) -> Result<ConfusionMatrix> {
         Ok(ConfusionMatrix {
-            of: Classes::new(classes)?,
+            classes: Classes::new(classes)?,
             counts: zeros(&[classes * classes], DType::I64)?,
         })
     }
 
     /// Leaves out elements with this target.
     pub fn ignore_index(mut self, class: i64) -> ConfusionMatrix {
-        self.of.ignore_index = Some(class);
+        self.classes.ignore_index = Some(class);
         self
     }
 
@@ -108,30 +108,30 @@ impl ConfusionMatrix {
     pub fn update(&self, preds: impl AsTensor, target: impl AsTensor) -> Result<()> {
         let (preds, target) = (&*preds.as_tensor(), &*target.as_tensor());
         on_behalf_of_caller(SOURCE, || {
-            let classes = self.of.count as i64;
+            let classes = self.classes.count as i64;
             let preds = self
-                .of
+                .classes
                 .predicted(preds, target)?
                 .flatten(())
                 .to_dtype(DType::I64);
             let target = target.detach().flatten(()).to_dtype(DType::I64);
-            let counted = self.of.counted(&target);
-            // Elements that are left out add nothing, at a place that exists.
-            let target = target.masked_fill(counted.eq(0), 0);
-            // A class that there isn't has a place behind the last.
+            let mask = self.classes.count_mask(&target);
+            // Ignored elements add 0 to a valid index.
+            let target = target.masked_fill(mask.eq(0), 0);
+            // A class out of range has an index out of range.
             let is_class = preds.ge(0).logical_and(preds.lt(classes));
-            let place = where_(is_class, &target * classes + &preds, classes * classes);
-            let place = place.masked_fill(counted.eq(0), 0);
+            let index = where_(is_class, &target * classes + &preds, classes * classes);
+            let index = index.masked_fill(mask.eq(0), 0);
             let note = format!("a target or a prediction is not one of {classes} classes");
-            let sums = with_error_note(note, || self.counts.get().scatter_add(0, place, counted));
-            self.counts.assign(sums)
+            let counts = with_error_note(note, || self.counts.get().scatter_add(0, index, mask));
+            self.counts.assign(counts)
         })
     }
 
     /// Returns the counts, i64 `[classes, classes]`.
     #[track_caller]
     pub fn compute(&self) -> Tensor {
-        let classes = self.of.count;
+        let classes = self.classes.count;
         self.counts.get().reshape([classes, classes])
     }
 
@@ -225,7 +225,7 @@ macro_rules! of_classes {
 of_classes! {
     /// The share of predictions of a class that are right: scikit-learn's `precision_score`.
     Precision = |correct, predicted, _| (correct.clone(), predicted.clone());
-    /// The share of targets of a class that are found: scikit-learn's `recall_score`.
+    /// The share of targets of a class that are predicted: scikit-learn's `recall_score`.
     Recall = |correct, _, actual| (correct.clone(), actual.clone());
     /// The harmonic mean of precision and recall: scikit-learn's `f1_score`.
     F1Score = |correct, predicted, actual| (correct * 2.0, predicted + actual);
@@ -238,7 +238,7 @@ of_classes! {
 pub struct Accuracy {
     /// The number of right elements, and of all.
     counts: Var,
-    of: Classes,
+    classes: Classes,
     k: usize,
 }
 
@@ -251,7 +251,7 @@ impl Accuracy {
     pub fn new(classes: usize) -> Result<Accuracy> {
         Ok(Accuracy {
             counts: zeros(&[2], DType::I64)?,
-            of: Classes::new(classes)?,
+            classes: Classes::new(classes)?,
             k: 1,
         })
     }
@@ -264,7 +264,7 @@ impl Accuracy {
 
     /// Leaves out elements with this target.
     pub fn ignore_index(mut self, class: i64) -> Accuracy {
-        self.of.ignore_index = Some(class);
+        self.classes.ignore_index = Some(class);
         self
     }
 
@@ -277,30 +277,30 @@ impl Accuracy {
         let (preds, target) = (&*preds.as_tensor(), &*target.as_tensor());
         on_behalf_of_caller(SOURCE, || {
             let target = target.detach().to_dtype(DType::I64);
-            let found = match self.k {
+            let is_right = match self.k {
                 1 => self
-                    .of
+                    .classes
                     .predicted(preds, &target)?
                     .to_dtype(DType::I64)
                     .eq(&target),
-                k if preds.ndim() != target.ndim() + 1 || k == 0 || k > self.of.count => {
+                k if preds.ndim() != target.ndim() + 1 || k == 0 || k > self.classes.count => {
                     let message = format!(
                         "the best {k} of {} classes need scores with classes in dim 1, not {}",
-                        self.of.count,
+                        self.classes.count,
                         shown(preds)
                     );
                     return Err(Error::invalid("update", message));
                 }
                 k => {
-                    self.of.predicted(preds, &target)?;
+                    self.classes.predicted(preds, &target)?;
                     let (_, best) = preds.detach().topk(TopK::new(k).dim(1));
                     best.eq(target.unsqueeze(1)).any(1)
                 }
             };
-            let counted = self.of.counted(&target);
-            let found = (found.to_dtype(DType::I64) * &counted).sum(());
-            let both = kiln_tensor::stack(&[found, counted.sum(())], 0);
-            self.counts.assign(self.counts.get() + both)
+            let mask = self.classes.count_mask(&target);
+            let is_right = (is_right.to_dtype(DType::I64) * &mask).sum(());
+            let new_counts = kiln_tensor::stack(&[is_right, mask.sum(())], 0);
+            self.counts.assign(self.counts.get() + new_counts)
         })
     }
 

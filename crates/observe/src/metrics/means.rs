@@ -7,7 +7,7 @@ use kiln_tensor::{AsTensor, DType, Error, Result, Tensor, Var, on_behalf_of_call
 /// The mean of all elements of all updates, such as losses.
 pub struct MeanMetric {
     /// The sum and the number of elements.
-    sums: Var,
+    totals: Var,
 }
 
 impl MeanMetric {
@@ -17,8 +17,8 @@ impl MeanMetric {
     /// Inside `compile`: make metrics before.
     #[track_caller]
     pub fn new() -> Result<MeanMetric> {
-        let sums = zeros(&[2], DType::F64)?;
-        Ok(MeanMetric { sums })
+        let totals = zeros(&[2], DType::F64)?;
+        Ok(MeanMetric { totals })
     }
 
     /// Adds the elements of a tensor.
@@ -36,15 +36,15 @@ impl MeanMetric {
 
     #[track_caller]
     fn add(&self, sum: Tensor, count: Tensor) -> Result<()> {
-        self.sums
-            .assign(self.sums.get() + kiln_tensor::stack(&[sum, count], 0))
+        self.totals
+            .assign(self.totals.get() + kiln_tensor::stack(&[sum, count], 0))
     }
 
     /// Returns the mean in f64; NaN without elements.
     #[track_caller]
     pub fn compute(&self) -> Tensor {
-        let sums = self.sums.get();
-        sums.select(0, 0) / sums.select(0, 1)
+        let totals = self.totals.get();
+        totals.select(0, 0) / totals.select(0, 1)
     }
 
     /// Forgets all elements.
@@ -53,7 +53,7 @@ impl MeanMetric {
     /// None outside of a run that fails.
     #[track_caller]
     pub fn reset(&self) -> Result<()> {
-        self.sums.zero_()
+        self.totals.zero_()
     }
 }
 
@@ -91,10 +91,10 @@ impl RunningMean {
         let value = &*value.as_tensor();
         on_behalf_of_caller(SOURCE, || {
             let mean = value.detach().to_dtype(DType::F64).mean(());
-            let place = self.count.get().remainder(self.window as i64);
-            let is_place = Tensor::arange(0, self.window as i64, 1).eq(place);
+            let slot = self.count.get().remainder(self.window as i64);
+            let is_slot = Tensor::arange(0, self.window as i64, 1).eq(slot);
             self.values
-                .assign(where_(is_place, &mean, self.values.get()))?;
+                .assign(where_(is_slot, &mean, self.values.get()))?;
             self.count.assign(self.count.get() + 1)
         })
     }
