@@ -86,8 +86,8 @@ impl Builder {
     /// and keeps all of them, used or not.
     #[track_caller]
     pub fn module(mut self, prefix: &str, module: &dyn Module) -> Builder {
-        let all = module.named_parameters().into_iter();
-        for (name, var) in all.chain(module.named_buffers()) {
+        let parameters = module.named_parameters().into_iter();
+        for (name, var) in parameters.chain(module.named_buffers()) {
             self.add(prefix, &name, &var, Vec::new());
         }
         self
@@ -262,7 +262,7 @@ impl Builder {
         let (mut entries, mut tensors, mut captured) = (Vec::new(), Vec::new(), BTreeMap::new());
         for entry in &self.entries {
             let states = entry.states.iter().zip(&entry.state_names);
-            let states = states.map(|(var, name)| names.of(var, name, &entry.name));
+            let states = states.map(|(var, name)| names.resolve(var, name, &entry.name));
             let states: Vec<String> = states.collect();
             let mut constants = Vec::new();
             for (name, tensor) in &entry.captured {
@@ -270,7 +270,7 @@ impl Builder {
                 // A tensor that several functions have captured is stored once.
                 let known = captured.entry(value.storage().id());
                 let name = known.or_insert_with(|| {
-                    let name = names.free(format!("{}.{name}", entry.name));
+                    let name = names.reserve(format!("{}.{name}", entry.name));
                     tensors.push((name.clone(), value));
                     name
                 });
@@ -279,7 +279,7 @@ impl Builder {
             entries.push(new_entry(entry, &states, &constants));
         }
         let mut state = Vec::new();
-        for (name, var, elements) in names.all() {
+        for (name, var, elements) in names.entries() {
             tensors.push((name.clone(), value(&var.get().detach(), loc)?));
             state.push((name.clone(), elements.clone()));
         }

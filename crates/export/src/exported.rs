@@ -35,10 +35,10 @@ impl Exported {
         let signature = function.signature();
         let symbols = &function.plan().symbols;
         let mut programs = vec![(BTreeMap::new(), function.entry())];
-        let few = symbols.len().min(SMALL_SYMBOLS);
-        let cases = if few > 0 { 3 << (few - 1) } else { 0 };
+        let n = symbols.len().min(SMALL_SYMBOLS);
+        let cases = if n > 0 { 3 << (n - 1) } else { 0 };
         for case in 1..cases {
-            let small = (0..few).filter_map(|s| match s {
+            let small = (0..n).filter_map(|s| match s {
                 0 => Some((s, [None, Some(1), Some(0)][case % 3]?)),
                 _ => ((case / 3) >> (s - 1) & 1 == 1).then_some((s, 1)),
             });
@@ -57,8 +57,8 @@ impl Exported {
             states: function.states(),
             state_names: signature.states.iter().map(|s| s.name.clone()).collect(),
             captured: captured.zip(function.captured()).collect(),
-            inputs: named(&signature.arguments, "input"),
-            outputs: named(&signature.results, "output"),
+            inputs: list_names(&signature.arguments, "input"),
+            outputs: list_names(&signature.results, "output"),
             cuda: function.executable().gpu().map(|gpu| {
                 let (major, minor) = gpu.capability();
                 Code::Ptx(10 * major + minor)
@@ -83,7 +83,7 @@ impl Exported {
     }
 }
 
-/// Replaces the names of an entry's inputs or outputs by as many.
+/// Replaces the names of an entry's inputs or outputs; their number must not change.
 fn rename<'n>(
     entry: &str,
     what: &str,
@@ -91,21 +91,21 @@ fn rename<'n>(
     new: impl IntoIterator<Item = &'n str>,
 ) -> Result<(), String> {
     let new: Vec<String> = new.into_iter().map(String::from).collect();
-    let (count, given) = (names.len(), new.len());
-    if given != count {
-        let has = names.join(", ");
+    let (count, actual) = (names.len(), new.len());
+    if actual != count {
+        let old = names.join(", ");
         return Err(format!(
-            "`{entry}` has {count} {what}, {has}, and {given} names are given"
+            "`{entry}` has {count} {what}, {old}, and {actual} names are given"
         ));
     }
     *names = new;
     Ok(())
 }
 
-/// Returns the names of inputs or outputs; `whole` names a single one without a name.
-fn named(list: &[Named], whole: &str) -> Vec<String> {
+/// Returns the names of inputs or outputs; `default` names a single one without a name.
+fn list_names(list: &[Named], default: &str) -> Vec<String> {
     let name = |n: &Named| match &n.name[..] {
-        "" => whole.to_string(),
+        "" => default.to_string(),
         name => name.to_string(),
     };
     list.iter().map(name).collect()

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 /// Cells and their names, in the order in which they were named.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
-    all: Vec<(String, Var, Vec<String>)>,
+    entries: Vec<(String, Var, Vec<String>)>,
     by_id: HashMap<u64, usize>,
     used: HashSet<String>,
 }
@@ -26,40 +26,40 @@ impl Names {
         if !self.used.insert(name.clone()) {
             return Err(format!("two states are called `{name}`"));
         }
-        self.keep(name, var, elements);
+        self.insert(name, var, elements);
         Ok(())
     }
 
-    fn keep(&mut self, name: String, var: &Var, elements: Vec<String>) {
-        self.by_id.insert(var.id(), self.all.len());
-        self.all.push((name, var.clone(), elements));
+    fn insert(&mut self, name: String, var: &Var, elements: Vec<String>) {
+        self.by_id.insert(var.id(), self.entries.len());
+        self.entries.push((name, var.clone(), elements));
     }
 
-    /// Returns the name of a cell that an entry names `wanted`.
-    pub fn of(&mut self, var: &Var, wanted: &str, entry: &str) -> String {
-        if let Some(at) = self.by_id.get(&var.id()) {
-            return self.all[*at].0.clone();
+    /// Returns the name of a cell that an entry names `name_in_entry`.
+    pub fn resolve(&mut self, var: &Var, name_in_entry: &str, entry: &str) -> String {
+        if let Some(index) = self.by_id.get(&var.id()) {
+            return self.entries[*index].0.clone();
         }
-        let name = match wanted != RNG_STATE && !self.used.contains(wanted) {
-            true => self.free(wanted.into()),
-            false => self.free(format!("{entry}.{wanted}")),
+        let name = match name_in_entry != RNG_STATE && !self.used.contains(name_in_entry) {
+            true => self.reserve(name_in_entry.into()),
+            false => self.reserve(format!("{entry}.{name_in_entry}")),
         };
-        self.keep(name.clone(), var, Vec::new());
+        self.insert(name.clone(), var, Vec::new());
         name
     }
 
     /// Returns the name, with a number appended if it is taken, and reserves it.
-    pub fn free(&mut self, wanted: String) -> String {
-        let (mut name, mut more) = (wanted.clone(), 0);
+    pub fn reserve(&mut self, wanted: String) -> String {
+        let (mut name, mut suffix) = (wanted.clone(), 0);
         while !self.used.insert(name.clone()) {
-            more += 1;
-            name = format!("{wanted}_{more}");
+            suffix += 1;
+            name = format!("{wanted}_{suffix}");
         }
         name
     }
 
     /// The cells with their names and those of their elements.
-    pub fn all(&self) -> &[(String, Var, Vec<String>)] {
-        &self.all
+    pub fn entries(&self) -> &[(String, Var, Vec<String>)] {
+        &self.entries
     }
 }
