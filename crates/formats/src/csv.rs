@@ -24,7 +24,7 @@ options! {
     }
 }
 
-/// The fields of a CSV file as text, with their lines, so that errors can name the line of a field.
+/// The fields of a CSV file as text, with their lines for messages.
 ///
 /// ```
 /// use kiln_formats::{CsvOptions, CsvTable};
@@ -129,12 +129,12 @@ impl CsvTable {
     }
 
     fn position(&self, name: &str) -> Result<usize, Fault> {
-        let found = self.columns.get(name).copied();
-        found.ok_or_else(|| {
+        let index = self.columns.get(name).copied();
+        index.ok_or_else(|| {
             const SHOWN: usize = 50;
             let mut names = self.headers[..self.headers.len().min(SHOWN)].join(", ");
-            if let Some(more) = self.headers.len().checked_sub(SHOWN + 1) {
-                names += &format!(" and {} more", more + 1);
+            if let Some(hidden) = self.headers.len().checked_sub(SHOWN + 1) {
+                names += &format!(" and {} more", hidden + 1);
             }
             Fault::from(format!(
                 "there is no column {name:?}; the columns are {names}"
@@ -223,7 +223,7 @@ impl<R: Read> Read for Metered<R> {
         /// Bytes of a character, in a buffer and in its row; of a field, and of a row, besides their text.
         const BYTES: [u64; 3] = [2, 16, 200];
         let len = self.reader.read(to)?;
-        let count = |wanted: u8| to[..len].iter().filter(|c| **c == wanted).count() as u64;
+        let count = |byte: u8| to[..len].iter().filter(|c| **c == byte).count() as u64;
         let counts = [
             len as u64,
             count(self.delimiter),

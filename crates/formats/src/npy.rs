@@ -100,13 +100,13 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
     let text = String::from_utf8(text).map_err(|e| format!("the header: {e}"))?;
     let header = Header::parse(&text).map_err(|fault| fault.within("the header"))?;
     let shape = &header.shape;
-    let (wanted, there) = (header.bytes()?, bytes.saturating_sub(8 + size + len));
-    if wanted > there {
+    let (needed, available) = (header.bytes()?, bytes.saturating_sub(8 + size + len));
+    if needed > available {
         return Err(Fault::from(format!(
-            "the array takes {wanted} bytes, but the file ends after {there} of them"
+            "the array takes {needed} bytes, but the file ends after {available} of them"
         )));
     }
-    if wanted < there {
+    if needed < available {
         let message = format!("there are bytes behind the array of shape {shape:?}");
         return Err(Fault::from(message));
     }

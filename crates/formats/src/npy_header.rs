@@ -87,13 +87,13 @@ impl Header {
         while !literal.accept('}') {
             let key = literal.string()?;
             literal.expect(':')?;
-            let twice = match key {
+            let is_duplicate = match key {
                 "descr" => dtype.replace(literal.descr()?).is_some(),
                 "fortran_order" => fortran_order.replace(literal.boolean()?).is_some(),
                 "shape" => shape.replace(literal.tuple()?).is_some(),
                 _ => return Err(format!("the key '{key}' is not known").into()),
             };
-            if twice {
+            if is_duplicate {
                 return Err(format!("the key '{key}' comes twice").into());
             }
             if !literal.accept(',') {
@@ -134,19 +134,19 @@ impl<'a> Literal<'a> {
     }
 
     fn accept(&mut self, c: char) -> bool {
-        let found = self.peek() == Some(c);
-        self.at += if found { c.len_utf8() } else { 0 };
-        found
+        let matches = self.peek() == Some(c);
+        self.at += if matches { c.len_utf8() } else { 0 };
+        matches
     }
 
     fn expect(&mut self, c: char) -> Result<(), String> {
         match self.accept(c) {
             true => Ok(()),
-            false => Err(self.wanted(&format!("'{c}'"))),
+            false => Err(self.expected(&format!("'{c}'"))),
         }
     }
 
-    fn wanted(&mut self, what: &str) -> String {
+    fn expected(&mut self, what: &str) -> String {
         match self.peek() {
             Some(c) => self.unexpected(what, c),
             None => format!("{what} is expected where it ends"),
@@ -159,7 +159,7 @@ impl<'a> Literal<'a> {
 
     fn string(&mut self) -> Result<&'a str, String> {
         let Some(quote @ ('\'' | '"')) = self.peek() else {
-            return Err(self.wanted("a string"));
+            return Err(self.expected("a string"));
         };
         let inner = &self.rest()[1..];
         let Some(end) = inner.find(quote) else {
@@ -206,7 +206,7 @@ impl<'a> Literal<'a> {
                 return Ok(value);
             }
         }
-        Err(self.wanted("True or False"))
+        Err(self.expected("True or False"))
     }
 
     fn tuple(&mut self) -> Result<Vec<usize>, String> {
@@ -227,7 +227,7 @@ impl<'a> Literal<'a> {
         let rest = self.rest();
         let len = rest.bytes().take_while(u8::is_ascii_digit).count();
         if len == 0 {
-            return Err(self.wanted("a size"));
+            return Err(self.expected("a size"));
         }
         self.at += len;
         // Python 2 wrote long integers as `3L`.

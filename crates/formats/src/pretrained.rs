@@ -99,8 +99,8 @@ impl Pretrained {
     #[track_caller]
     pub fn load(folder: impl AsRef<Path>) -> Result<Pretrained> {
         let (folder, loc) = (folder.as_ref(), Location::caller());
-        let found = read(folder);
-        found.map_err(|fault| fault.in_file("Pretrained", folder, loc))
+        let contents = read(folder);
+        contents.map_err(|fault| fault.in_file("Pretrained", folder, loc))
     }
 
     /// Writes a folder, which is created if it does not exist, and replaces the weights in it.
@@ -123,9 +123,9 @@ impl Pretrained {
         written.map_err(|fault| fault.in_file("Pretrained", folder, loc))
     }
 
-    fn write(&self, folder: &Path, most: u64) -> Result<(), Fault> {
+    fn write(&self, folder: &Path, shard_bytes: u64) -> Result<(), Fault> {
         fs::create_dir_all(folder)?;
-        let shards = self.shards(most)?;
+        let shards = self.shards(shard_bytes)?;
         let name = |i: usize| match shards.len() {
             1 => WEIGHTS.to_string(),
             count => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
@@ -154,13 +154,13 @@ impl Pretrained {
         remove_others(folder, &written)
     }
 
-    /// The weights in parts of at most `most` bytes each, in order; a larger tensor is a part of its own.
-    fn shards(&self, most: u64) -> Result<Vec<StateDict>, Fault> {
+    /// Splits the weights, in order, into parts of at most `max_bytes` bytes; a larger tensor is a part by itself.
+    fn shards(&self, max_bytes: u64) -> Result<Vec<StateDict>, Fault> {
         let mut shards: Vec<Vec<(String, Tensor)>> = vec![Vec::new()];
         let mut bytes = 0;
         for (name, value) in self.state.iter() {
             let size = value.nbytes()? as u64;
-            if bytes > 0 && size > most.saturating_sub(bytes) {
+            if bytes > 0 && size > max_bytes.saturating_sub(bytes) {
                 shards.push(Vec::new());
                 bytes = 0;
             }

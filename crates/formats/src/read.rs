@@ -3,7 +3,7 @@
 use crate::fault::Fault;
 use std::io::{ErrorKind, Read};
 
-/// Fills `bytes` part by part, so that a checksum is computed from cached data.
+/// Fills `bytes` part by part, for a checksum to be computed from cached data.
 pub(crate) fn fill(file: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> Result<(), Fault> {
     const PART: usize = 1 << 18;
     for part in bytes.chunks_mut(PART) {
@@ -16,10 +16,10 @@ pub(crate) fn fill(file: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// The maximum number of bytes that a file of `file_bytes` may take in memory, where small ones may take `least`.
-/// Compressed parts, and parts that are named again and again, could otherwise take any amount.
+/// Returns the maximum number of bytes in memory for a file of `file_bytes`, at least `min`. Compressed and repeated
+/// parts could otherwise take any amount.
 #[cfg(feature = "pytorch")]
-pub(crate) fn most_bytes(file_bytes: u64, least: u64) -> u64 {
+pub(crate) fn max_bytes(file_bytes: u64, min: u64) -> u64 {
     const TIMES: u64 = 8;
-    file_bytes.saturating_mul(TIMES).saturating_add(least)
+    file_bytes.saturating_mul(TIMES).saturating_add(min)
 }

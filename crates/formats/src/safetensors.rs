@@ -19,8 +19,8 @@ use std::path::Path;
 pub type Metadata = Option<HashMap<String, String>>;
 
 impl StateDict {
-    /// Writes a safetensors file. A reader sees the old file or the whole new one, never a part: the
-    /// file is written next to its destination and moved there once it is on the disk.
+    /// Writes a safetensors file. The file is replaced atomically: it is written
+    /// next to its destination and moved there once it is on the disk.
     ///
     /// # Errors
     /// If a value can't be computed or the file can't be written.
@@ -55,13 +55,13 @@ pub fn write_safetensors(
 #[track_caller]
 pub fn read_safetensors(path: impl AsRef<Path>) -> Result<(StateDict, Metadata)> {
     let (path, loc) = (path.as_ref(), Location::caller());
-    let found = File::open(path).map_err(Fault::from).and_then(read);
-    found.map_err(|fault| fault.in_file("load", path, loc))
+    let contents = File::open(path).map_err(Fault::from).and_then(read);
+    contents.map_err(|fault| fault.in_file("load", path, loc))
 }
 
 fn write(state: &StateDict, metadata: Metadata, path: &Path) -> Result<(), Fault> {
     let mut tensors: Vec<(&str, &Tensor)> = state.iter().collect();
-    // The widest dtypes first, so that all values are aligned.
+    // The widest dtypes first, which aligns all values.
     tensors.sort_by_key(|(name, t)| (Reverse(dtype_in_file(t.dtype()).ok()), *name));
     let header = header(&tensors, metadata)?;
     kiln_base::file::replace(path, |file| {
@@ -102,9 +102,9 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     const MAX_HEADER_BYTES: u64 = 100_000_000;
     let damaged = |what: String| Fault::from(format!("the safetensors file is damaged: {what}"));
     let file_bytes = file.metadata()?.len();
-    let mut start = Vec::new();
-    Read::take(&mut file, 9).read_to_end(&mut start)?;
-    let Some((length, b"{")) = start.split_first_chunk::<8>() else {
+    let mut prefix = Vec::new();
+    Read::take(&mut file, 9).read_to_end(&mut prefix)?;
+    let Some((length, b"{")) = prefix.split_first_chunk::<8>() else {
         return Err("this is not a safetensors file".into());
     };
     let length = u64::from_le_bytes(*length);
@@ -125,8 +125,8 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     } = contents;
     drop(text);
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    if let Some(twice) = tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        return Err(damaged(format!("two tensors are called {:?}", twice[0].0)));
+    if let Some(pair) = tensors.windows(2).find(|p| p[0].0 == p[1].0) {
+        return Err(damaged(format!("two tensors are called {:?}", pair[0].0)));
     }
     tensors.sort_by_key(|(_, info)| info.data_offsets);
     let mut end = 0;
@@ -151,8 +151,8 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     let mut state = budget.room(tensors.len(), "the names of tensors")?;
     for (name, info) in tensors {
         let key = (dtype_of(&info)?, info.shape);
-        if let Some(known) = empty.get(&key) {
-            state.push((name, known.clone()));
+        if let Some(tensor) = empty.get(&key) {
+            state.push((name, tensor.clone()));
             continue;
         }
         budget.spend(TENSOR, "a tensor")?;

@@ -34,20 +34,20 @@ pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict,
     for (name, file) in &index.weight_map {
         by_file.entry(file).or_default().push(name);
     }
-    let mut found: HashMap<&str, Tensor> = HashMap::new();
+    let mut tensors: HashMap<&str, Tensor> = HashMap::new();
     for (file, names) in by_file {
         let shard = shard(path, file, device).map_err(|e| e.within(file))?;
         let mut shard: HashMap<String, Tensor> = shard.into_iter().collect();
         for name in names {
             let missing =
                 || Fault::from(format!("{file}: it holds no {name}, which the index says"));
-            found.insert(name, shard.remove(name).ok_or_else(missing)?);
+            tensors.insert(name, shard.remove(name).ok_or_else(missing)?);
         }
     }
     // The index's map has the names in order.
     let names = index.weight_map.keys();
-    let named = names.filter_map(|name| Some((name.clone(), found.remove(name.as_str())?)));
-    Ok(named.collect())
+    let entries = names.filter_map(|name| Some((name.clone(), tensors.remove(name.as_str())?)));
+    Ok(entries.collect())
 }
 
 fn shard(index: &Path, file: &str, device: Device) -> Result<StateDict, Fault> {

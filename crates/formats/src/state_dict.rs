@@ -47,8 +47,8 @@ impl StateDict {
 
     /// Removes and returns a value.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
-        let at = self.0.iter().position(|(n, _)| n == name)?;
-        Some(self.0.remove(at).1)
+        let index = self.0.iter().position(|(n, _)| n == name)?;
+        Some(self.0.remove(index).1)
     }
 
     /// The names, in order.
@@ -98,17 +98,17 @@ impl FromIterator<(String, Tensor)> for StateDict {
     fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(values: I) -> StateDict {
         // The last value of a name counts, at the position of the first.
         let mut positions = BTreeMap::new();
-        let mut kept: Vec<(String, Tensor)> = Vec::new();
+        let mut entries: Vec<(String, Tensor)> = Vec::new();
         for (name, value) in values {
             match positions.get(&name) {
-                Some(&at) => kept[at] = (name, value),
+                Some(&at) => entries[at] = (name, value),
                 None => {
-                    positions.insert(name.clone(), kept.len());
-                    kept.push((name, value));
+                    positions.insert(name.clone(), entries.len());
+                    entries.push((name, value));
                 }
             }
         }
-        StateDict(kept)
+        StateDict(entries)
     }
 }
 

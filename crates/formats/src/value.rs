@@ -61,27 +61,24 @@ impl Value {
         dict.finish()
     }
 
-    /// The value of a dict under a key, or of a list or tuple at a place.
+    /// The value of a dict under a key, or of a list or tuple at an index.
     ///
     /// # Errors
     /// If there is none; the message lists the existing keys.
     #[track_caller]
     pub fn get(&self, key: impl Into<Value>) -> Result<&Value> {
         let key = key.into();
-        let found = match (self, &key) {
+        let value = match (self, &key) {
             (Value::Dict(entries), key) => {
-                let wanted = key.key();
-                entries
-                    .iter()
-                    .find(|(k, _)| k.key() == wanted)
-                    .map(|e| &e.1)
+                let text = key.key();
+                entries.iter().find(|(k, _)| k.key() == text).map(|e| &e.1)
             }
-            (Value::List(all) | Value::Tuple(all), Value::Int(at)) => {
-                usize::try_from(*at).ok().and_then(|at| all.get(at))
+            (Value::List(items) | Value::Tuple(items), Value::Int(i)) => {
+                usize::try_from(*i).ok().and_then(|i| items.get(i))
             }
             _ => None,
         };
-        found.ok_or_else(|| {
+        value.ok_or_else(|| {
             Error::invalid("get", format!("there is no {key:?} in {}", self.outline()))
         })
     }
@@ -104,7 +101,7 @@ impl Value {
             Value::Int(i) => i64::try_from(*i).ok(),
             _ => None,
         };
-        int.ok_or_else(|| self.is_no("integer of 64 bits"))
+        int.ok_or_else(|| self.wrong_kind("integer of 64 bits"))
     }
 
     /// The number, a float or an integer, as a float.
@@ -116,7 +113,7 @@ impl Value {
         match self {
             Value::Float(x) => Ok(*x),
             Value::Int(i) => Ok(*i as f64),
-            _ => Err(self.is_no("number")),
+            _ => Err(self.wrong_kind("number")),
         }
     }
 
@@ -128,7 +125,7 @@ impl Value {
     pub fn bool(&self) -> Result<bool> {
         match self {
             Value::Bool(b) => Ok(*b),
-            _ => Err(self.is_no("bool")),
+            _ => Err(self.wrong_kind("bool")),
         }
     }
 
@@ -140,7 +137,7 @@ impl Value {
     pub fn str(&self) -> Result<&str> {
         match self {
             Value::Str(text) => Ok(text),
-            _ => Err(self.is_no("text")),
+            _ => Err(self.wrong_kind("text")),
         }
     }
 
@@ -151,8 +148,8 @@ impl Value {
     #[track_caller]
     pub fn list(&self) -> Result<&[Value]> {
         match self {
-            Value::List(all) | Value::Tuple(all) => Ok(all),
-            _ => Err(self.is_no("list")),
+            Value::List(items) | Value::Tuple(items) => Ok(items),
+            _ => Err(self.wrong_kind("list")),
         }
     }
 
@@ -164,7 +161,7 @@ impl Value {
     pub fn tensor(&self) -> Result<&Tensor> {
         match self {
             Value::Tensor(t) => Ok(t),
-            _ => Err(self.is_no("tensor")),
+            _ => Err(self.wrong_kind("tensor")),
         }
     }
 
@@ -176,7 +173,7 @@ impl Value {
     #[track_caller]
     pub fn state_dict(&self) -> Result<StateDict> {
         let Value::Dict(entries) = self else {
-            return Err(self.is_no("dict of tensors"));
+            return Err(self.wrong_kind("dict of tensors"));
         };
         let mut state = Vec::new();
         for (key, value) in entries.iter() {
@@ -213,11 +210,11 @@ impl Value {
     #[track_caller]
     pub fn tensors(&self) -> Result<StateDict> {
         let loc = Location::caller();
-        let (mut all, mut path) = (Vec::new(), String::new());
-        let collected = self.collect(&mut path, &mut all, &mut 0);
+        let (mut tensors, mut path) = (Vec::new(), String::new());
+        let collected = self.collect(&mut path, &mut tensors, &mut 0);
         collected.map_err(|e| Fault::from(e).at("tensors", loc))?;
-        let count = all.len();
-        let state: StateDict = all.into_iter().collect();
+        let count = tensors.len();
+        let state: StateDict = tensors.into_iter().collect();
         match state.len() == count {
             true => Ok(state),
             false => {
@@ -230,12 +227,12 @@ impl Value {
     fn collect(
         &self,
         path: &mut String,
-        all: &mut Vec<(String, Tensor)>,
+        tensors: &mut Vec<(String, Tensor)>,
         bytes: &mut u64,
     ) -> Result<(), String> {
-        let before = path.len();
-        let mut within = |name: String, value: &Value| {
-            let dot = if before == 0 { "" } else { "." };
+        let prefix = path.len();
+        let mut visit = |name: String, value: &Value| {
+            let dot = if prefix == 0 { "" } else { "." };
             path.push_str(dot);
             path.push_str(&name);
             *bytes += path.len() as u64;
@@ -244,22 +241,22 @@ impl Value {
                     "the paths within it take more than {MAX_PATHS} bytes"
                 ));
             }
-            let collected = value.collect(path, all, bytes);
-            path.truncate(before);
+            let collected = value.collect(path, tensors, bytes);
+            path.truncate(prefix);
             collected
         };
         match self {
             Value::Tensor(t) => {
-                all.push((path.clone(), t.clone()));
+                tensors.push((path.clone(), t.clone()));
                 Ok(())
             }
             Value::List(list) | Value::Tuple(list) => {
                 let mut list = list.iter().enumerate();
-                list.try_for_each(|(i, value)| within(i.to_string(), value))
+                list.try_for_each(|(i, value)| visit(i.to_string(), value))
             }
             Value::Dict(entries) => {
                 let mut entries = entries.iter();
-                entries.try_for_each(|(key, value)| within(key.name(), value))
+                entries.try_for_each(|(key, value)| visit(key.name(), value))
             }
             _ => Ok(()),
         }
@@ -273,7 +270,7 @@ impl Value {
         }
     }
 
-    /// A text that is equal exactly for equal keys.
+    /// Returns a text, equal exactly for equal keys.
     pub(crate) fn key(&self) -> String {
         format!("{self:?}")
     }
@@ -291,15 +288,15 @@ impl Value {
                 }
                 format!("a dict of {}", keys.join(", "))
             }
-            Value::List(all) => format!("a list of {}", all.len()),
-            Value::Tuple(all) => format!("a tuple of {}", all.len()),
+            Value::List(items) => format!("a list of {}", items.len()),
+            Value::Tuple(items) => format!("a tuple of {}", items.len()),
             Value::Tensor(_) => format!("a tensor, {self:?}"),
             other => format!("{other:?}"),
         }
     }
 
     #[track_caller]
-    fn is_no(&self, what: &str) -> Error {
+    fn wrong_kind(&self, what: &str) -> Error {
         Error::invalid("load", format!("this is no {what} but {}", self.outline()))
     }
 }
@@ -308,14 +305,14 @@ impl Value {
 #[derive(Default)]
 pub(crate) struct Dict {
     entries: Vec<(Value, Value)>,
-    places: std::collections::HashMap<String, usize>,
+    positions: std::collections::HashMap<String, usize>,
 }
 
 impl Dict {
     /// A later value replaces that of an equal key, which keeps its place, as in Python.
     pub(crate) fn insert(&mut self, key: Value, value: Value) {
         let next = self.entries.len();
-        match *self.places.entry(key.key()).or_insert(next) {
+        match *self.positions.entry(key.key()).or_insert(next) {
             at if at < next => self.entries[at].1 = value,
             _ => self.entries.push((key, value)),
         }
@@ -383,8 +380,8 @@ from! {
 }
 
 impl<V: Into<Value>> From<Vec<V>> for Value {
-    fn from(all: Vec<V>) -> Value {
-        Value::List(all.into_iter().map(V::into).collect())
+    fn from(values: Vec<V>) -> Value {
+        Value::List(values.into_iter().map(V::into).collect())
     }
 }
 

@@ -38,13 +38,13 @@ impl View {
 
     /// True if its elements are contiguous in row-major order.
     pub(super) fn is_contiguous(&self) -> bool {
-        let mut wanted = 1;
+        let mut expected = 1;
         let dims = self.shape.iter().zip(&self.strides).rev();
         self.len() == 0
             || dims.filter(|(size, _)| **size != 1).all(|(size, stride)| {
-                let fits = *stride == wanted;
-                wanted *= size;
-                fits
+                let matches = *stride == expected;
+                expected *= size;
+                matches
             })
     }
 
@@ -58,17 +58,17 @@ impl View {
                 .try_fold(size, |a, n| a.checked_mul(n))
         };
         let bytes = product(&self.shape).filter(|n| *n <= isize::MAX as u128);
-        let last = self
+        let last_offset = self
             .shape
             .iter()
             .zip(&self.strides)
             .try_fold(self.offset as u128, |at, (n, stride)| {
                 at.checked_add(*stride as u128 * (*n as u128).saturating_sub(1))
             });
-        let within = last.is_some_and(|at| {
+        let is_inside = last_offset.is_some_and(|at| {
             at.saturating_add(1).saturating_mul(size) <= u128::from(storage.bytes)
         });
-        match bytes.is_some() && (self.len() == 0 || within) {
+        match bytes.is_some() && (self.len() == 0 || is_inside) {
             true => Ok(()),
             false => Err(format!(
                 "a tensor of {} of shape {:?}, strides {:?} and offset {} does not lie in its storage of {} bytes",
@@ -90,18 +90,18 @@ pub(super) struct Storages {
 impl Storages {
     /// Registers a storage and returns its number. A key must have the same dtype and size everywhere.
     pub(super) fn storage(&mut self, storage: Storage) -> Result<usize, String> {
-        if let Some(&known) = self.by_key.get(&storage.key) {
-            let first = &self.list[known];
+        if let Some(&number) = self.by_key.get(&storage.key) {
+            let declared = &self.list[number];
             let size = |s: &Storage| match s.dtype {
                 Some(dtype) => format!("{} bytes of {dtype}", s.bytes),
                 None => format!("{} bytes", s.bytes),
             };
-            return match *first == storage {
-                true => Ok(known),
+            return match *declared == storage {
+                true => Ok(number),
                 false => Err(format!(
                     "storage {} is declared with {}, and again with {}",
                     storage.key,
-                    size(first),
+                    size(declared),
                     size(&storage)
                 )),
             };

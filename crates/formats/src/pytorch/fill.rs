@@ -4,7 +4,7 @@ use super::build::{Storage, View};
 use super::pickle::Id;
 use super::tree::Walk;
 use crate::fault::Fault;
-use crate::read::{fill, most_bytes};
+use crate::read::{fill, max_bytes};
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{Device, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,7 +25,7 @@ pub(super) enum Container {
     /// In a file, at these offsets.
     Flat {
         file: BufReader<File>,
-        places: HashMap<String, u64>,
+        offsets: HashMap<String, u64>,
         file_bytes: u64,
     },
 }
@@ -45,9 +45,9 @@ impl Container {
                 let entry = super::zip::entry(archive, &name);
                 let entry = entry.and_then(|mut entry| {
                     if entry.size() != storage.bytes {
-                        let (found, wanted) = (entry.size(), storage.bytes);
+                        let (size, declared) = (entry.size(), storage.bytes);
                         return Err(
-                            format!("it has {found} bytes, and the pickle says {wanted}").into(),
+                            format!("it has {size} bytes, and the pickle says {declared}").into(),
                         );
                     }
                     read(&mut entry)?;
@@ -59,11 +59,11 @@ impl Container {
                 });
                 entry.map_err(|e| e.within(name))
             }
-            Container::Flat { file, places, .. } => {
-                let at = places.get(&storage.key);
-                let at =
-                    at.ok_or_else(|| format!("there are no bytes of storage {}", storage.key))?;
-                file.seek(SeekFrom::Start(*at))?;
+            Container::Flat { file, offsets, .. } => {
+                let offset = offsets.get(&storage.key);
+                let offset = offset
+                    .ok_or_else(|| format!("there are no bytes of storage {}", storage.key))?;
+                file.seek(SeekFrom::Start(*offset))?;
                 read(file).map_err(|e| e.within(format!("storage {}", storage.key)))
             }
         }
@@ -93,28 +93,28 @@ pub(super) fn tensors(
     walk: &Walk,
     device: Device,
 ) -> Result<HashMap<Arc<View>, Tensor>, Fault> {
-    within_reason(container, storages, walk)?;
+    check_size(container, storages, walk)?;
     let mut by_storage: BTreeMap<usize, Vec<(&Arc<View>, Id)>> = BTreeMap::new();
-    let mut known = HashSet::new();
+    let mut visited = HashSet::new();
     for (view, id) in &walk.views {
-        if known.insert(view) {
-            let of = by_storage.entry(view.storage).or_default();
-            of.push((view, *id));
+        if visited.insert(view) {
+            let list = by_storage.entry(view.storage).or_default();
+            list.push((view, *id));
         }
     }
     let mut tensors = HashMap::new();
-    for (at, views) in by_storage {
-        let storage = &storages[at];
+    for (index, views) in by_storage {
+        let storage = &storages[index];
         let swapped = match container.big_endian() {
             // The element size for swapping is that of the storage, or for storages of bytes that of the tensors.
             true => storage.dtype.unwrap_or(views[0].0.dtype).size(),
             false => 1,
         };
-        let whole =
+        let is_whole =
             |v: &View| v.is_contiguous() && (v.len() * v.dtype.size()) as u64 == storage.bytes;
         let name = |e: Fault| e.within(walk.path(views[0].1));
         if let [(view, _)] = &views[..]
-            && whole(view)
+            && is_whole(view)
         {
             let tensor = Tensor::filled(view.dtype, &view.shape[..], |bytes| {
                 container.with_reader(storage, &mut |file| fill(file, bytes))?;
@@ -146,18 +146,18 @@ pub(super) fn tensors(
 
 /// Checks that the tensors take no more memory than a file of this size can account for. Compressed storages, and
 /// tensors that repeat the elements of small ones, could otherwise take any amount.
-fn within_reason(container: &Container, storages: &[Storage], walk: &Walk) -> Result<(), Fault> {
-    let most = most_bytes(container.file_bytes(), 256 << 20).saturating_mul(2);
+fn check_size(container: &Container, storages: &[Storage], walk: &Walk) -> Result<(), Fault> {
+    let limit = max_bytes(container.file_bytes(), 256 << 20).saturating_mul(2);
     let views = walk.views.iter();
-    let named: HashMap<&View, Id> = views.map(|(view, id)| (&**view, *id)).collect();
+    let distinct: HashMap<&View, Id> = views.map(|(view, id)| (&**view, *id)).collect();
     let mut largest = (0, 0);
     let mut total = storages.iter().fold(0u64, |n, s| n.saturating_add(s.bytes));
-    for (view, id) in named {
+    for (view, id) in distinct {
         let bytes = (view.len() * view.dtype.size()) as u64;
         total = total.saturating_add(bytes);
         largest = largest.max((bytes, id));
     }
-    match total <= most {
+    match total <= limit {
         true => Ok(()),
         false => Err(Fault::unsupported(format!(
             "the tensors and their storages take {total} bytes, of which the file has {}; the largest is {}, of {} \
@@ -188,16 +188,16 @@ fn gather(view: &View, from: &[u8], to: &mut [u8]) {
         return;
     }
     let mut index = vec![0; view.shape.len()];
-    let mut at = view.offset;
+    let mut offset = view.offset;
     for element in to.chunks_exact_mut(size) {
-        element.copy_from_slice(&from[at * size..(at + 1) * size]);
+        element.copy_from_slice(&from[offset * size..(offset + 1) * size]);
         for (d, i) in index.iter_mut().enumerate().rev() {
             *i += 1;
-            at += view.strides[d];
+            offset += view.strides[d];
             if *i < view.shape[d] {
                 break;
             }
-            at -= *i * view.strides[d];
+            offset -= *i * view.strides[d];
             *i = 0;
         }
     }

@@ -49,19 +49,19 @@ pub(crate) fn open(file: File) -> Result<Contents, Fault> {
     let Node::List(keys) = graph.node(keys) else {
         return Err(format!("the keys of the storages are {}", kind(graph.node(keys))).into());
     };
-    let mut places = HashMap::new();
+    let mut offsets = HashMap::new();
     for id in keys {
         let key = key(&graph, *id)?;
         let elements = number(&mut file)?;
-        let Some(at) = storages.find(&key) else {
+        let Some(index) = storages.find(&key) else {
             return Err(format!("there is a storage {key} that no tensor lies in").into());
         };
-        let storage = &storages.list[at];
-        skip(&mut file, storage, elements, file_bytes, &mut places)?;
+        let storage = &storages.list[index];
+        skip(&mut file, storage, elements, file_bytes, &mut offsets)?;
     }
     let container = Container::Flat {
         file,
-        places,
+        offsets,
         file_bytes,
     };
     Ok(Contents {
@@ -87,21 +87,21 @@ pub(crate) fn open_tar(mut file: File) -> Result<Contents, Fault> {
         storages: Storages::default(),
         roots: HashMap::new(),
     };
-    let mut places = HashMap::new();
+    let mut offsets = HashMap::new();
     let mut root = None;
     for name in ["storages", "tensors", "pickle"] {
-        let Some(at) = members.get(name) else {
+        let Some(offset) = members.get(name) else {
             let message =
                 format!("this tar archive holds no `{name}`, and is not a checkpoint of PyTorch's");
             return Err(message.into());
         };
-        tar.file.seek(SeekFrom::Start(*at))?;
-        let read = match name {
-            "storages" => tar.storages(file_bytes, &mut places),
+        tar.file.seek(SeekFrom::Start(*offset))?;
+        let result = match name {
+            "storages" => tar.storages(file_bytes, &mut offsets),
             "tensors" => tar.tensors(),
             _ => tar.pickle().map(|id| root = Some(id)),
         };
-        read.map_err(|e| e.within(name))?;
+        result.map_err(|e| e.within(name))?;
     }
     let Tar {
         file,
@@ -112,7 +112,7 @@ pub(crate) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     let root = root.ok_or_else(|| "there is no object".to_string())?;
     let container = Container::Flat {
         file,
-        places,
+        offsets,
         file_bytes,
     };
     Ok(Contents {
@@ -154,7 +154,7 @@ impl Tar {
     fn storages(
         &mut self,
         file_bytes: u64,
-        places: &mut HashMap<String, u64>,
+        offsets: &mut HashMap<String, u64>,
     ) -> Result<(), Fault> {
         for _ in 0..self.count()? {
             let id = self.pickle()?;
@@ -175,9 +175,9 @@ impl Tar {
                 dtype,
                 bytes,
             };
-            skip(&mut self.file, &storage, elements, file_bytes, places)?;
-            let at = self.storages.storage(storage)?;
-            self.roots.insert(key, (at, 0));
+            skip(&mut self.file, &storage, elements, file_bytes, offsets)?;
+            let index = self.storages.storage(storage)?;
+            self.roots.insert(key, (index, 0));
         }
         let id = self.pickle()?;
         let Node::List(views) = self.graph.node(id).clone() else {
@@ -185,17 +185,17 @@ impl Tar {
         };
         for view in views {
             let row = self.row(view, 4)?;
-            let (at, start) = self.root(row[1])?;
+            let (index, start) = self.root(row[1])?;
             let start = start.saturating_add(size(&self.graph, row[2])?);
-            self.roots.insert(key(&self.graph, row[0])?, (at, start));
+            self.roots.insert(key(&self.graph, row[0])?, (index, start));
         }
         Ok(())
     }
 
     fn root(&self, id: Id) -> Result<(usize, usize), String> {
         let key = key(&self.graph, id)?;
-        let found = self.roots.get(&key).copied();
-        found.ok_or_else(|| format!("there is no storage {key}"))
+        let root = self.roots.get(&key).copied();
+        root.ok_or_else(|| format!("there is no storage {key}"))
     }
 
     fn tensors(&mut self) -> Result<(), Fault> {
@@ -254,9 +254,9 @@ fn skip(
     storage: &Storage,
     elements: u64,
     file_bytes: u64,
-    places: &mut HashMap<String, u64>,
+    offsets: &mut HashMap<String, u64>,
 ) -> Result<(), Fault> {
-    let at = file.stream_position()?;
+    let offset = file.stream_position()?;
     let size = storage.dtype.map_or(1, DType::size) as u64;
     if elements.checked_mul(size) != Some(storage.bytes) {
         let message = format!(
@@ -265,14 +265,14 @@ fn skip(
         );
         return Err(message.into());
     }
-    if storage.bytes > file_bytes.saturating_sub(at) {
+    if storage.bytes > file_bytes.saturating_sub(offset) {
         let message = format!(
             "the file ends within storage {}, of {} bytes",
             storage.key, storage.bytes
         );
         return Err(message.into());
     }
-    places.insert(storage.key.clone(), at);
+    offsets.insert(storage.key.clone(), offset);
     file.seek_relative(storage.bytes as i64)?;
     Ok(())
 }

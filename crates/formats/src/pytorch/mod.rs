@@ -45,7 +45,7 @@ pub(crate) fn load(contents: Contents, device: Device) -> Result<Value, Fault> {
         storages,
         mut container,
     } = contents;
-    let walk = tree::Walk::over(&graph, root)?;
+    let walk = tree::Walk::new(&graph, root)?;
     let tensors = fill::tensors(&mut container, &storages.list, &walk, device)?;
-    tree::Values::new(&graph, &tensors).of(root)
+    tree::Values::new(&graph, &tensors).value(root)
 }

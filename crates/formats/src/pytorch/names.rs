@@ -158,8 +158,8 @@ pub(super) enum Global {
 /// If the name is not known: a message.
 pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
     let path = format!("{module}.{name}");
-    if let Some(found) = torch_type(module, name) {
-        return Ok(found);
+    if let Some(global) = torch_type(module, name) {
+        return Ok(global);
     }
     Ok(match path.as_str() {
         "collections.OrderedDict" | "collections.Counter" => Global::Dict,
@@ -232,8 +232,8 @@ fn torch_type(module: &str, name: &str) -> Option<Global> {
             return Some(Global::Dtype(*dtype));
         }
         // Tensors had a class per dtype before storages did.
-        let plain = |suffix| class.is_some() && name.strip_suffix(suffix) == class;
-        (plain("Storage") || plain("Tensor")).then_some(Global::StorageOf(Some(*dtype)))
+        let is_class = |suffix| class.is_some() && name.strip_suffix(suffix) == class;
+        (is_class("Storage") || is_class("Tensor")).then_some(Global::StorageOf(Some(*dtype)))
     })
 }
 

@@ -42,7 +42,7 @@ pub(super) enum Node {
     Refused(Arc<str>),
 }
 
-/// The objects of pickles, and the memory that is left for more.
+/// The objects of pickles, and the remaining memory for them.
 #[derive(Default)]
 pub(super) struct Graph {
     nodes: Vec<Node>,
@@ -94,7 +94,7 @@ pub(super) trait Builder {
 /// Reads one pickle, up to its last byte, and returns its object.
 ///
 /// # Errors
-/// If it is damaged or uses unknown names. The message says at which of its bytes.
+/// If it is damaged or uses unknown names. The message has the byte's position.
 pub(super) fn read(
     file: &mut dyn Read,
     graph: &mut Graph,
@@ -111,9 +111,9 @@ pub(super) fn read(
         result_bytes: 0,
     };
     loop {
-        let at = machine.at;
+        let start = machine.at;
         let step = machine.step();
-        if let Some(object) = step.map_err(|e| e.within(format!("byte {at} of the pickle")))? {
+        if let Some(object) = step.map_err(|e| e.within(format!("byte {start} of the pickle")))? {
             return Ok(object);
         }
     }
@@ -196,18 +196,18 @@ impl Machine<'_> {
             0x8e | 0x96 => self.data::<8>()?,
             b')' => self.push(Node::Tuple(Vec::new()))?,
             0x85..=0x87 => {
-                let from = self.height(usize::from(op - 0x84))?;
-                let all = self.stack.split_off(from);
-                self.push(Node::Tuple(all))?;
+                let start = self.height(usize::from(op - 0x84))?;
+                let items = self.stack.split_off(start);
+                self.push(Node::Tuple(items))?;
             }
             b't' => {
-                let all = self.group()?;
-                self.push(Node::Tuple(all))?;
+                let items = self.group()?;
+                self.push(Node::Tuple(items))?;
             }
             b']' => self.push(Node::List(Vec::new()))?,
             b'l' => {
-                let all = self.group()?;
-                self.push(Node::List(all))?;
+                let items = self.group()?;
+                self.push(Node::List(items))?;
             }
             b'a' => {
                 let value = self.pop()?;
@@ -219,18 +219,18 @@ impl Machine<'_> {
             }
             b'}' => self.push(Node::Dict(Vec::new()))?,
             b'd' => {
-                let all = self.group()?;
+                let items = self.group()?;
                 self.push(Node::Dict(Vec::new()))?;
-                self.set(&all)?;
+                self.set(&items)?;
             }
             b's' => {
-                let from = self.height(2)?;
-                let pair = self.stack.split_off(from);
+                let start = self.height(2)?;
+                let pair = self.stack.split_off(start);
                 self.set(&pair)?;
             }
             b'u' => {
-                let all = self.group()?;
-                self.set(&all)?;
+                let items = self.group()?;
+                self.set(&items)?;
             }
             b'p' | b'g' => {
                 let line = self.line()?;
@@ -264,8 +264,8 @@ impl Machine<'_> {
             b'R' | 0x81 => {
                 let (arguments, function) = (self.pop()?, self.pop()?);
                 match self.graph.node(arguments) {
-                    Node::Tuple(all) if all.len() <= MAX_ARGUMENTS => {
-                        self.call(function, &all.clone())?
+                    Node::Tuple(args) if args.len() <= MAX_ARGUMENTS => {
+                        self.call(function, &args.clone())?
                     }
                     other => return Err(format!("arguments that are {}", kind(other)).into()),
                 }
@@ -358,8 +358,8 @@ impl Machine<'_> {
     }
 
     fn pop(&mut self) -> Result<Id, Fault> {
-        let at = self.height(1)?;
-        Ok(self.stack.remove(at))
+        let last = self.height(1)?;
+        Ok(self.stack.remove(last))
     }
 
     fn top(&self) -> Result<Id, Fault> {
@@ -489,9 +489,9 @@ impl Machine<'_> {
         if remember {
             self.memo.insert(key, self.top()?);
         } else {
-            let found = self.memo.get(&key);
+            let object = self.memo.get(&key);
             self.stack
-                .push(*found.ok_or_else(|| format!("nothing was remembered as {key}"))?);
+                .push(*object.ok_or_else(|| format!("nothing was remembered as {key}"))?);
         }
         Ok(())
     }
@@ -503,8 +503,8 @@ impl Machine<'_> {
         if len > MAX_NAME_BYTES {
             return Err(format!("a name of {len} bytes; at most {MAX_NAME_BYTES} are read").into());
         }
-        let found = self.builder.global(module, name);
-        let node = Node::Global(found.map_err(Fault::unsupported)?.into());
+        let global = self.builder.global(module, name);
+        let node = Node::Global(global.map_err(Fault::unsupported)?.into());
         self.count(&node)?;
         self.push(node)
     }

@@ -24,10 +24,10 @@ pub(super) struct Array {
 
 impl Array {
     fn new(dtype: DType, shape: Vec<usize>, bytes: Arc<[u8]>) -> Result<Array, String> {
-        let wanted = shape
+        let expected = shape
             .iter()
             .try_fold(dtype.size(), |n, size| n.checked_mul(*size));
-        match wanted == Some(bytes.len()) {
+        match expected == Some(bytes.len()) {
             true => Ok(Array {
                 dtype,
                 shape,
@@ -75,8 +75,8 @@ fn read(path: &Path) -> Result<Value, Fault> {
     let mut file = BufReader::new(File::open(path)?);
     let mut graph = Graph::default();
     let root = pickle::read(&mut file, &mut graph, &mut Plain)?;
-    tree::Walk::over(&graph, root)?;
-    tree::Values::new(&graph, &HashMap::new()).of(root)
+    tree::Walk::new(&graph, root)?;
+    tree::Values::new(&graph, &HashMap::new()).value(root)
 }
 
 /// The builder of plain pickles.
@@ -105,7 +105,7 @@ impl Builder for Plain {
             }
             (Global::ArrayOfBytes, [bytes, dtype, shape, Node::Str(order)]) => {
                 row_major(&**order == "C")?;
-                let array = Array::new(known(dtype)?, sizes(graph, shape)?, contents(bytes)?)?;
+                let array = Array::new(dtype_of(dtype)?, sizes(graph, shape)?, contents(bytes)?)?;
                 Node::Array(array.into())
             }
             _ => {
@@ -124,9 +124,9 @@ impl Builder for Plain {
             // Version, shape, dtype, Fortran order, bytes.
             (Node::Array(_), [_, shape, dtype, Node::Bool(columns), bytes]) => {
                 let shape = sizes(graph, shape)?;
-                let one = shape.iter().filter(|size| **size != 1).count() < 2;
-                row_major(!columns || one)?;
-                let array = Array::new(known(dtype)?, shape, contents(bytes)?)?;
+                let is_vector = shape.iter().filter(|size| **size != 1).count() < 2;
+                row_major(!columns || is_vector)?;
+                let array = Array::new(dtype_of(dtype)?, shape, contents(bytes)?)?;
                 Ok(Some(Node::Array(array.into())))
             }
             // Version and byte order, then fields, which dtypes of numbers don't have.
@@ -155,8 +155,8 @@ fn row_major(is: bool) -> Result<(), Fault> {
 /// The dtype of a NumPy code.
 fn dtype(code: &str) -> Result<Node, Fault> {
     let name = code.trim_start_matches(['<', '|', '=']);
-    let found = CODES.iter().find(|(known, _)| *known == name);
-    let (_, dtype) = found.ok_or_else(|| {
+    let row = CODES.iter().find(|(code, _)| *code == name);
+    let (_, dtype) = row.ok_or_else(|| {
         Fault::unsupported(format!(
             "an array of NumPy's dtype {code:?}, which Kiln does not have"
         ))
@@ -164,7 +164,7 @@ fn dtype(code: &str) -> Result<Node, Fault> {
     Ok(Node::Global(Global::Dtype(*dtype).into()))
 }
 
-fn known(node: &Node) -> Result<DType, Fault> {
+fn dtype_of(node: &Node) -> Result<DType, Fault> {
     match node {
         Node::Global(global) => match **global {
             Global::Dtype(dtype) => Ok(dtype),

@@ -47,7 +47,7 @@ impl<'a> Walk<'a> {
     ///
     /// # Errors
     /// If it contains itself, is too deep or too large, or holds values of a kind that Kiln does not have.
-    pub(super) fn over(graph: &'a Graph, root: Id) -> Result<Walk<'a>, Fault> {
+    pub(super) fn new(graph: &'a Graph, root: Id) -> Result<Walk<'a>, Fault> {
         let mut walk = Walk {
             graph,
             walked: HashMap::new(),
@@ -84,8 +84,8 @@ impl<'a> Walk<'a> {
             Node::Tensor(view) => self.views.push((view.clone(), id)),
             Node::Tuple(all) | Node::List(all) => {
                 for (i, child) in all.iter().enumerate() {
-                    let within = self.visit(*child, Some((id, Step::At(i))), depth + 1)?;
-                    count = count.saturating_add(within);
+                    let inner = self.visit(*child, Some((id, Step::At(i))), depth + 1)?;
+                    count = count.saturating_add(inner);
                 }
             }
             Node::Dict(entries) => {
@@ -95,8 +95,8 @@ impl<'a> Walk<'a> {
                         let why = format!("a key of it is {what}, and not a text or a number");
                         return Err(self.refused(place, &why));
                     }
-                    let within = self.visit(*value, Some((id, Step::Key(*key))), depth + 1)?;
-                    count = count.saturating_add(within);
+                    let inner = self.visit(*value, Some((id, Step::Key(*key))), depth + 1)?;
+                    count = count.saturating_add(inner);
                 }
             }
             Node::None
@@ -186,15 +186,15 @@ impl<'a> Values<'a> {
     }
 
     /// The value of a node.
-    pub(super) fn of(&mut self, id: Id) -> Result<Value, Fault> {
+    pub(super) fn value(&mut self, id: Id) -> Result<Value, Fault> {
         if let Some(value) = self.built.get(&id) {
             return Ok(value.clone());
         }
         let node = self.graph.node(id);
-        let part = |id: &Id| self.of(*id);
-        let found = match node {
-            Node::Tuple(all) => Value::Tuple(all.iter().map(part).collect::<Result<_, _>>()?),
-            Node::List(all) => Value::List(all.iter().map(part).collect::<Result<_, _>>()?),
+        let child = |id: &Id| self.value(*id);
+        let value = match node {
+            Node::Tuple(all) => Value::Tuple(all.iter().map(child).collect::<Result<_, _>>()?),
+            Node::List(all) => Value::List(all.iter().map(child).collect::<Result<_, _>>()?),
             Node::Dict(entries) => self.dict(entries)?,
             Node::Tensor(view) => match self.tensors.get(view) {
                 Some(tensor) => Value::Tensor(tensor.clone()),
@@ -213,21 +213,21 @@ impl<'a> Values<'a> {
                 None => return Err(format!("{} is not a value", kind(other)).into()),
             },
         };
-        self.built.insert(id, found.clone());
-        Ok(found)
+        self.built.insert(id, value.clone());
+        Ok(value)
     }
 
     /// A later value replaces that of an equal key, which keeps its place, as in Python.
     fn dict(&mut self, entries: &[(Id, Id)]) -> Result<Value, Fault> {
         let mut dict: Vec<(Value, Value)> = Vec::new();
-        let mut places: HashMap<usize, usize> = HashMap::new();
+        let mut positions: HashMap<usize, usize> = HashMap::new();
         for (key, value) in entries {
-            let (number, value) = (self.number(*key)?, self.of(*value)?);
-            match places.entry(number) {
+            let (number, value) = (self.number(*key)?, self.value(*value)?);
+            match positions.entry(number) {
                 Entry::Occupied(at) => dict[*at.get()].1 = value,
                 Entry::Vacant(place) => {
                     place.insert(dict.len());
-                    dict.push((self.of(*key)?, value));
+                    dict.push((self.value(*key)?, value));
                 }
             }
         }
@@ -239,7 +239,7 @@ impl<'a> Values<'a> {
             return Ok(*number);
         }
         let next = self.by_text.len();
-        let text = self.of(key)?.key();
+        let text = self.value(key)?.key();
         let number = *self.by_text.entry(text).or_insert(next);
         self.numbers.insert(key, number);
         Ok(number)

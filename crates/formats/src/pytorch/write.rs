@@ -14,13 +14,13 @@ use zip::{CompressionMethod, ZipWriter};
 
 /// Writes a checkpoint that PyTorch opens with `torch.load(path, weights_only=True)`: a tensor, a number, a text, or
 /// dicts and lists of these. Tensors that share their values, as tied weights do, are written once, and share them
-/// again in PyTorch. So do a tensor and its slices that are not computed yet. A reader sees the old file or the whole
-/// new one, never a part.
+/// again in PyTorch. So do a tensor and its slices that are not computed yet. The file is
+/// replaced atomically.
 ///
 /// ```no_run
 /// use kiln_formats::{StateDict, Value};
 /// # let (state, moments) = (StateDict::new(), Value::None);
-/// kiln_formats::save(&state, "model.pt")?; // what Module::state_dict gave
+/// kiln_formats::save(&state, "model.pt")?; // of Module::state_dict
 /// let parts = [("model", Value::from(&state)), ("optimizer", moments), ("epoch", 7.into())];
 /// kiln_formats::save(Value::dict(parts), "last.pt")?;
 /// # Ok::<(), kiln_tensor::Error>(())
@@ -152,11 +152,11 @@ fn identity(tensor: &Tensor) -> Identity {
 }
 
 /// Collects the values of all tensors within a value.
-fn collect(value: &Value, all: &mut HashSet<Identity>) {
+fn collect(value: &Value, tensors: &mut HashSet<Identity>) {
     match value {
-        Value::Tensor(tensor) => drop(all.insert(identity(tensor))),
-        Value::List(parts) | Value::Tuple(parts) => parts.iter().for_each(|v| collect(v, all)),
-        Value::Dict(entries) => entries.iter().for_each(|(_, v)| collect(v, all)),
+        Value::Tensor(tensor) => drop(tensors.insert(identity(tensor))),
+        Value::List(parts) | Value::Tuple(parts) => parts.iter().for_each(|v| collect(v, tensors)),
+        Value::Dict(entries) => entries.iter().for_each(|(_, v)| collect(v, tensors)),
         _ => {}
     }
 }
@@ -310,13 +310,13 @@ impl Pickle {
     fn view(&mut self, tensor: &Tensor, shape: &[usize]) -> Result<ViewWithin, Fault> {
         /// Readers refuse files whose views hold many times the elements of their storages.
         const TIMES: usize = 8;
-        let part = tensor.view_within(|whole| self.wholes.contains(&identity(whole)));
-        if let Some(part) = part {
-            let shared = self.shared_bytes.entry(identity(&part.whole)).or_default();
-            let bytes = shared.saturating_add(tensor.nbytes()?);
-            if bytes / TIMES <= part.whole.nbytes()? {
-                *shared = bytes;
-                return Ok(part);
+        let view = tensor.view_within(|whole| self.wholes.contains(&identity(whole)));
+        if let Some(view) = view {
+            let shared_bytes = self.shared_bytes.entry(identity(&view.whole)).or_default();
+            let bytes = shared_bytes.saturating_add(tensor.nbytes()?);
+            if bytes / TIMES <= view.whole.nbytes()? {
+                *shared_bytes = bytes;
+                return Ok(view);
             }
         }
         let mut strides = vec![1; shape.len()];

@@ -4,7 +4,7 @@ use super::build::Storages;
 use super::fill::Container;
 use super::{Contents, pickle};
 use crate::fault::Fault;
-use crate::read::most_bytes;
+use crate::read::max_bytes;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use zip::ZipArchive;
@@ -23,7 +23,7 @@ pub(crate) fn open(file: File) -> Result<Contents, Fault> {
     let (mut graph, mut storages) = (pickle::Graph::default(), Storages::default());
     let root = entry(&mut archive, &name).and_then(|entry| {
         let bytes = entry.size();
-        if bytes > most_bytes(file_bytes, 64 << 20) {
+        if bytes > max_bytes(file_bytes, 64 << 20) {
             return Err(Fault::unsupported(format!(
                 "it is {bytes} bytes uncompressed, too many for a file of {file_bytes}"
             )));
@@ -69,12 +69,12 @@ fn pickle_name(archive: &ZipArchive<BufReader<File>>) -> Result<String, Fault> {
             "these are NumPy's arrays; read them with read_npz",
         ));
     }
-    let found = names
+    let name = names
         .iter()
         .find(|name| name.split_once('/').is_some_and(|(_, n)| n == "data.pkl"));
-    let none =
+    let missing =
         || "this zip archive holds no `data.pkl`, and is not a checkpoint of PyTorch's".to_string();
-    Ok(found.ok_or_else(none)?.clone())
+    Ok(name.ok_or_else(missing)?.clone())
 }
 
 /// True if the storages are big-endian, unlike Kiln's tensors.
@@ -102,8 +102,8 @@ pub(super) fn entry<'a>(
     name: &str,
 ) -> Result<ZipFile<'a, BufReader<File>>, Fault> {
     let missing = || format!("there is no `{name}` in the archive");
-    let at = archive.index_for_name(name).ok_or_else(missing)?;
-    let none = archive.by_index_data(at)?.crc32() == 0;
-    let options = ZipReadOptions::new().ignore_crc32(none);
-    Ok(archive.by_index_with_options(at, options)?)
+    let index = archive.index_for_name(name).ok_or_else(missing)?;
+    let has_no_crc = archive.by_index_data(index)?.crc32() == 0;
+    let options = ZipReadOptions::new().ignore_crc32(has_no_crc);
+    Ok(archive.by_index_with_options(index, options)?)
 }
