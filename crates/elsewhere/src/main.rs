@@ -1,8 +1,8 @@
-//! Runs a package of the digits with nothing but the runtime: `elsewhere PACKAGE GIVEN FOUND`.
+//! Runs a package of the digits with nothing but the runtime: `elsewhere PACKAGE INPUTS OUTPUTS`.
 //!
-//! Of the tensors in GIVEN, a safetensors file, it classifies `images` `[n, 1, 8, 8]` and trains on the batches
+//! Of the tensors in INPUTS, a safetensors file, it classifies `images` `[n, 1, 8, 8]` and trains on the batches
 //! `train_images` `[steps, batch, 1, 8, 8]` and `train_labels` `[steps, batch]` with the learning rate `lr`. It
-//! writes the `predictions` `[n]` and the `losses` `[steps]` into FOUND. `main` of `kiln-digits` starts it.
+//! writes the `predictions` `[n]` and the `losses` `[steps]` into OUTPUTS. `main` of `kiln-digits` starts it.
 
 use kiln_package::{Buffer, Element, Package, RuntimeError, read_safetensors, write_safetensors};
 use std::process::ExitCode;
@@ -11,11 +11,11 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let ran = match &arguments[..] {
-        [package, given, found] => run(package, given, found),
-        _ => Err("usage: elsewhere PACKAGE GIVEN FOUND".into()),
+    let result = match &arguments[..] {
+        [package, inputs, outputs] => run(package, inputs, outputs),
+        _ => Err("usage: elsewhere PACKAGE INPUTS OUTPUTS".into()),
     };
-    match ran {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e}");
@@ -24,11 +24,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(package: &str, given: &str, found: &str) -> Result<(), Failure> {
+fn run(package: &str, inputs: &str, outputs: &str) -> Result<(), Failure> {
     let package = Package::open(package)?;
-    let given = read_safetensors(given)?;
+    let inputs = read_safetensors(inputs)?;
     let tensor = |name: &str| {
-        given
+        inputs
             .get(name)
             .ok_or_else(|| format!("{name} is not given"))
     };
@@ -51,7 +51,7 @@ fn run(package: &str, given: &str, found: &str) -> Result<(), Failure> {
     }
     let steps = [losses.len() as i64];
     write_safetensors(
-        found,
+        outputs,
         [
             ("predictions".into(), predictions.get("digits")?.clone()),
             ("losses".into(), Buffer::from_slice(&losses, &steps)?),
@@ -61,8 +61,8 @@ fn run(package: &str, given: &str, found: &str) -> Result<(), Failure> {
 }
 
 /// A row along the first dim.
-fn row<T: Element>(of: &Buffer, i: usize) -> Result<Buffer, RuntimeError> {
-    let shape = &of.shape()[1..];
+fn row<T: Element>(matrix: &Buffer, i: usize) -> Result<Buffer, RuntimeError> {
+    let shape = &matrix.shape()[1..];
     let len = shape.iter().product::<i64>() as usize;
-    Buffer::from_slice(&of.as_slice::<T>()?[i * len..(i + 1) * len], shape)
+    Buffer::from_slice(&matrix.as_slice::<T>()?[i * len..(i + 1) * len], shape)
 }
