@@ -25,12 +25,12 @@ pub(crate) type Map = SmallVec<[Affine; 4]>;
 
 impl Affine {
     pub fn new(offset: Dim, terms: &[(Ax, &Dim)]) -> Affine {
-        let mut sum = Affine {
+        let mut affine = Affine {
             offset,
             terms: SmallVec::new(),
         };
-        terms.iter().for_each(|(a, c)| sum.add_term(*a, c));
-        sum
+        terms.iter().for_each(|(a, c)| affine.add_term(*a, c));
+        affine
     }
 
     pub fn constant(offset: Dim) -> Affine {
@@ -107,8 +107,8 @@ pub(crate) fn stored(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affi
     if !channels_last {
         return flatten(map, shape);
     }
-    let others = |i: usize| (i != 1).then_some(i);
-    let order = (0..shape.len()).filter_map(others).chain([1]);
+    let not_channels = |i: usize| (i != 1).then_some(i);
+    let order = (0..shape.len()).filter_map(not_channels).chain([1]);
     let (map, shape): (Map, SmallVec<[Dim; 4]>) =
         order.map(|i| (map[i].clone(), shape[i].clone())).unzip();
     flatten(&map, &shape)
@@ -161,7 +161,7 @@ impl Space {
         self.table.len() as Ax - 1
     }
 
-    /// Returns a space whose parallel axes are the dims of a shape, and the identity map over it.
+    /// Returns the space whose parallel axes are the dims of a shape, and its identity map.
     pub fn over(shape: &[Dim]) -> (Space, Map) {
         let mut space = Space::default();
         let map = space.append(shape, false);
@@ -291,8 +291,8 @@ impl Space {
                 }
             }
             let (low, high) = self.range(&r);
-            let room = (&(by - &Dim::ONE) - &high).as_const();
-            if low.as_const().is_some_and(|l| l >= 0) && room.is_some_and(|n| n >= 0) {
+            let slack = (&(by - &Dim::ONE) - &high).as_const();
+            if low.as_const().is_some_and(|l| l >= 0) && slack.is_some_and(|n| n >= 0) {
                 return Some((q, r));
             }
             let split = may_split
@@ -306,22 +306,22 @@ impl Space {
         }
     }
 
-    /// Takes a flat index apart into indices of `dims`.
+    /// Splits a flat index into indices of `dims`.
     pub fn unflatten(&mut self, flat: &Affine, dims: &[Dim], may_split: bool) -> Option<Map> {
         let mut map: Map = SmallVec::from_elem(Affine::zero(), dims.len());
-        let mut rest = flat.clone();
-        let first = dims.iter().position(|d| !d.is(1));
+        let mut remaining = flat.clone();
+        let outermost = dims.iter().position(|d| !d.is(1));
         for k in (0..dims.len()).rev() {
             if dims[k].is(1) {
                 continue;
             }
-            if Some(k) == first {
-                map[k] = self.resolve(&rest);
+            if Some(k) == outermost {
+                map[k] = self.resolve(&remaining);
                 break;
             }
-            let (q, r) = self.divide(&rest, &dims[k], may_split)?;
+            let (q, r) = self.divide(&remaining, &dims[k], may_split)?;
             map[k] = r;
-            rest = q;
+            remaining = q;
         }
         Some(self.resolve_map(&map))
     }
@@ -357,16 +357,16 @@ impl Space {
 
     /// Returns the axes that a flat index walks without gaps, innermost first, and their number of points.
     fn walk(&self, flat: &Affine) -> (Vec<Ax>, Dim) {
-        let (mut walked, mut points) = (Vec::with_capacity(flat.terms.len()), Dim::ONE);
-        let next = |walked: &[Ax], points: &Dim| {
+        let (mut order, mut points) = (Vec::with_capacity(flat.terms.len()), Dim::ONE);
+        let next = |order: &[Ax], points: &Dim| {
             let mut terms = flat.terms.iter();
-            terms.find_map(|(a, c)| (c == points && !walked.contains(a)).then_some(*a))
+            terms.find_map(|(a, c)| (c == points && !order.contains(a)).then_some(*a))
         };
-        while let Some(a) = next(&walked, &points) {
+        while let Some(a) = next(&order, &points) {
             points = &points * self.extent(a);
-            walked.push(a);
+            order.push(a);
         }
-        (walked, points)
+        (order, points)
     }
 
     /// True if a flat index names every element of `numel` exactly once, over the axes that it uses.
@@ -387,8 +387,8 @@ impl Space {
 
     /// Returns the number of points of the whole space, for decisions.
     pub fn points(&self) -> i64 {
-        let all = self.axes.iter().chain(&self.inner);
-        all.fold(1i64, |n, a| n.saturating_mul(estimate(self.extent(*a))))
+        let axes = self.axes.iter().chain(&self.inner);
+        axes.fold(1i64, |n, a| n.saturating_mul(estimate(self.extent(*a))))
     }
 }
 

@@ -20,7 +20,7 @@ use kiln_plan::{self as plan, Matrix};
 /// The number of ops before a product that are searched for the bound of its bytes.
 const DEPTH: u32 = 12;
 
-/// The data that the runs of a program have in common, so that packed panels of it serve all of them.
+/// The data that the runs of a program share, whose packed panels therefore serve all of them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
     /// Parameters, and values computed from them alone.
@@ -113,20 +113,20 @@ impl Assembler<'_> {
     }
 
     fn outputs(&mut self) {
-        let mut taken: HashSet<BufId> = HashSet::new();
+        let mut returned: HashSet<BufId> = HashSet::new();
         let required = self.flow.outputs.iter().filter(|o| o.required);
         let required: HashSet<Nid> = required.map(|o| o.node).collect();
         let mut outputs = Vec::with_capacity(self.flow.outputs.len());
         for o in &self.flow.outputs {
             let mut buffer = self.buffer[o.node];
             if !o.required {
-                let free = |b: &BufId| {
-                    let asked = taken.contains(b) || required.contains(&o.node);
-                    !asked && !self.flow.nodes[o.node].is_leaf()
+                let is_available = |b: &BufId| {
+                    let is_taken = returned.contains(b) || required.contains(&o.node);
+                    !is_taken && !self.flow.nodes[o.node].is_leaf()
                 };
-                buffer = buffer.filter(free);
+                buffer = buffer.filter(is_available);
             }
-            taken.extend(buffer);
+            returned.extend(buffer);
             outputs.push(buffer);
         }
         self.program.outputs = outputs;
@@ -141,17 +141,17 @@ impl Assembler<'_> {
             };
             self.add_buffer(*n, origin);
         }
-        let alone = |a: &Anchor| {
+        let is_alone = |a: &Anchor| {
             let node = &self.flow.nodes[a.node];
-            let one = group.members == [a.node] && group.roots.len() == 1;
+            let is_only_node = group.members == [a.node] && group.roots.len() == 1;
             // Results of another dtype than the operands pass through an epilogue.
-            one && (!node.is_product() || self.multiplied(a)[0] == node.dtype)
+            is_only_node && (!node.is_product() || self.multiplied(a)[0] == node.dtype)
         };
         let (work, args, sites) = match &group.anchor {
             Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
                 self.control(group, anchor)?
             }
-            Some(anchor) if alone(anchor) => self.alone(group, anchor)?,
+            Some(anchor) if is_alone(anchor) => self.alone(group, anchor)?,
             _ => self.fused(group)?,
         };
         let prologues = group.prologues.iter().flat_map(|b| &b.group.members);
@@ -190,9 +190,9 @@ impl Assembler<'_> {
         let args = self.args(&nodes, |at| at == usize::from(out));
         let mut work = self.work(body, args, materialised, &nodes);
         let node = &self.flow.nodes[anchor.node];
-        let once = self.readers(&nodes[..nodes.len() - 1], nodes[0]) == 1;
+        let is_sole_reader = self.readers(&nodes[..nodes.len() - 1], nodes[0]) == 1;
         if work.body.reads_first()
-            && once
+            && is_sole_reader
             && anchor.operands[1..].iter().all(|o| o.held != nodes[0])
         {
             work.in_place.push((0, nodes.len() - 1));
@@ -238,26 +238,26 @@ impl Assembler<'_> {
 
     fn args(&self, nodes: &[Nid], written: impl Fn(usize) -> bool) -> Vec<Arg> {
         let flow = self.flow;
-        let given = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
-        let kept = |n: Nid| match self.keeps {
+        let leaves = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
+        let is_kept = |n: Nid| match self.keeps {
             Keeps::Parameters => {
-                flow.nodes[n].parameter_only && (flow.nodes[n].is_leaf() || !given(self.buffer(n)))
+                flow.nodes[n].parameter_only && (flow.nodes[n].is_leaf() || !leaves(self.buffer(n)))
             }
             Keeps::Inputs(from) => {
-                matches!(flow.nodes[n].op, Op::Input(i) if i >= from) && !given(self.buffer(n))
+                matches!(flow.nodes[n].op, Op::Input(i) if i >= from) && !leaves(self.buffer(n))
             }
             Keeps::Nothing => false,
         };
         // Work whose results are all kept is computed once, so none of its arguments is kept from run to run.
-        let mut results = (nodes.iter().enumerate()).filter(|(at, _)| written(*at));
-        let runs = !results.all(|(_, n)| kept(*n));
-        let arg = |(at, n): (usize, &Nid)| {
+        let mut results = (nodes.iter().enumerate()).filter(|(index, _)| written(*index));
+        let runs = !results.all(|(_, n)| is_kept(*n));
+        let arg = |(index, n): (usize, &Nid)| {
             let buffer = &self.program.buffers[self.buffer(*n).0 as usize];
             Arg {
                 dtype: buffer.dtype,
                 len: numel(&buffer.shape),
-                written: written(at),
-                fixed: runs && !written(at) && kept(*n),
+                written: written(index),
+                fixed: runs && !written(index) && is_kept(*n),
             }
         };
         nodes.iter().enumerate().map(arg).collect()
@@ -265,8 +265,8 @@ impl Assembler<'_> {
 
     /// Returns the number of these nodes that lie in the same buffer as `n`.
     fn readers(&self, nodes: &[Nid], n: Nid) -> usize {
-        let same = |x: &&Nid| self.buffer(**x) == self.buffer(n);
-        nodes.iter().filter(same).count()
+        let is_same_buffer = |x: &&Nid| self.buffer(**x) == self.buffer(n);
+        nodes.iter().filter(is_same_buffer).count()
     }
 
     /// Returns the nodes that an anchor reads (its operands, or the inputs of their prologues), and the prologues.
@@ -281,11 +281,11 @@ impl Assembler<'_> {
             materialised.push((prologue.side, emitted));
         }
         let is_materialised = |i: &usize| materialised.iter().any(|m| m.0 == *i);
-        let plain = (0..anchor.operands.len()).filter(|i| !is_materialised(i));
-        let held = plain.map(|i| anchor.operands[i].held);
+        let direct = (0..anchor.operands.len()).filter(|i| !is_materialised(i));
+        let stored = direct.map(|i| anchor.operands[i].held);
         let read = materialised.iter().flat_map(|(_, e)| buffers(&e.args));
         let mut nodes: Vec<Nid> = Vec::new();
-        for n in held.chain(read) {
+        for n in stored.chain(read) {
             if !nodes.contains(&n) {
                 nodes.push(n);
             }
@@ -360,13 +360,13 @@ impl Assembler<'_> {
         let shape = &node.shape;
         let position = |n: Nid| nodes.iter().position(|x| *x == n).unwrap_or(0) as u16;
         let operand = |i: usize| &self.flow.nodes[node.inputs[i]].shape;
-        let whole = |i: usize| position(anchor.operands[i].held);
+        let arg_of = |i: usize| position(anchor.operands[i].held);
         let strided = |i: usize| plan::Strided {
-            arg: whole(i),
+            arg: arg_of(i),
             offset: anchor.operands[i].offset.clone(),
             strides: anchor.operands[i].strides.clone(),
         };
-        let matrix = |i: usize| matrix(&anchor.operands[i], whole(i));
+        let matrix = |i: usize| matrix(&anchor.operands[i], arg_of(i));
         let call = || {
             let array = |n: Nid, arg: u16| plan::Array {
                 arg,
@@ -375,7 +375,7 @@ impl Assembler<'_> {
             };
             let operands = node.inputs.iter().enumerate();
             LibraryCall {
-                operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
+                operands: operands.map(|(i, n)| array(*n, arg_of(i))).collect(),
                 strided: (0..node.inputs.len()).map(strided).collect(),
                 out: array(anchor.node, out),
             }
@@ -385,14 +385,14 @@ impl Assembler<'_> {
             Op::Conv(c) => Body::Conv(plan::Conv {
                 dtypes: self.multiplied(anchor),
                 reduce_range: self.has_seven_bits(anchor),
-                operands: [whole(0), whole(1)],
+                operands: [arg_of(0), arg_of(1)],
                 out,
                 ..(**c).clone()
             }),
-            Op::Attention(of) => {
-                let others: Vec<usize> = (3..node.inputs.len()).collect();
+            Op::Attention(attention) => {
+                let extra_inputs: Vec<usize> = (3..node.inputs.len()).collect();
                 Body::Attention(Box::new(plan::Attention {
-                    scores: scores(of, &call(), &others),
+                    scores: scores(attention, &call(), &extra_inputs),
                     columns: shape[shape.len() - 1].clone(),
                     value: matrix(2),
                     out,

@@ -54,14 +54,14 @@ impl Engine for Cpu {
         let mut candidates = vec![candidate(kernel.clone(), work)];
         match (&work.body, &kernel) {
             (Body::Fused(kir), Kernel::Tile(program)) => {
-                candidates.extend(cuts(kir, program, work))
+                candidates.extend(tile_variants(kir, program, work))
             }
             _ => {
                 let default = kernel.decision().and_then(Decision::one);
                 let all = algorithms(&kernel);
-                let others = all.iter().map(|by| schedule::Cpu::from(*by));
-                let others = others.filter(|by| default != Some(*by));
-                candidates.extend(others.map(|by| candidate(kernel.clone().by(by), work)));
+                let alternatives = all.iter().map(|by| schedule::Cpu::from(*by));
+                let alternatives = alternatives.filter(|by| default != Some(*by));
+                candidates.extend(alternatives.map(|by| candidate(kernel.clone().by(by), work)));
                 if let Machine::Cpu(cpu) = &options.machine {
                     let values = typical(&*kernel);
                     let sized = |by: &Algorithm| kernel.schedules(*by, cpu.level, &values);
@@ -86,7 +86,7 @@ pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
 }
 
 /// Returns other schedules of the program of a kernel.
-fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Candidate> {
+fn tile_variants(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Candidate> {
     let bytes = |written: bool| {
         let args = work.args.iter().filter(move |a| a.written || !written);
         args.map(|a| estimate(&a.len).saturating_mul(a.dtype.size() as i64))
@@ -105,8 +105,8 @@ fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
     let mut legal = kernel.algorithms(&values);
     if !kernel.all_dims(&mut |d| d.as_const().is_some()) {
         for extreme in [2, LARGE_SIZE] {
-            let also = kernel.algorithms(&vec![extreme; values.len()]);
-            legal.retain(|a| also.contains(a));
+            let legal_too = kernel.algorithms(&vec![extreme; values.len()]);
+            legal.retain(|a| legal_too.contains(a));
         }
     }
     legal.retain(|a| kernel.clone().by(*a).computed_by(&values) == Some(*a));

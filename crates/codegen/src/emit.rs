@@ -49,18 +49,18 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
     let mut values = Vec::with_capacity(group.roots.len());
     for (n, map) in &group.roots {
         let map = e.space.resolve_map(map);
-        let (of, at, combine) = match e.combined(*n, &map) {
-            Some((of, at, op)) => (of, at, Some(op)),
+        let (value, index, combine) = match e.find_combined(*n, &map) {
+            Some((value, index, op)) => (value, index, Some(op)),
             None => (*n, map.clone(), None),
         };
-        values.push((e.unrounded(of, at, Predicates::new())?, map, combine));
+        values.push((e.unrounded(value, index, Predicates::new())?, map, combine));
     }
     for ((n, _), (v, map, combine)) in group.roots.iter().zip(values) {
         let arg = e.buffer(*n, true);
         let flat = flow.nodes[*n].address(&map);
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
         let other = match combine {
-            None => e.rounded_before(v).or_else(|| e.rounded_by_store(v)),
+            None => e.find_rounded(v).or_else(|| e.round_in_store(v)),
             Some(_) => None,
         };
         e.k.store(access, other.unwrap_or(v), combine);
@@ -140,32 +140,32 @@ impl<'a> Emitter<'a> {
     }
 
     fn arg(&mut self, of: ArgOf, dtype: DType, written: bool) -> u16 {
-        if let Some(at) = self.args.iter().position(|a| *a == of) {
-            return at as u16;
+        if let Some(index) = self.args.iter().position(|a| *a == of) {
+            return index as u16;
         }
         self.args.push(of);
         self.k.arg(dtype, written)
     }
 
     /// Moves an argument to the end.
-    fn move_to_end(&mut self, at: u16) {
+    fn move_to_end(&mut self, index: u16) {
         let last = self.args.len() as u16 - 1;
-        let raw = self.args.remove(at as usize);
-        self.args.push(raw);
-        let arg = self.k.kernel.args.remove(at as usize);
+        let moved = self.args.remove(index as usize);
+        self.args.push(moved);
+        let arg = self.k.kernel.args.remove(index as usize);
         self.k.kernel.args.push(arg);
         for a in &mut self.k.kernel.accesses {
             a.arg = match a.arg {
-                x if x == at => last,
-                x if x > at => x - 1,
+                x if x == index => last,
+                x if x > index => x - 1,
                 x => x,
             };
         }
     }
 
     fn strides(&self, e: &Affine) -> Vec<Dim> {
-        let all = self.space.axes.iter().chain(&self.space.inner);
-        all.map(|a| e.coefficient(*a)).collect()
+        let axes = self.space.axes.iter().chain(&self.space.inner);
+        axes.map(|a| e.coefficient(*a)).collect()
     }
 
     fn access(&self, arg: u16, flat: &Affine, bounds: &Predicates, dtype: DType) -> Access {
@@ -194,27 +194,27 @@ impl<'a> Emitter<'a> {
 
     /// Returns a bool value that is true if all predicates hold; `None` if there are none.
     fn mask(&mut self, predicates: &[Predicate]) -> Option<Val> {
-        let mut all: Option<Val> = None;
+        let mut mask: Option<Val> = None;
         for (e, extent) in predicates {
-            let (above, below) = self.space.sides(e, extent);
+            let (never_negative, never_past_end) = self.space.sides(e, extent);
             let index = self.index(e);
             let mut tests: SmallVec<[Val; 2]> = SmallVec::new();
-            if !above {
+            if !never_negative {
                 let zero = self.k.constant(Scalar::Int(0), DType::I64);
                 tests.push(self.k.binary(Binary::Ge, index, zero, 0));
             }
-            if !below {
+            if !never_past_end {
                 let extent = self.k.index(extent.clone(), self.strides(&Affine::zero()));
                 tests.push(self.k.binary(Binary::Lt, index, extent, 0));
             }
             for t in tests {
-                all = Some(match all {
+                mask = Some(match mask {
                     None => t,
                     Some(a) => self.k.binary(Binary::And, a, t, 0),
                 });
             }
         }
-        all
+        mask
     }
 
     /// Adds a predicate unless it always holds. True if it was added.
@@ -244,47 +244,45 @@ impl<'a> Emitter<'a> {
     fn value(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
         let val = self.unrounded(v, map, predicates)?;
         let stored = self.group.roots.iter().any(|(root, _)| *root == v);
-        Ok(if stored { self.rounded(val) } else { val })
+        Ok(if stored { self.round_half(val) } else { val })
     }
 
-    /// Rounds an f16 or bf16, which kernels compute in f32, to the precision of its dtype; other numbers stay as they
-    /// are.
-    fn rounded(&mut self, val: Val) -> Val {
+    /// Rounds an f16 or bf16, which kernels compute in f32, to the precision of its dtype. Other numbers are unchanged.
+    fn round_half(&mut self, val: Val) -> Val {
         let dtype = self.k.dtype(val);
-        let of = |access: u16| self.args[self.k.kernel.accesses[access as usize].arg as usize];
-        let exact = match self.k.expr(val) {
-            Expr::Load { access } | Expr::LoadAt { access, .. } => of(*access) != ArgOf::Raw,
+        let arg_of = |access: u16| self.args[self.k.kernel.accesses[access as usize].arg as usize];
+        let is_exact = match self.k.expr(val) {
+            Expr::Load { access } | Expr::LoadAt { access, .. } => arg_of(*access) != ArgOf::Raw,
             Expr::Convert { from, .. } => *from != dtype,
             Expr::Const(_) => true,
             _ => false,
         };
-        if exact || !dtype.is_half() {
+        if is_exact || !dtype.is_half() {
             return val;
         }
         let wide = self.k.convert(val, DType::F32);
         self.k.convert(wide, dtype)
     }
 
-    /// Returns the rounded f16 or bf16 if a reader besides the store has rounded it already, so that the store need not
-    /// round again.
-    fn rounded_before(&self, val: Val) -> Option<Val> {
+    /// Returns the rounded f16 or bf16 if another reader has already rounded it; the store then need not round again.
+    fn find_rounded(&self, val: Val) -> Option<Val> {
         let half = self.k.dtype(val);
         if !half.is_half() {
             return None;
         }
-        let again = |a: Val, from: DType, to: DType| self.k.find(Expr::Convert { a, from }, to);
-        let wide = again(val, half, DType::F32)?;
-        again(wide, DType::F32, half)
+        let find_cast = |a: Val, from: DType, to: DType| self.k.find(Expr::Convert { a, from }, to);
+        let wide = find_cast(val, half, DType::F32)?;
+        find_cast(wide, DType::F32, half)
     }
 
     /// Returns the f32 that was cast to a float of 8 bits, as one that its store rounds: to round, widen and round
     /// again is many instructions.
-    fn rounded_by_store(&mut self, val: Val) -> Option<Val> {
+    fn round_in_store(&mut self, val: Val) -> Option<Val> {
         let dtype = self.k.dtype(val);
         match *self.k.expr(val) {
             Expr::Convert { a, from } if dtype.float8().is_some() => {
-                let same = from.compute() == dtype.compute() && from != dtype;
-                same.then(|| self.k.def(Expr::Convert { a, from: dtype }, dtype))
+                let is_same_type = from.compute() == dtype.compute() && from != dtype;
+                is_same_type.then(|| self.k.def(Expr::Convert { a, from: dtype }, dtype))
             }
             _ => None,
         }
@@ -315,8 +313,8 @@ impl<'a> Emitter<'a> {
             Op::Iota => self.index(&map[0]),
             Op::Size(n) => self.index(&Affine::constant(n.clone())),
             Op::Random(kind) => {
-                let mut word = |at: i64| {
-                    let m = Map::from_iter([Affine::constant(Dim::Const(at))]);
+                let mut word = |i: i64| {
+                    let m = Map::from_iter([Affine::constant(Dim::Const(i))]);
                     self.value(node.inputs[0], m, Predicates::new())
                 };
                 let (seed, offset) = (word(0)?, word(1)?);
@@ -339,7 +337,7 @@ impl<'a> Emitter<'a> {
                 if matches!(pw, Pw::Eq | Pw::Ne | Pw::Lt | Pw::Le | Pw::Gt | Pw::Ge) {
                     operands
                         .iter_mut()
-                        .for_each(|o| *o = self.rounded(Val(*o)).0);
+                        .for_each(|o| *o = self.round_half(Val(*o)).0);
                 }
                 let mask = match node.dtype.is_int() {
                     true => self.mask(predicates),
@@ -385,17 +383,17 @@ impl<'a> Emitter<'a> {
 
     /// Returns the operand that a reduction over axes walked in order combines, the map at which it is read, and the
     /// reduction.
-    fn combined(&self, v: Nid, map: &Map) -> Option<(Nid, Map, Reduction)> {
+    fn find_combined(&self, v: Nid, map: &Map) -> Option<(Nid, Map, Reduction)> {
         let node = self.node(v);
         let Op::Reduce(op, _) = node.op else {
             return None;
         };
         let inner = self.space.resolve_map(self.group.reduced.get(&v)?);
         let mut axes = inner.iter().flat_map(|e| &e.terms);
-        let of = node.inputs[0];
-        let at = || through_reduction(&node.op, self.node(of).shape.len(), map, &inner);
+        let operand = node.inputs[0];
+        let map_at = || through_reduction(&node.op, self.node(operand).shape.len(), map, &inner);
         axes.any(|(a, _)| self.space.ordered.contains(a))
-            .then(|| (of, at(), op))
+            .then(|| (operand, map_at(), op))
     }
 
     fn bug(&self, v: Nid, text: &str) -> LowerError {
@@ -424,18 +422,18 @@ impl<'a> Emitter<'a> {
         predicates: &Predicates,
     ) -> Result<Val, LowerError> {
         let operand = node.inputs[0];
-        let to = self.space.resolve_map(&through_view(view, map));
+        let m = self.space.resolve_map(&through_view(view, map));
         let Some((dims, fill)) = &view.fill else {
-            return self.value(operand, to, predicates.clone());
+            return self.value(operand, m, predicates.clone());
         };
         let mut inside = predicates.clone();
         for &d in dims {
-            self.require(&mut inside, to[d].clone(), &self.node(operand).shape[d]);
+            self.require(&mut inside, m[d].clone(), &self.node(operand).shape[d]);
         }
-        let added = inside[predicates.len()..].to_vec();
-        let all = inside.len();
-        let a = self.value(operand, to, inside)?;
-        if added.is_empty() {
+        let own = inside[predicates.len()..].to_vec();
+        let num_bounds = inside.len();
+        let a = self.value(operand, m, inside)?;
+        if own.is_empty() {
             return Ok(a);
         }
         let fill = fill.cast(node.dtype);
@@ -443,7 +441,7 @@ impl<'a> Emitter<'a> {
             Expr::Const(c) if *c == fill => return Ok(a),
             // A load under these predicates only, without padding of its own.
             Expr::Load { access }
-                if self.k.kernel.accesses[*access as usize].bounds.len() == all =>
+                if self.k.kernel.accesses[*access as usize].bounds.len() == num_bounds =>
             {
                 let mut access = self.k.kernel.accesses[*access as usize].clone();
                 access.fill = fill;
@@ -453,7 +451,7 @@ impl<'a> Emitter<'a> {
             _ => {}
         }
         let fill = self.k.constant(fill, node.dtype);
-        let mask = self.mask(&added).expect("predicates that may fail");
+        let mask = self.mask(&own).expect("predicates that may fail");
         Ok(self.k.select(mask, a, fill))
     }
 
@@ -466,11 +464,11 @@ impl<'a> Emitter<'a> {
         }
         let group = self.group;
         let loaded = |n: Nid| group.loaded.contains(&n);
-        let (held, flat) = through_reshapes(self.flow, operand, flatten(map, &node.shape), &loaded);
-        if !self.node(held).is_leaf() && !loaded(held) {
+        let (root, flat) = through_reshapes(self.flow, operand, flatten(map, &node.shape), &loaded);
+        if !self.node(root).is_leaf() && !loaded(root) {
             return Err(self.bug(v, "its operand is not in memory"));
         }
-        Ok(self.load(held, &flat, predicates))
+        Ok(self.load(root, &flat, predicates))
     }
 
     fn concat(
@@ -489,10 +487,10 @@ impl<'a> Emitter<'a> {
             }
             let mut m = map.clone();
             m[axis] = m[axis].clone().plus(&(&Dim::ZERO - &offset));
-            let mut inside = predicates.clone();
-            self.require(&mut inside, m[axis].clone(), &extent);
+            let mut in_bounds = predicates.clone();
+            self.require(&mut in_bounds, m[axis].clone(), &extent);
             offset = &offset + &extent;
-            parts.push((self.value(i, m, inside)?, offset.clone()));
+            parts.push((self.value(i, m, in_bounds)?, offset.clone()));
         }
         let Some((mut value, _)) = parts.pop() else {
             return Ok(self.k.constant(Scalar::Int(0), node.dtype)); // there are no points
@@ -501,8 +499,8 @@ impl<'a> Emitter<'a> {
         while let Some((part, end)) = parts.pop() {
             let index = self.index(&map[axis]);
             let end = self.k.index(end, strides.clone());
-            let before = self.k.binary(Binary::Lt, index, end, 0);
-            value = self.k.select(before, part, value);
+            let is_before = self.k.binary(Binary::Lt, index, end, 0);
+            value = self.k.select(is_before, part, value);
         }
         Ok(value)
     }
@@ -515,31 +513,31 @@ impl<'a> Emitter<'a> {
         predicates: &Predicates,
     ) -> Result<Val, LowerError> {
         let (x, index) = (node.inputs[0], node.inputs[1]);
-        let mut at = self.value(index, map.clone(), predicates.clone())?;
+        let mut position = self.value(index, map.clone(), predicates.clone())?;
         if let Some(mask) = self.mask(predicates) {
             let zero = self.k.constant(Scalar::Int(0), DType::I64);
-            at = self.k.select(mask, at, zero);
+            position = self.k.select(mask, position, zero);
         }
         let extent = self.node(x).shape[axis].clone();
-        let chosen = self.space.add(extent.clone());
+        let axis_of_index = self.space.add(extent.clone());
         let mut m = map.clone();
-        m[axis] = Affine::axis(chosen);
+        m[axis] = Affine::axis(axis_of_index);
         let group = self.group;
-        let loaded = |n: Nid| group.loaded.contains(&n);
-        let (held, mut flat) = storage(self.flow, &mut self.space, x, &m, &loaded);
-        if !self.node(held).is_leaf() && !loaded(held) {
+        let is_loaded = |n: Nid| group.loaded.contains(&n);
+        let (stored, mut flat) = storage(self.flow, &mut self.space, x, &m, &is_loaded);
+        if !self.node(stored).is_leaf() && !is_loaded(stored) {
             return Err(self.bug(x, "the operand of a gather is not in memory"));
         }
-        let stride = flat.coefficient(chosen);
-        flat.terms.retain(|t| t.0 != chosen);
-        let arg = self.buffer(held, false);
+        let stride = flat.coefficient(axis_of_index);
+        flat.terms.retain(|t| t.0 != axis_of_index);
+        let arg = self.buffer(stored, false);
         let access = self.access(arg, &flat, predicates, node.dtype);
         let access = self.k.access(access);
         let site = self
             .k
             .site("gather", SiteKind::IndexOutOfRange, node.source.node.0);
         let dynamic = vec![Dynamic {
-            index: at,
+            index: position,
             stride,
             extent,
             site,
@@ -558,7 +556,7 @@ impl<'a> Emitter<'a> {
         let m = through_reduction(&node.op, rank, map, &inner);
         let mut a = self.value(operand, m, Predicates::new())?;
         if let Op::ArgReduce(..) = node.op {
-            a = self.rounded(a);
+            a = self.round_half(a);
         }
         let bool_operand = self.k.dtype(a) == DType::Bool;
         if bool_operand {
@@ -585,11 +583,11 @@ fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
     const MAX_OPS: usize = 6;
     nodes.sort();
     nodes.dedup();
-    let names = |wanted: &dyn Fn(&Node) -> bool| -> Vec<&'static str> {
+    let names = |is_named: &dyn Fn(&Node) -> bool| -> Vec<&'static str> {
         nodes
             .iter()
             .map(|n| &flow.nodes[*n])
-            .filter(|n| wanted(n))
+            .filter(|n| is_named(n))
             .map(Node::name)
             .collect()
     };
@@ -602,9 +600,9 @@ fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
     }
     list.dedup();
     if list.len() > MAX_OPS {
-        let rest = list.len() - MAX_OPS + 1;
+        let hidden = list.len() - MAX_OPS + 1;
         list.truncate(MAX_OPS - 1);
-        return format!("{}_and_{rest}_more", list.join("_"));
+        return format!("{}_and_{hidden}_more", list.join("_"));
     }
     list.join("_")
 }

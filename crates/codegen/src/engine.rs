@@ -10,7 +10,7 @@ use kiln_base::{Machine, custom};
 use kiln_plan::{Custom, Kernel};
 
 /// Returns the engine for the machine of the options.
-fn of(options: &Options) -> Box<dyn Engine + '_> {
+fn engine(options: &Options) -> Box<dyn Engine + '_> {
     match &options.machine {
         Machine::Cpu(_) => Box::new(Cpu),
         Machine::Gpu(gpu) => Box::new(Cuda(gpu)),
@@ -19,7 +19,7 @@ fn of(options: &Options) -> Box<dyn Engine + '_> {
 
 /// Returns the limits of dividing work on the machine of the options.
 pub(crate) fn limits(options: &Options) -> Limits {
-    of(options).limits()
+    engine(options).limits()
 }
 
 /// Returns the candidates for some work according to the options.
@@ -34,7 +34,7 @@ pub(crate) fn candidates(work: &Work, options: &Options) -> Result<Vec<Candidate
             let kernel = cpu::kernel(work, false);
             Ok(Candidate::only(KernelCalls::one(kernel, work)))
         }
-        _ => of(options).candidates(work, options),
+        _ => engine(options).candidates(work, options),
     }
 }
 
@@ -51,8 +51,8 @@ fn custom_candidates(
         kernels.cuda(custom.kernel.as_deref())?;
     }
     let mut candidates = Candidate::only(KernelCalls::one(Kernel::Custom(custom.clone()), work));
-    let known = || work.args.iter().all(|a| a.len.as_const().is_some());
-    let others = match options.candidates && known() {
+    let has_known_sizes = || work.args.iter().all(|a| a.len.as_const().is_some());
+    let names = match options.candidates && has_known_sizes() {
         true => kernels.alternatives(gpu),
         false => Vec::new(),
     };
@@ -63,6 +63,6 @@ fn custom_candidates(
         });
         Candidate::new(Schedule::Custom(name), KernelCalls::one(kernel, work))
     };
-    candidates.extend(others.into_iter().map(candidate));
+    candidates.extend(names.into_iter().map(candidate));
     Ok(candidates)
 }

@@ -86,7 +86,7 @@ impl Op {
         Op::View(View { index, fill: None })
     }
 
-    /// Makes a view that is `value` where the index of a dim of `padded` falls outside.
+    /// Returns a view that is `value` where the index of a dim of `padded` is out of range.
     fn padded_view(index: Vec<Affine>, padded: SmallVec<[usize; 4]>, value: Scalar) -> Op {
         let fill = (!padded.is_empty()).then_some((padded, value));
         Op::View(View { index, fill })
@@ -95,7 +95,7 @@ impl Op {
 
 impl Node {
     /// Applies a hint to the node.
-    fn follow(&mut self, hint: Hint) {
+    fn apply_hint(&mut self, hint: Hint) {
         match (hint, &self.op) {
             (Hint::Apart, _) => self.apart = true,
             (Hint::Images(first, last), Op::Conv(_)) => self.measured = Some((first, last)),
@@ -191,7 +191,7 @@ impl Node {
         matches!(self.op, Op::Input(_) | Op::Data(_) | Op::After)
     }
 
-    /// True if it only describes an index or a number, so that it is rematerialised where it is read.
+    /// True if the node only describes an index or a number, which is rematerialised where it is read.
     pub fn is_index_map(&self) -> bool {
         matches!(
             self.op,

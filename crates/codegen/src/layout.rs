@@ -36,7 +36,7 @@ mod cpu;
 mod filters;
 mod gpu;
 
-/// A cost of the impossible, above the sum of all costs of what merely contradicts the options.
+/// The cost of an impossible label, above the sum of all costs of labels that contradict the options.
 const IMPOSSIBLE: u64 = NEVER << 6;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
@@ -54,7 +54,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
     report.conversions = network.conversions(flow, groups, &last);
     report.cost = network.cost(&last);
     report.first_cost = network.cost(&vec![false; network.own.len()]);
-    report.last_cost = network.cost(&network.most());
+    report.last_cost = network.cost(&network.all_last());
     let stored = |n: &Nid| network.storer.get(n).is_some_and(|g| last[*g]);
     for n in network.free.iter().filter(|n| stored(n)) {
         flow.nodes[*n].channels_last = true;
@@ -70,19 +70,19 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
     for (g, group) in launches.enumerate() {
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
             let inputs = &flow.nodes[anchor.node].inputs;
-            let held = anchor.operands.iter().zip(inputs);
-            let either = |n: Nid| last[g] && !differs(flow, n);
+            let operands = anchor.operands.iter().zip(inputs);
+            let free = |n: Nid| last[g] && !differs(flow, n);
             // The value in memory may not be an image: for example a list of numbers that is reshaped.
-            let held = held.map(|(o, n)| flow.nodes[o.held].channels_last || either(*n));
-            let held: Vec<bool> = held.collect();
+            let is_last = operands.map(|(o, n)| flow.nodes[o.held].channels_last || free(*n));
+            let is_last: Vec<bool> = is_last.collect();
             // Of a result of one position, only channels are contiguous.
             let is_position = flow.nodes[anchor.node].shape[2..].iter().all(|d| d.is(1));
-            let written = last[g] || on_gpu && held[0] && is_position;
+            let written = last[g] || on_gpu && is_last[0] && is_position;
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = Images::of(match spec.role {
-                    ConvRole::Result => [held[0], written],
-                    ConvRole::Input => [written, held[0]],
-                    ConvRole::Weight => [held[0], held[1]],
+                    ConvRole::Result => [is_last[0], written],
+                    ConvRole::Input => [written, is_last[0]],
+                    ConvRole::Weight => [is_last[0], is_last[1]],
                 });
                 reads_last[g] &= spec.reads_channels_last();
                 let last = (last[g] || on_gpu) && spec.images != Images::ChannelsFirst;
@@ -201,8 +201,8 @@ impl Network {
             network.own[g] = network.own_cost(flow, group, g, options.layout);
             let conv = network.convs[g].clone().zip(group.anchor.as_ref());
             // In a gradient of filters, no operand counts as an image.
-            let around = !matches!(&conv, Some((c, _)) if c.role == ConvRole::Weight);
-            for n in read(group).filter(|_| around) {
+            let reads_images = !matches!(&conv, Some((c, _)) if c.role == ConvRole::Weight);
+            for n in read(group).filter(|_| reads_images) {
                 network.read(flow, group, g, n);
             }
             if let Some((conv, anchor)) = conv {
@@ -231,16 +231,16 @@ impl Network {
             .map(|n| elements(flow, n) * self.strided(flow, n))
             .sum();
         let Some(conv) = &self.convs[g] else {
-            let plain =
+            let is_free =
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
             let (first, last) = match self.machine {
                 Machine::Cpu(_) => (
                     windows(flow, group) * cpu::WINDOW,
-                    pinned + joined(flow, group),
+                    pinned + concat_cost(flow, group),
                 ),
                 Machine::Gpu(_) => (0, pinned),
             };
-            return (first, if plain { last } else { IMPOSSIBLE });
+            return (first, if is_free { last } else { IMPOSSIBLE });
         };
         let writes_filters = conv.role == ConvRole::Weight;
         // A result without an epilogue is written by the convolution itself, in its own layout.
@@ -300,18 +300,18 @@ impl Network {
                 _ => self.strided(flow, n),
             };
             let cost = points.max(elements(flow, n)) * each;
-            self.differ(n, g, cost, cost);
+            self.add_difference(n, g, cost, cost);
         }
     }
 
     /// Adds the cost of a convolution of the CPU for its image.
     fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, n: Nid) {
         let to_last = elements(flow, n) * cpu::TO_CHANNELS_LAST;
-        self.differ(n, g, to_last, cpu::channels_last_read_cost(conv));
+        self.add_difference(n, g, to_last, cpu::channels_last_read_cost(conv));
     }
 
-    /// Adds the costs if a reader has channels last and the value first, and the other way round.
-    fn differ(&mut self, n: Nid, reader: usize, to_last: u64, to_first: u64) {
+    /// Adds the costs of a reader with channels last and a value with channels first, and vice versa.
+    fn add_difference(&mut self, n: Nid, reader: usize, to_last: u64, to_first: u64) {
         match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
             Some(g) if *g != reader => self.pairs.push(Pair {
                 value: n,
@@ -328,7 +328,7 @@ impl Network {
         }
     }
 
-    /// For each launch, true if it has channels last, at the smallest cost.
+    /// Returns, for each launch, whether it has channels last in the labels of the smallest cost.
     fn labels(&self) -> Vec<bool> {
         let mut graph: DiGraph<(), u64> = DiGraph::new();
         let nodes: Vec<NodeIndex> = self.own.iter().map(|_| graph.add_node(())).collect();
@@ -366,7 +366,7 @@ impl Network {
     }
 
     /// Returns the labels with as many channels last as possible.
-    fn most(&self) -> Vec<bool> {
+    fn all_last(&self) -> Vec<bool> {
         self.own.iter().map(|own| own.1 < NEVER).collect()
     }
 
@@ -418,9 +418,9 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
     for (group, conv) in groups.iter().zip(convs) {
         if let Some(anchor) = &group.anchor {
             let images = conv.as_ref().map_or(&[][..], Conv::image_operands);
-            let others = anchor.operands.iter().enumerate();
-            let others = others.filter(|(i, _)| !images.contains(i));
-            pinned.extend(others.map(|(_, o)| o.held));
+            let operands = anchor.operands.iter().enumerate();
+            let operands = operands.filter(|(i, _)| !images.contains(i));
+            pinned.extend(operands.map(|(_, o)| o.held));
             if conv.as_ref().is_none_or(|c| c.role == ConvRole::Weight) {
                 pinned.extend(group.roots.iter().map(|(n, _)| *n));
             }
@@ -446,10 +446,10 @@ fn pinned(flow: &Flow) -> HashSet<Nid> {
         read.extend(&node.inputs);
     }
     for (n, node) in flow.nodes.iter().enumerate() {
-        let same = |n: Nid| flow.nodes[n].shape.iter().filter(|d| !d.is(1));
-        let of_ones = |i: &Nid| !read.contains(&n) && same(*i).eq(same(n));
+        let sizes = |n: Nid| flow.nodes[n].shape.iter().filter(|d| !d.is(1));
+        let adds_ones = |i: &Nid| !read.contains(&n) && sizes(*i).eq(sizes(n));
         if matches!(node.op, Op::After)
-            || matches!(node.op, Op::Reshape) && !node.inputs.iter().all(of_ones)
+            || matches!(node.op, Op::Reshape) && !node.inputs.iter().all(adds_ones)
         {
             pinned.extend(&node.inputs);
         }
@@ -477,30 +477,30 @@ fn windows(flow: &Flow, group: &Group) -> u64 {
 
 /// Returns the cost of concatenating the channels of several values with channels last: each value is walked
 /// separately.
-fn joined(flow: &Flow, group: &Group) -> u64 {
-    let joined = group.members.iter().filter_map(|m| {
+fn concat_cost(flow: &Flow, group: &Group) -> u64 {
+    let costs = group.members.iter().filter_map(|m| {
         let node = &flow.nodes[*m];
         let parts = node
             .inputs
             .iter()
             .map(|n| flow.nodes[*n].shape.get(1).map(estimate));
-        let least = parts.flatten().min().unwrap_or(1).max(1) as u64;
-        let runs = elements(flow, *m) / least * node.inputs.len() as u64;
+        let smallest = parts.flatten().min().unwrap_or(1).max(1) as u64;
+        let runs = elements(flow, *m) / smallest * node.inputs.len() as u64;
         matches!(node.op, Op::Concat(1)).then_some(runs * cpu::RUN)
     });
-    joined.sum()
+    costs.sum()
 }
 
 /// Returns the values that a launch reads through strides.
 fn read(group: &Group) -> impl Iterator<Item = Nid> {
-    let held = |n: &Nid| {
+    let is_operand = |n: &Nid| {
         group
             .anchor
             .iter()
             .flat_map(|a| &a.operands)
             .any(|o| o.held == *n)
     };
-    group.loaded.iter().copied().filter(move |n| !held(n))
+    group.loaded.iter().copied().filter(move |n| !is_operand(n))
 }
 
 fn elements(flow: &Flow, n: Nid) -> u64 {

@@ -18,7 +18,7 @@ pub(crate) struct Limits {
     pub held_rows: HeldRows,
 }
 
-/// The reductions that run in two steps, so that threads can share the work.
+/// The reductions that run in two steps, for threads to share the work.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct TwoSteps {
     /// Reductions along rows with fewer results than this, if they are long.

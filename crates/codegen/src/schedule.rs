@@ -41,7 +41,7 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Schedule::Default => f.write_str("default"),
-            Schedule::Tiles(cut) => cut_text(cut, f),
+            Schedule::Tiles(cut) => write_sizes(cut, f),
             Schedule::OtherAxis => f.write_str("turned"),
             Schedule::Algorithm(algorithm) => algorithm.fmt(f),
             Schedule::Custom(name) | Schedule::Library(name) => f.write_str(name),
@@ -61,12 +61,12 @@ impl fmt::Display for Schedule {
     }
 }
 
-fn cut_text(cut: &TileSizes, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_sizes(sizes: &TileSizes, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let TileSizes {
         tile,
         stream,
         parts,
-    } = cut;
+    } = sizes;
     let stream = stream.map(|s| if s { "streamed" } else { "cached" });
     let parts = parts.map(|n| match n {
         0 => "one_thread".to_string(),
@@ -74,7 +74,7 @@ fn cut_text(cut: &TileSizes, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         n => format!("{n}_parts_a_thread"),
     });
     let tile = tile.map(|n| format!("tile_{n}"));
-    let all = [tile, stream.map(String::from), parts];
-    let all: Vec<String> = all.into_iter().flatten().collect();
-    f.write_str(&all.join(" "))
+    let words = [tile, stream.map(String::from), parts];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    f.write_str(&words.join(" "))
 }

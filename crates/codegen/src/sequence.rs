@@ -53,15 +53,15 @@ impl Program {
             launches: Vec::with_capacity(self.tasks.len()),
             outputs: self.outputs.clone(),
         };
-        for (at, task) in self.tasks.iter().enumerate() {
-            sequence.add(at, task);
+        for (i, task) in self.tasks.iter().enumerate() {
+            sequence.add(i, task);
         }
         sequence
     }
 }
 
 impl Sequence {
-    fn add(&mut self, at: usize, task: &Task) {
+    fn add(&mut self, task_index: usize, task: &Task) {
         let calls = &task.candidate().calls;
         let scratch = self.buffers.len() as u32;
         if !calls.scratch.is_empty() {
@@ -83,8 +83,8 @@ impl Sequence {
             self.buffers.extend(buffers);
         }
         for (i, step) in calls.steps.iter().enumerate() {
-            let of = |a: usize| step.args.iter().position(|s| *s == Slot::Arg(a));
-            let together = |(r, w): &(usize, usize)| Some((of(*r)?, of(*w)?));
+            let position_of = |a: usize| step.args.iter().position(|s| *s == Slot::Arg(a));
+            let pair = |(r, w): &(usize, usize)| Some((position_of(*r)?, position_of(*w)?));
             let args = step.args.iter().map(|slot| match slot {
                 Slot::Arg(a) => task.args[*a],
                 Slot::Scratch(s) => BufId(scratch + *s as u32),
@@ -96,13 +96,13 @@ impl Sequence {
                 bodies: bodies.collect(),
                 sites: step.sites.iter().map(|s| task.sites[*s].clone()).collect(),
                 nodes: task.nodes.clone(),
-                in_place: calls.in_place.iter().filter_map(together).collect(),
+                in_place: calls.in_place.iter().filter_map(pair).collect(),
                 cost: match i + 1 == calls.steps.len() {
                     true => task.work.cost(),
                     false => Cost::default(),
                 },
                 kernel: step.kernel.clone(),
-                tasks: vec![at],
+                tasks: vec![task_index],
             });
         }
     }

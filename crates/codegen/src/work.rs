@@ -122,19 +122,19 @@ pub enum Slot {
 impl Work {
     /// Returns its Kernel IR, in the order in which it runs: prologues, then the body or the epilogue.
     pub fn kernels(&self) -> impl Iterator<Item = &kir::Kernel> {
-        let own = match &self.body {
+        let body = match &self.body {
             Body::Fused(kernel) => Some(kernel),
             _ => self.epilogue.as_ref(),
         };
-        self.prologues.iter().flatten().map(|k| &**k).chain(own)
+        self.prologues.iter().flatten().map(|k| &**k).chain(body)
     }
 
     /// Returns its Kernel IR on a machine as text, if it has any: its contraction, and the fused kernels.
     pub fn kir_text(&self, machine: &Machine) -> Option<String> {
         let contraction = self.body.contraction(machine).map(|c| c.to_string());
         let kernels = self.kernels().map(|k| k.to_string());
-        let all: Vec<String> = contraction.into_iter().chain(kernels).collect();
-        (!all.is_empty()).then(|| all.join("\n"))
+        let texts: Vec<String> = contraction.into_iter().chain(kernels).collect();
+        (!texts.is_empty()).then(|| texts.join("\n"))
     }
 
     /// Returns the prologues, one for each operand that may have one.
@@ -154,8 +154,8 @@ impl Work {
     /// Returns the name of the kernel that is fused into it: of the epilogue, or else of a prologue.
     pub(crate) fn fused_name(&self) -> Option<&str> {
         let prologues = self.prologues.iter().flatten().map(|k| &**k);
-        let named = self.epilogue.iter().chain(prologues).next();
-        named.map(|k| &k.name[..])
+        let kernel = self.epilogue.iter().chain(prologues).next();
+        kernel.map(|k| &k.name[..])
     }
 
     /// True if the weights of a convolution, or B of a product, can be packed once for all runs.
@@ -189,11 +189,11 @@ impl Work {
 
     /// Returns its footprints in its arguments.
     pub fn footprints(&self) -> Vec<Footprint> {
-        let here = |r: &Footprint| usize::from(r.arg) < self.args.len();
+        let is_argument = |r: &Footprint| usize::from(r.arg) < self.args.len();
         let kernels = self.kernels().flat_map(kir::footprints);
-        let own = self.body.described().into_iter();
-        let all = own.flat_map(|d| d.footprints()).chain(kernels);
-        all.filter(here).collect()
+        let described = self.body.described().into_iter();
+        let footprints = described.flat_map(|d| d.footprints()).chain(kernels);
+        footprints.filter(is_argument).collect()
     }
 
     /// Returns the programs that it runs.
@@ -268,7 +268,7 @@ impl Body {
         }
     }
 
-    /// True if it is a kernel of its own that reads each element of its first operand before it writes there.
+    /// True if it is a separate kernel that reads each element of its first operand before it writes there.
     pub(crate) fn reads_first(&self) -> bool {
         let Body::Library(kernel) = self else {
             return false;

@@ -14,8 +14,8 @@ impl Assembler<'_> {
         let node = &self.flow.nodes[anchor.node];
         let mut nodes: Vec<Nid> = Vec::new();
         let operands = anchor.operands.iter().map(|o| {
-            let at = nodes.iter().position(|n| *n == o.held);
-            at.unwrap_or_else(|| {
+            let position = nodes.iter().position(|n| *n == o.held);
+            position.unwrap_or_else(|| {
                 nodes.push(o.held);
                 nodes.len() - 1
             }) as u16
@@ -47,10 +47,10 @@ impl Assembler<'_> {
         let mut next = || Box::new(bodies.next().expect("loops have a body, branches two"));
         let body = match &**op {
             IrOp::Loop(l) => {
-                let (first, rest) = operands.split_at(l.carried);
-                let (scanned, alike) = rest.split_at(l.scanned);
+                let (first, others) = operands.split_at(l.carried);
+                let (scanned, alike) = others.split_at(l.scanned);
                 let (last, stacked) = outputs.split_at(l.carried);
-                let own = plan::Loop {
+                let op = plan::Loop {
                     trips: l.trips.clone(),
                     reverse: l.reverse,
                     conditional: l.conditional,
@@ -61,19 +61,19 @@ impl Assembler<'_> {
                     stacked: stacked.to_vec(),
                     body: Box::default(),
                 };
-                Body::Loop(own, next())
+                Body::Loop(op, next())
             }
             _ => {
-                let own = plan::If {
+                let op = plan::If {
                     condition: operands[0],
                     inputs: operands[1..].to_vec(),
                     outputs,
                     branches: Box::new([Plan::default(), Plan::default()]),
                 };
-                Body::If(own, Box::new([*next(), *next()]))
+                Body::If(op, Box::new([*next(), *next()]))
             }
         };
-        let args = self.args(&nodes, |at| at >= reads);
+        let args = self.args(&nodes, |position| position >= reads);
         let work = self.work(body, args, Vec::new(), &nodes);
         Ok((work, nodes, Vec::new()))
     }
@@ -94,7 +94,7 @@ impl Assembler<'_> {
                 shape: node.shape.to_vec(),
             }
         };
-        let (first, out) = (self.flow.nodes[nodes[reads]].source, reads as u16);
+        let (source, out) = (self.flow.nodes[nodes[reads]].source, reads as u16);
         let collective = plan::Collective {
             group: op.group.to_string(),
             ranks: op.ranks,
@@ -107,7 +107,7 @@ impl Assembler<'_> {
         let site = plan::Site {
             op: op.kind.name().into(),
             kind: plan::SiteKind::Custom,
-            node: first.node.0,
+            node: source.node.0,
         };
         let in_place = collective.is_in_place().then_some(usize::from(operands[0]));
         let body = Body::Library(plan::Kernel::Collective(collective));

@@ -17,17 +17,17 @@ pub(crate) struct Order {
 /// Chooses an order in which groups can run. Among those that are ready, a group that frees more temporary memory than
 /// it takes comes first (a weight's gradient as soon as the activation that it needs has no other reader). Then comes
 /// the first in the program. A second order always continues with the group that takes least memory; it is chosen if it
-/// needs clearly less memory. Collective operations come as early as they can.
+/// needs clearly less memory. Collective operations come as early as possible.
 pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
     let dependences = Dependences::new(flow, groups);
     let program = freeing_first(Scheduler::new(&dependences));
-    let least = least_first(Scheduler::new(&dependences));
-    let [program, least] = [program, least].map(|groups| Order {
+    let smallest = smallest_first(Scheduler::new(&dependences));
+    let [program, smallest] = [program, smallest].map(|groups| Order {
         peak: Scheduler::new(&dependences).peak(&groups),
         groups,
     });
-    let order = match least.peak < program.peak - program.peak / 64 {
-        true => least,
+    let order = match smallest.peak < program.peak - program.peak / 64 {
+        true => smallest,
         false => program,
     };
     let collectives: Vec<usize> = (0..groups.len())
@@ -48,24 +48,24 @@ fn is_collective(flow: &Flow, group: &Group) -> bool {
     matches!(anchor, Some(Op::Control(op)) if matches!(**op, IrOp::Collective(_)))
 }
 
-/// Moves collective operations forward, each with what it needs, in the order that they have: what does not need their
-/// results runs while they go on.
+/// Moves collective operations forward, in their order, each with its dependences. Other groups run while they are in
+/// progress.
 fn collectives_first(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usize> {
     let mut position = vec![0; groups.len()];
-    for (at, g) in order.iter().enumerate() {
-        position[*g] = at;
+    for (i, g) in order.iter().enumerate() {
+        position[*g] = i;
     }
-    let mut first = collectives.to_vec();
-    first.sort_by_key(|g| position[*g]);
+    let mut sorted = collectives.to_vec();
+    sorted.sort_by_key(|g| position[*g]);
     let mut is_placed = vec![false; groups.len()];
     let mut forward = Vec::with_capacity(order.len());
-    for collective in first {
+    for collective in sorted {
         let mut needed = Vec::new();
-        let mut left = vec![collective];
-        while let Some(g) = left.pop() {
+        let mut stack = vec![collective];
+        while let Some(g) = stack.pop() {
             if !std::mem::replace(&mut is_placed[g], true) {
                 needed.push(g);
-                left.extend(&groups[g].deps);
+                stack.extend(&groups[g].deps);
             }
         }
         needed.sort_by_key(|g| position[*g]);
@@ -101,7 +101,7 @@ fn freeing_first(mut s: Scheduler) -> Vec<usize> {
     out
 }
 
-fn least_first(mut s: Scheduler) -> Vec<usize> {
+fn smallest_first(mut s: Scheduler) -> Vec<usize> {
     // A group is pushed again whenever its net bytes decrease, so its first entry in the heap is up to date.
     let mut ready: BinaryHeap<Reverse<(i64, Nid, usize)>> = BinaryHeap::new();
     let entry = |s: &Scheduler, g: usize| Reverse((s.net_bytes(g), s.key(g), g));
@@ -112,9 +112,9 @@ fn least_first(mut s: Scheduler) -> Vec<usize> {
             continue;
         }
         out.push(g);
-        let (last, next) = s.run(g);
-        let less = last.into_iter().filter(|u| s.waiting[*u] == 0);
-        ready.extend(less.chain(next).map(|u| entry(&s, u)));
+        let (last_readers, next) = s.run(g);
+        let cheaper = last_readers.into_iter().filter(|u| s.waiting[*u] == 0);
+        ready.extend(cheaper.chain(next).map(|u| entry(&s, u)));
     }
     out
 }
@@ -196,7 +196,7 @@ struct Scheduler<'a> {
     dependences: &'a Dependences,
     has_run: Vec<bool>,
     /// The number of readers of each temporary that have not run.
-    left: Vec<usize>,
+    unread: Vec<usize>,
     /// The number of groups that each group still waits for.
     waiting: Vec<usize>,
 }
@@ -206,7 +206,7 @@ impl Scheduler<'_> {
         Scheduler {
             dependences,
             has_run: vec![false; dependences.groups.len()],
-            left: dependences.readers.iter().map(Vec::len).collect(),
+            unread: dependences.readers.iter().map(Vec::len).collect(),
             waiting: dependences.groups.iter().map(|g| g.waits).collect(),
         }
     }
@@ -225,12 +225,12 @@ impl Scheduler<'_> {
     fn run(&mut self, g: usize) -> (Vec<usize>, Vec<usize>) {
         self.has_run[g] = true;
         let node = &self.dependences.groups[g];
-        let mut last = Vec::new();
+        let mut last_readers = Vec::new();
         for &t in &node.reads {
-            self.left[t] -= 1;
-            if self.left[t] == 1 {
+            self.unread[t] -= 1;
+            if self.unread[t] == 1 {
                 let mut readers = self.dependences.readers[t].iter();
-                last.extend(readers.find(|r| !self.has_run[**r]));
+                last_readers.extend(readers.find(|r| !self.has_run[**r]));
             }
         }
         let mut ready = Vec::new();
@@ -240,46 +240,46 @@ impl Scheduler<'_> {
                 ready.push(u);
             }
         }
-        (last, ready)
+        (last_readers, ready)
     }
 
     /// Returns the bytes of each temporary whose last reader is this group, which has not run.
     fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
         let freed = self.dependences.groups[g].reads.iter();
-        let freed = freed.filter(|t| self.left[**t] == 1);
+        let freed = freed.filter(|t| self.unread[**t] == 1);
         freed.map(|t| self.dependences.bytes[*t])
     }
 
     /// Returns the bytes of each temporary that a group writes and another reads.
     fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
         let written = self.dependences.groups[g].writes.iter();
-        let read = written.filter(|t| self.left[**t] > 0);
+        let read = written.filter(|t| self.unread[**t] > 0);
         read.map(|t| self.dependences.bytes[*t])
     }
 
     /// Returns the bytes of temporaries that a group writes, less those that it frees.
     fn net_bytes(&self, g: usize) -> i64 {
         let freed = self.frees(g).fold(0, i64::saturating_add);
-        let taken = self.writes(g).fold(0, i64::saturating_add);
-        taken.saturating_sub(freed)
+        let allocated = self.writes(g).fold(0, i64::saturating_add);
+        allocated.saturating_sub(freed)
     }
 
     /// Returns the peak of live temporaries in bytes, if groups run in this order.
     fn peak(mut self, order: &[usize]) -> i64 {
-        let (mut alive, mut most) = (0i64, 0i64);
+        let (mut alive, mut peak_bytes) = (0i64, 0i64);
         for &g in order {
             let mut freed: Vec<i64> = self.frees(g).collect();
             let mut allocated = 0i64;
             for bytes in self.writes(g) {
                 match freed.iter().position(|f| *f == bytes) {
-                    Some(at) => drop(freed.swap_remove(at)),
+                    Some(i) => drop(freed.swap_remove(i)),
                     None => allocated = allocated.saturating_add(bytes),
                 }
             }
-            most = most.max(alive.saturating_add(allocated));
+            peak_bytes = peak_bytes.max(alive.saturating_add(allocated));
             alive = alive.saturating_add(self.net_bytes(g));
             self.run(g);
         }
-        most
+        peak_bytes
     }
 }

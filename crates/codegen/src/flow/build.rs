@@ -69,9 +69,9 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
         if let (Some(hint), Some([n])) = (b.hint, of_node.last().map(|n| &n[..])) {
             // A convolution may come before the cast of its result.
             let node = &b.flow.nodes[*n];
-            let cast = matches!((hint, &node.op), (Hint::Images(..), Op::Cast(_)));
-            let at = if cast { node.inputs[0] } else { *n };
-            b.flow.nodes[at].follow(hint);
+            let is_cast = matches!((hint, &node.op), (Hint::Images(..), Op::Cast(_)));
+            let target = if is_cast { node.inputs[0] } else { *n };
+            b.flow.nodes[target].apply_hint(hint);
         }
     }
     b.outputs(graph, &of_node);
@@ -132,11 +132,11 @@ impl FlowBuilder {
             let step = |chunk: &[Nid]| {
                 let lens = chunk.iter().map(|n| &self.flow.nodes[*n].shape[axis]);
                 let len = lens.fold(Dim::ZERO, |sum, d| &sum + d);
-                let mut whole = shape.to_vec();
-                whole[axis] = len;
+                let mut chunk_shape = shape.to_vec();
+                chunk_shape[axis] = len;
                 match chunk {
-                    [one] => *one,
-                    _ => self.helper(Op::Concat(axis), chunk, dtype, whole),
+                    [single] => *single,
+                    _ => self.helper(Op::Concat(axis), chunk, dtype, chunk_shape),
                 }
             };
             parts = parts.chunks(WIDE).map(step).collect();
@@ -165,8 +165,8 @@ impl FlowBuilder {
 
     /// Appends the results of a barrier. A barrier of a single operand orders nothing.
     fn barrier(&mut self, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
-        if let [one] = inputs {
-            return SmallVec::from_iter([*one]);
+        if let [single] = inputs {
+            return SmallVec::from_iter([*single]);
         }
         let mut outputs = SmallVec::new();
         for i in 0..inputs.len() {
@@ -181,8 +181,8 @@ impl FlowBuilder {
         outputs
     }
 
-    /// Appends a reduction. One with few results and many elements runs in two steps that depend only on the shape, so
-    /// that threads can share the work.
+    /// Appends a reduction. One with few results and many elements runs in two steps, for threads to share the work.
+    /// The steps depend only on the shape.
     pub(super) fn reduce(&mut self, kind: Reduction, axes: &[usize], x: Nid) -> Nid {
         let (dtype, shape) = {
             let x = &self.flow.nodes[x];
@@ -198,11 +198,11 @@ impl FlowBuilder {
         }
         let one_step =
             |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
-        let cut = match self.hint {
-            Some(Hint::Parts(parts)) => about(parts, &shape, axes),
+        let first_step = match self.hint {
+            Some(Hint::Parts(parts)) => split_into_about(parts, &shape, axes),
             _ => self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)),
         };
-        let Some(cut) = cut else {
+        let Some(first_step) = first_step else {
             return one_step(self);
         };
         let wide = match dtype {
@@ -214,42 +214,42 @@ impl FlowBuilder {
             x = self.helper(Op::Cast(Rounding::Here), &[x], wide, shape.clone());
         }
         let last = shape.len() - 1;
-        let (x, split, first) = match cut {
+        let (x, split, reduced) = match first_step {
             FirstStep::Rows => (x, shape, SmallVec::from_iter([last])),
             FirstStep::Chunks(run, chunks) => {
-                let (before, behind) = (&shape[..run.first], &shape[run.first + run.axes..]);
+                let (before, after) = (&shape[..run.first], &shape[run.first + run.axes..]);
                 let parts = [chunks, run.extent / chunks].map(Dim::Const);
                 let split: SmallVec<[Dim; 4]> =
-                    before.iter().chain(&parts).chain(behind).cloned().collect();
+                    before.iter().chain(&parts).chain(after).cloned().collect();
                 let x = self.helper(Op::Reshape, &[x], wide, split.clone());
                 // The chunks themselves stay for step two.
                 let end = run.first + run.axes;
                 let before = axes.iter().copied().filter(|a| *a < run.first);
-                let behind = axes.iter().filter(|a| **a >= end).map(|a| a + 2 - run.axes);
-                let first = before.chain([run.first + 1]).chain(behind);
-                (x, split, first.collect::<SmallVec<[usize; 4]>>())
+                let after = axes.iter().filter(|a| **a >= end).map(|a| a + 2 - run.axes);
+                let reduced = before.chain([run.first + 1]).chain(after);
+                (x, split, reduced.collect::<SmallVec<[usize; 4]>>())
             }
         };
-        let rest = (0..split.len()).filter(|a| !first.contains(a));
+        let rest = (0..split.len()).filter(|a| !reduced.contains(a));
         let partial_shape: SmallVec<[Dim; 4]> = rest.clone().map(|a| split[a].clone()).collect();
-        let second = match cut {
+        let second = match first_step {
             FirstStep::Rows => (0..last).collect(),
             FirstStep::Chunks(run, _) => {
                 SmallVec::from_iter([rest.filter(|a| *a < run.first).count()])
             }
         };
-        let partial = self.helper(Op::Reduce(kind, first), &[x], wide, partial_shape);
-        let whole = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
+        let partial = self.helper(Op::Reduce(kind, reduced), &[x], wide, partial_shape);
+        let result = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
         if wide != dtype {
-            return self.helper(Op::Cast(Rounding::Stored), &[whole], dtype, kept);
+            return self.helper(Op::Cast(Rounding::Stored), &[result], dtype, kept);
         }
-        whole
+        result
     }
 
-    /// Adds the outputs, each with a buffer of its own: inputs, constants and values that already are an output are
+    /// Adds the outputs, each with a separate buffer: inputs, constants and values that already are an output are
     /// copied.
     fn outputs(&mut self, graph: &Graph, of_node: &[SmallVec<[Nid; 1]>]) {
-        let mut taken = vec![false; self.flow.nodes.len()];
+        let mut is_output = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
             let n = of_node[o.value.node.index()][o.value.output as usize];
             if o.target == kiln_ir::Target::Kept {
@@ -261,7 +261,7 @@ impl FlowBuilder {
                 continue;
             }
             let leaf = self.flow.nodes[n].is_leaf();
-            let node = if taken[n] || leaf {
+            let node = if is_output[n] || leaf {
                 self.at = o.value;
                 let (dtype, shape) = {
                     let x = &self.flow.nodes[n];
@@ -269,7 +269,7 @@ impl FlowBuilder {
                 };
                 self.helper(Op::Copy, &[n], dtype, shape)
             } else {
-                taken[n] = true;
+                is_output[n] = true;
                 n
             };
             self.flow.outputs.push(FlowOutput {
@@ -291,8 +291,8 @@ pub(super) fn permute(perm: &[usize]) -> Op {
 
 /// Returns the view that stretches dims of size 1 and adds leading dims.
 pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> Op {
-    let extra = (to.len() - from.len()) as Ax;
-    let index = (extra..).zip(from).map(|(a, d)| match d.is(1) {
+    let added = (to.len() - from.len()) as Ax;
+    let index = (added..).zip(from).map(|(a, d)| match d.is(1) {
         true => Affine::zero(),
         false => Affine::axis(a),
     });
@@ -328,9 +328,9 @@ impl TwoSteps {
         }
         runs(shape, axes).find_map(|run| {
             let extent = run.extent;
-            let enough = (few / results).max(2);
-            let most = (4 * enough).min(extent / 8).min(4 * self.few);
-            let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
+            let min = (few / results).max(2);
+            let max = (4 * min).min(extent / 8).min(4 * self.few);
+            let chunks = (min.min(max).max(2)..=max).find(|c| extent % c == 0)?;
             Some(FirstStep::Chunks(run, chunks))
         })
     }
@@ -338,9 +338,9 @@ impl TwoSteps {
 
 /// Returns the runs of neighbours among `axes` whose extents are known.
 fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = AxisRun> + 'a {
-    let begins = |i: usize| i == 0 || axes[i - 1] + 1 != axes[i];
-    let begins = (0..axes.len()).filter(move |i| begins(*i));
-    begins.filter_map(|i| {
+    let is_start = |i: usize| i == 0 || axes[i - 1] + 1 != axes[i];
+    let is_start = (0..axes.len()).filter(move |i| is_start(*i));
+    is_start.filter_map(|i| {
         let next = (i + 1..axes.len()).take_while(|j| axes[*j] == axes[i] + j - i);
         let run = &axes[i..=i + next.count()];
         let extent = run
@@ -354,16 +354,16 @@ fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = AxisRun
     })
 }
 
-/// Cuts axes into about `parts` chunks; none if `parts` is below 2, or no axes divide into equal chunks near that
+/// Splits axes into about `parts` chunks; `None` if `parts` is below 2, or no axes divide into equal chunks near that
 /// number.
-fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<FirstStep> {
+fn split_into_about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<FirstStep> {
     if parts < 2 {
         return None;
     }
     runs(shape, axes).find_map(|run| {
         let extent = run.extent;
-        let fits = |c: &i64| extent % c == 0 && extent / c > 1;
+        let divides = |c: &i64| extent % c == 0 && extent / c > 1;
         let near = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
-        Some(FirstStep::Chunks(run, near.into_iter().find(fits)?))
+        Some(FirstStep::Chunks(run, near.into_iter().find(divides)?))
     })
 }

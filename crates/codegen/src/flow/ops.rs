@@ -202,16 +202,16 @@ impl Library for ops::AttentionGrad {
 }
 
 /// Returns the scores of attention, whose mask and random key are among these operands.
-pub(crate) fn scores(of: &ops::Attention, call: &LibraryCall, others: &[usize]) -> plan::Scores {
+pub(crate) fn scores(spec: &ops::Attention, call: &LibraryCall, extra: &[usize]) -> plan::Scores {
     let (query, key) = (&call.operands[0].shape, &call.operands[1].shape);
     let batch = query.len() - 2;
     let matrix = |i: usize| call.strided[i].clone().into();
-    let mask = of.mask(others).copied();
-    let random = of.dropout.zip(of.random_key(others).copied());
+    let mask = spec.mask(extra).copied();
+    let random = spec.dropout.zip(spec.random_key(extra).copied());
     plan::Scores {
         dtype: call.operands[0].dtype,
-        scale: of.scale.as_f64(),
-        causal: of.causal,
+        scale: spec.scale.as_f64(),
+        causal: spec.causal,
         batch: query[..batch].to_vec(),
         length: query[batch].clone(),
         keys: key[batch].clone(),

@@ -45,30 +45,30 @@ impl FlowBuilder {
             ..sort.clone()
         };
         let sorted = self.own_kernel(&sort, &[moved], DType::I64, out);
-        let back = permute(&perm);
-        self.helper(back, &[sorted], DType::I64, result.iter().cloned())
+        let inverse = permute(&perm);
+        self.helper(inverse, &[sorted], DType::I64, result.iter().cloned())
     }
 
     pub(super) fn scatter(&mut self, scatter: &ops::Scatter, inputs: &[Nid]) -> Nid {
         let (x, index, mut src) = (inputs[0], inputs[1], inputs[2]);
         let (dtype, shape) = (self.dtype(x), self.shape(x));
-        // A single scalar for all elements is read from one place.
+        // A scalar for all elements is read from a single element.
         if matches!(self.flow.nodes[src].op, Op::Scalar(_)) {
             let number = self.flow.nodes[src].op.clone();
-            let one = self.helper(number, &[], dtype, []);
-            let whole = self.shape(src);
-            src = self.helper(broadcast(&[], &whole), &[one], dtype, whole);
+            let scalar = self.helper(number, &[], dtype, []);
+            let dims = self.shape(src);
+            src = self.helper(broadcast(&[], &dims), &[scalar], dtype, dims);
         }
-        let half = dtype.is_half();
-        if !half || !matches!(scatter.kind, ScatterKind::Sum | ScatterKind::Prod) {
+        let is_half = dtype.is_half();
+        if !is_half || !matches!(scatter.kind, ScatterKind::Sum | ScatterKind::Prod) {
             return self.own_kernel(scatter, &[x, index, src], dtype, shape);
         }
-        let wide = |b: &mut Self, n: Nid| {
+        let widen = |b: &mut Self, n: Nid| {
             let shape = b.shape(n);
             b.helper(Op::Cast(Rounding::Here), &[n], DType::F32, shape)
         };
-        let (x, src) = (wide(self, x), wide(self, src));
-        let sums = self.own_kernel(scatter, &[x, index, src], DType::F32, shape.clone());
-        self.helper(Op::Cast(Rounding::Stored), &[sums], dtype, shape)
+        let (x, src) = (widen(self, x), widen(self, src));
+        let result = self.own_kernel(scatter, &[x, index, src], DType::F32, shape.clone());
+        self.helper(Op::Cast(Rounding::Stored), &[result], dtype, shape)
     }
 }

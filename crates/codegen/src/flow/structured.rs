@@ -18,12 +18,12 @@ use kiln_ir::{NodeId, Pw, ops};
 use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
 
-/// The numbers of rows and columns below which copying the Bs of a batch, so that numbers share words, takes
+/// The numbers of rows and columns below which copying the Bs of a batch, for numbers to share words, takes
 /// longer than it saves, as measured on a Zen 5.
 const MIN_COPIED_ROWS: i64 = 32;
 const MIN_COPIED_COLUMNS: i64 = 8;
 
-/// Returns the dtype in which library kernels compute products of a dtype; none if there are no such kernels.
+/// Returns the dtype in which library kernels compute products of a dtype; `None` if there are no such kernels.
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 if !on_gpu => Some(DType::F32),
@@ -134,10 +134,10 @@ impl FlowBuilder {
         let share_words = Instruction::of([dtype; 2], false, level, true).count() > 1;
         let [left, right] = [operands[0], operands[1]].map(|n| self.shape(n));
         let rank = right.len();
-        let few = |d: &Dim, few: i64| d.as_const().is_some_and(|n| n < few);
+        let is_below = |d: &Dim, is_below: i64| d.as_const().is_some_and(|n| n < is_below);
         share_words
-            && !few(&left[rank - 2], MIN_COPIED_ROWS)
-            && !few(&right[rank - 1], MIN_COPIED_COLUMNS)
+            && !is_below(&left[rank - 2], MIN_COPIED_ROWS)
+            && !is_below(&right[rank - 1], MIN_COPIED_COLUMNS)
     }
 
     /// Returns the narrow dtype that a value has, or from which it was widened to that of sums, looking through views.
@@ -169,15 +169,15 @@ impl FlowBuilder {
             return n;
         }
         let node = &self.flow.nodes[n];
-        let (op, of) = (node.op.clone(), node.inputs[0]);
+        let (op, operand) = (node.op.clone(), node.inputs[0]);
         if let Op::Cast(_) = op {
-            return of;
+            return operand;
         }
-        if let Some(known) = self.casts.get(&(n, narrow)) {
-            return *known;
+        if let Some(cast) = self.casts.get(&(n, narrow)) {
+            return *cast;
         }
-        let of = self.read_as_narrow(of, narrow);
-        let view = self.helper(op, &[of], narrow, self.shape(n));
+        let operand = self.read_as_narrow(operand, narrow);
+        let view = self.helper(op, &[operand], narrow, self.shape(n));
         self.casts.insert((n, narrow), view);
         view
     }
@@ -187,10 +187,10 @@ impl FlowBuilder {
         let dtype = self.dtype(a);
         let product = self.helper(Op::Pw(Pw::Mul), &[a, b], dtype, shape.iter().cloned());
         let kept = shape.len() - over;
-        let one = shape[kept..].iter().all(|d| d.is(1));
+        let is_single = shape[kept..].iter().all(|d| d.is(1));
         let axes = (kept..shape.len()).collect();
         let kept = shape[..kept].iter().cloned();
-        if one {
+        if is_single {
             return self.helper(Op::Reshape, &[product], dtype, kept);
         }
         self.helper(Op::Reduce(Reduction::Sum, axes), &[product], dtype, kept)
@@ -208,8 +208,8 @@ impl FlowBuilder {
             return self.library(Op::MatMul, inputs, wide, &shape);
         }
         shape.push(k); // [batch.., m, n, k]
-        let axes = |of: &mut dyn Iterator<Item = usize>| {
-            Op::view(of.map(|a| Affine::axis(a as Ax)).collect())
+        let axes = |dims: &mut dyn Iterator<Item = usize>| {
+            Op::view(dims.map(|a| Affine::axis(a as Ax)).collect())
         };
         let left = axes(&mut (0..r - 1).chain([r]));
         let right = axes(&mut (0..r - 2).chain([r, r - 1]));
@@ -289,8 +289,8 @@ impl FlowBuilder {
         let out = group_of(&sw[0], conv);
         // Vectors run over the channels of a group, so a single channel would leave them nearly empty. For i32, a CPU
         // has tiles for that.
-        let each = dtype.is_int() && out.is(1) && (self.on_gpu() || dtype == DType::I64);
-        if let Some(wide) = library_dtype(dtype, self.on_gpu()).filter(|_| !each) {
+        let is_depthwise = dtype.is_int() && out.is(1) && (self.on_gpu() || dtype == DType::I64);
+        if let Some(wide) = library_dtype(dtype, self.on_gpu()).filter(|_| !is_depthwise) {
             return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
         }
         let kernel: Vec<Dim> = sw[2..].to_vec();
@@ -326,15 +326,15 @@ impl FlowBuilder {
     pub(super) fn window_reduce(&mut self, w: &ops::WindowReduce, x: Nid, result: &[Dim]) -> Nid {
         let dtype = self.dtype(x);
         let rank = result.len();
-        let first = rank - w.kernel.len();
-        let mut index: Vec<Affine> = (0..first as Ax).map(Affine::axis).collect();
+        let start = rank - w.kernel.len();
+        let mut index: Vec<Affine> = (0..start as Ax).map(Affine::axis).collect();
         for a in 0..w.kernel.len() {
             let steps = [w.stride[a], w.dilation[a]];
-            index.push(window_index([first + a, rank + a], steps, w.padding[a].0));
+            index.push(window_index([start + a, rank + a], steps, w.padding[a].0));
         }
         let mut shape: SmallVec<[Dim; 4]> = result.iter().cloned().collect();
         shape.extend(w.kernel.iter().map(|k| Dim::from(*k)));
-        let padded = padded_dims(&w.padding, first);
+        let padded = padded_dims(&w.padding, start);
         let windows = Op::padded_view(index, padded, w.kind.identity(dtype));
         let windows = self.helper(windows, &[x], dtype, shape);
         if w.kernel.iter().all(|k| *k == 1) {

@@ -24,7 +24,7 @@ const ALONE: i64 = 8;
 /// The amount of work that all blocks compute in less time than it takes to start a kernel.
 const LITTLE: i64 = 1 << 22;
 
-/// Makes groups prologues of the products and convolutions that are their only readers.
+/// Turns groups into prologues of the products and convolutions that are their only readers.
 pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {
     if !options.fuse {
         return groups;
@@ -37,28 +37,28 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     for o in flow.outputs.iter().filter(|o| o.required) {
         stored[o.node] = true;
     }
-    let all = groups.iter();
-    let into: Vec<_> = all
+    let hosts_of = groups.iter();
+    let targets: Vec<_> = hosts_of
         .map(|g| hosts(flow, &groups, g, &readers, &stored, options.machine))
         .collect();
     // The group of a product's other operand may itself not be a product.
-    let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
-    for (g, into) in into.into_iter().enumerate() {
-        let Some(mut group) = taken[g].take() else {
+    let mut slots: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
+    for (g, targets) in targets.into_iter().enumerate() {
+        let Some(mut group) = slots[g].take() else {
             continue;
         };
-        let hosts = match into {
+        let hosts = match targets {
             Ok(hosts) => hosts,
             Err(why) => {
                 let node = &flow.nodes[group.roots[0].0];
                 let text = |why| format!("{} ({}) is stored: {why}", node.source, node.name());
                 group.why_not.extend(why.map(text));
-                taken[g] = Some(group);
+                slots[g] = Some(group);
                 continue;
             }
         };
-        for (to, side) in hosts {
-            if let Some(product) = &mut taken[to] {
+        for (host, side) in hosts {
+            if let Some(product) = &mut slots[host] {
                 product.loaded.remove(&group.roots[0].0);
                 product.loaded.extend(group.loaded.iter().copied());
                 product.deps.retain(|d| *d != g);
@@ -68,11 +68,11 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
             }
         }
     }
-    let mut left = renumbered(taken);
-    for group in &mut left {
+    let mut remaining = renumbered(slots);
+    for group in &mut remaining {
         group.prologues.sort_by_key(|b| b.side);
     }
-    left
+    remaining
 }
 
 /// Returns the products and convolutions that can compute the value of `group`, each with the operand that it is.
@@ -89,20 +89,20 @@ fn hosts(
     let Some((v, map)) = group.roots.first() else {
         return Err(None);
     };
-    let parts = |to: &usize| groups[*to].parameter_only != group.parameter_only;
+    let differs = |to: &usize| groups[*to].parameter_only != group.parameter_only;
     let mut products = readers[*v]
         .iter()
         .filter(|to| product(flow, &groups[**to], *v).is_some());
-    let plain = group.anchor.is_none() && group.space.inner.is_empty() && !stored[*v];
-    let first = products.next().filter(|_| plain);
-    if first.is_none_or(parts) {
+    let is_candidate = group.anchor.is_none() && group.space.inner.is_empty() && !stored[*v];
+    let candidate = products.next().filter(|_| is_candidate);
+    if candidate.is_none_or(differs) {
         return Err(None);
     }
-    let everywhere = rounds_input(flow, group) && !matches!(machine, Machine::Gpu(_));
-    if group.roots.len() > 1 || readers[*v].len() > 1 && !everywhere {
+    let by_all = rounds_input(flow, group) && !matches!(machine, Machine::Gpu(_));
+    if group.roots.len() > 1 || readers[*v].len() > 1 && !by_all {
         return Err(Some(OTHERS));
     }
-    let side = |to: &usize| Ok((*to, side(flow, group, &groups[*to], (machine, everywhere))?));
+    let side = |to: &usize| Ok((*to, side(flow, group, &groups[*to], (machine, by_all))?));
     let hosts = readers[*v].iter().map(side);
     let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(Some)?;
     if group.ops > MAX_OPS {
@@ -122,11 +122,11 @@ fn hosts(
         ));
     }
     let flat = group.space.resolve(&flow.nodes[*v].address(map));
-    let mut reach = Dim::ONE;
+    let mut stride = Dim::ONE;
     let in_order = group.space.axes.iter().rev().all(|a| {
-        let next = flat.coefficient(*a) == reach;
-        reach = &reach * group.space.extent(*a);
-        next
+        let is_next = flat.coefficient(*a) == stride;
+        stride = &stride * group.space.extent(*a);
+        is_next
     });
     if !in_order || !group.members.iter().all(|m| is_safe(flow, *m)) {
         return Err(Some(
@@ -141,8 +141,8 @@ const OTHERS: &str = "other launches than that of the product need it in memory"
 /// Returns the product or convolution of a group if `v` is an operand of it.
 fn product<'a>(flow: &Flow, group: &'a Group, v: Nid) -> Option<&'a Anchor> {
     let anchor = group.anchor.as_ref()?;
-    let held = anchor.operands.iter().any(|o| o.held == v);
-    (held && flow.nodes[anchor.node].is_product()).then_some(anchor)
+    let is_operand = anchor.operands.iter().any(|o| o.held == v);
+    (is_operand && flow.nodes[anchor.node].is_product()).then_some(anchor)
 }
 
 /// Returns the operand of the product or convolution of `reader` for which it can compute the value of `group`, or the
@@ -162,12 +162,12 @@ fn side(
     let (Some(side), None) = (sides.next(), sides.next()) else {
         return Err("several operands of the product are this value");
     };
-    let mut others = reader.members.iter().filter(|m| **m != anchor.node);
-    if others.any(|m| flow.nodes[*m].inputs.contains(&v)) {
+    let mut epilogue = reader.members.iter().filter(|m| **m != anchor.node);
+    if epilogue.any(|m| flow.nodes[*m].inputs.contains(&v)) {
         return Err("the epilogue of the product reads it too");
     }
     let node = &flow.nodes[anchor.node];
-    let makes = match (machine, &node.op) {
+    let pays = match (machine, &node.op) {
         (Machine::Gpu(_), _) => is_read_by_few(flow, group, reader, side),
         (_, Op::MatMul) => has_lines(flow, reader, side, everywhere),
         (_, Op::Conv(spec)) => {
@@ -175,7 +175,7 @@ fn side(
         }
         _ => false,
     };
-    match (makes, machine, &node.op) {
+    match (pays, machine, &node.op) {
         (true, ..) => Ok(side),
         (_, Machine::Gpu(_), _) => Err("so many blocks of the product would compute it again"),
         (_, _, Op::MatMul) => {
@@ -192,16 +192,16 @@ fn side(
 fn rounds_input(flow: &Flow, group: &Group) -> bool {
     let moves = |m: &Nid| matches!(flow.nodes[*m].op, Op::Cast(_) | Op::Reshape | Op::View(_));
     let mut loaded = group.loaded.iter().map(|v| &flow.nodes[*v]);
-    let input = loaded.all(|n| matches!(n.op, Op::Input(_)) && n.dtype == DType::F32);
+    let is_input = loaded.all(|n| matches!(n.op, Op::Input(_)) && n.dtype == DType::F32);
     let to = flow.nodes[group.roots[0].0].dtype;
-    input && group.loaded.len() == 1 && to.is_half() && group.members.iter().all(moves)
+    is_input && group.loaded.len() == 1 && to.is_half() && group.members.iter().all(moves)
 }
 
 /// True if a convolution, or gradient of weights, of f16 or bf16 has all its images computed first, unless it reads
 /// them in parts. If they only are rounded, there is time for that. False if it could transform them.
 fn is_copied(spec: &Conv) -> bool {
-    let reads = matches!(spec.role, ConvRole::Result | ConvRole::Weight);
-    reads && spec.is_half() && !(spec.role == ConvRole::Result && spec.may_be_transformed())
+    let reads_images = matches!(spec.role, ConvRole::Result | ConvRole::Weight);
+    reads_images && spec.is_half() && !(spec.role == ConvRole::Result && spec.may_be_transformed())
 }
 
 /// True if an operand is matrices, not vectors, with contiguous rows or columns, one for each of the batch. A right
@@ -213,13 +213,16 @@ fn has_lines(flow: &Flow, product: &Group, side: usize, everywhere: bool) -> boo
     let shape = &flow.nodes[anchor.node].shape;
     let batch = shape.len() - 2;
     let strides = &anchor.operands[side].strides;
-    let each = strides[..batch].iter().zip(&shape[..batch]);
-    let each = each.into_iter().all(|(s, extent)| !s.is(0) || extent.is(1));
+    let batched = strides[..batch].iter().zip(&shape[..batch]);
+    let batched = batched
+        .into_iter()
+        .all(|(s, extent)| !s.is(0) || extent.is(1));
     // If a product reduces its rows, each thread would compute all of B.
-    let whole = side == 1 && !product.space.inner.is_empty();
+    let reduces_rows = side == 1 && !product.space.inner.is_empty();
     let narrow = flow.nodes[anchor.operands[side].held].dtype.size() < 4;
     let packed = side == 1 && narrow && !everywhere;
-    each && !whole
+    batched
+        && !reduces_rows
         && !packed
         && strides[batch..].iter().any(|s| s.is(1))
         && shape[batch..].iter().all(|d| !d.is(1))
@@ -257,18 +260,18 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
         }
         _ => return false,
     };
-    let copied = match &node.op {
+    let is_copied = match &node.op {
         Op::Conv(spec) => {
             let eights = estimate(&spec.in_channels) % 8 == 0;
             spec.dtype().size() == 2 && eights && spec.reads_channels_last()
         }
         _ => flow.nodes[anchor.operands[side].held].dtype.size() == 2,
     };
-    let alone = if copied { ALONE } else { 0 };
-    let each = (group.ops + group.loaded.len()) as i64 + alone - 1;
-    let each = each.saturating_mul(readers);
-    let made = estimate(&flow.numel(group.roots[0].0));
-    each <= MAX_RECOMPUTED || each.saturating_mul(made) <= LITTLE
+    let own_cost = if is_copied { ALONE } else { 0 };
+    let cost = (group.ops + group.loaded.len()) as i64 + own_cost - 1;
+    let cost = cost.saturating_mul(readers);
+    let elements = estimate(&flow.numel(group.roots[0].0));
+    cost <= MAX_RECOMPUTED || cost.saturating_mul(elements) <= LITTLE
 }
 
 fn in_blocks(extent: i64) -> i64 {
@@ -278,19 +281,19 @@ fn in_blocks(extent: i64) -> i64 {
 /// Returns the number of blocks of a product of this shape that read an element of an operand.
 fn blocks(shape: &[Dim], strides: &[Dim], side: usize) -> i64 {
     let batch = shape.len() - 2;
-    let again = strides.iter().zip(&shape[..batch]);
-    let again = again.filter(|(s, _)| s.is(0));
-    let again = again.fold(1i64, |n, (_, d)| n.saturating_mul(estimate(d)));
-    again.saturating_mul(in_blocks(estimate(&shape[batch + 1 - side])))
+    let repeats = strides.iter().zip(&shape[..batch]);
+    let repeats = repeats.filter(|(s, _)| s.is(0));
+    let repeats = repeats.fold(1i64, |n, (_, d)| n.saturating_mul(estimate(d)));
+    repeats.saturating_mul(in_blocks(estimate(&shape[batch + 1 - side])))
 }
 
 /// Returns the number of taps of a convolution's filter that meet an element of an image.
 fn taps(spec: &Conv) -> i64 {
     let kernel = spec.kernel.iter().map(estimate);
-    let along = kernel
+    let by_axis = kernel
         .zip(spec.stride.iter().map(estimate))
         .map(|(k, s)| (k + s - 1) / s);
-    along.fold(1, |n, taps| n.saturating_mul(taps))
+    by_axis.fold(1, |n, taps| n.saturating_mul(taps))
 }
 
 /// True if the temporaries that a group reads take no more memory than its result, or hardly more, such as a factor for
@@ -302,8 +305,8 @@ fn keeps_less(flow: &Flow, group: &Group) -> bool {
     };
     let read = group.loaded.iter().filter(|v| !flow.nodes[**v].is_leaf());
     let read = read.fold(0i64, |sum, v| sum.saturating_add(bytes(*v)));
-    let given = bytes(group.roots[0].0);
-    read <= given.saturating_add(given / 16)
+    let written = bytes(group.roots[0].0);
+    read <= written.saturating_add(written / 16)
 }
 
 /// True if a node can be rematerialised without effect: it reports no data error.

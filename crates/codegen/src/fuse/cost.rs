@@ -49,10 +49,10 @@ impl NodeFacts {
                 Op::Gather(_) => 2 + operands,
                 op => (own_cost(op) + operands).min(1 << 20),
             });
-            let below = node.inputs.iter().map(|i| f.sources[*i]).max();
+            let source = node.inputs.iter().map(|i| f.sources[*i]).max();
             f.sources.push(match node.is_leaf() {
                 true => numel.max(1),
-                false => below.unwrap_or(0),
+                false => source.unwrap_or(0),
             });
             f.numel.push(numel);
         }
@@ -73,8 +73,8 @@ pub(super) fn is_result(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
     let rounds = matches!(node.op, Op::Cast(_)) && node.dtype.is_half();
     rounds && {
-        let of = &flow.nodes[node.inputs[0]];
-        of.is_product() && of.dtype == DType::F32
+        let operand = &flow.nodes[node.inputs[0]];
+        operand.is_product() && operand.dtype == DType::F32
     }
 }
 

@@ -150,10 +150,10 @@ impl<'a> Fuser<'a> {
     /// Returns the demands on a node, by group, with resolved maps and without repetition.
     pub(super) fn uses(&mut self, v: Nid) -> Vec<Use> {
         let mut uses: Vec<Use> = Vec::new();
-        let mut known: HashMap<usize, usize> = HashMap::new();
+        let mut index_of: HashMap<usize, usize> = HashMap::new();
         for d in std::mem::take(&mut self.demands[v]) {
             let (group, map) = self.current(d);
-            let at = *known.entry(group).or_insert_with(|| {
+            let index = *index_of.entry(group).or_insert_with(|| {
                 uses.push(Use {
                     group,
                     maps: Vec::new(),
@@ -162,8 +162,8 @@ impl<'a> Fuser<'a> {
                 uses.len() - 1
             });
             match map {
-                None => uses[at].in_memory = true,
-                Some(m) if !uses[at].maps.contains(&m) => uses[at].maps.push(m),
+                None => uses[index].in_memory = true,
+                Some(m) if !uses[index].maps.contains(&m) => uses[index].maps.push(m),
                 Some(_) => {}
             }
         }
@@ -204,14 +204,14 @@ impl<'a> Fuser<'a> {
     /// True if group `a` depends on group `b`, directly or not.
     pub(super) fn depends(&self, a: usize, b: usize) -> bool {
         let (a, b) = (self.find(a), self.find(b));
-        let mut seen = HashSet::new();
+        let mut visited = HashSet::new();
         let mut stack = vec![a];
         while let Some(g) = stack.pop() {
             for d in self.groups[g].deps.iter().map(|d| self.find(*d)) {
                 if d == b {
                     return true;
                 }
-                if seen.insert(d) {
+                if visited.insert(d) {
                     stack.push(d);
                 }
             }
@@ -260,19 +260,19 @@ fn representative(groups: &[Group], mut g: usize) -> usize {
 
 /// Returns the remaining groups, renumbered, each with its dependences once.
 pub(super) fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
-    let mut number = Vec::with_capacity(groups.len());
+    let mut new_index = Vec::with_capacity(groups.len());
     let mut next = 0;
     for group in &groups {
-        number.push(next);
+        new_index.push(next);
         next += group.is_some() as usize;
     }
-    let mut left: Vec<Group> = groups.into_iter().flatten().collect();
-    for group in &mut left {
-        group.deps.iter_mut().for_each(|d| *d = number[*d]);
+    let mut remaining: Vec<Group> = groups.into_iter().flatten().collect();
+    for group in &mut remaining {
+        group.deps.iter_mut().for_each(|d| *d = new_index[*d]);
         group.deps.sort();
         group.deps.dedup();
     }
-    left
+    remaining
 }
 
 /// The names of one space's axes in another.

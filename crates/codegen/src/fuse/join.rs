@@ -20,7 +20,7 @@ const MAX_ROW: i64 = 4096;
 
 /// The form in which a node joins a group.
 pub(super) enum Join {
-    /// As one more expression.
+    /// As an expression.
     Inline,
     /// As a reduction over the group's inner axes.
     Reduce {
@@ -46,7 +46,7 @@ pub(super) fn keeps_parallel(space: &Space, limits: &Limits) -> bool {
 }
 
 impl Fuser<'_> {
-    /// Returns the form in which the group of `u` may compute `v`, or the reason why it may not.
+    /// Returns the form in which `v` may join the group of `u`, or the reason why it may not.
     pub(super) fn can_join(&self, v: Nid, u: &Use) -> Result<Join, String> {
         let node = self.node(v);
         let facts = &self.facts;
@@ -65,13 +65,13 @@ impl Fuser<'_> {
         if group.ops + cost.min(8) > self.options.max_ops {
             return Err(format!("the group already holds {} operations", group.ops));
         }
-        let new = |i: &&Nid| !group.pending.contains(*i) && !group.loaded.contains(*i);
-        let fresh = self.load(node.inputs.iter().filter(new));
-        let touched = self.touched(group);
-        if touched + fresh > self.options.max_buffers * LARGE_BUFFER_WEIGHT
-            && fresh > LARGE_BUFFER_WEIGHT
+        let is_new = |i: &&Nid| !group.pending.contains(*i) && !group.loaded.contains(*i);
+        let new_buffers = self.load(node.inputs.iter().filter(is_new));
+        let old_buffers = self.touched(group);
+        if old_buffers + new_buffers > self.options.max_buffers * LARGE_BUFFER_WEIGHT
+            && new_buffers > LARGE_BUFFER_WEIGHT
         {
-            let buffers = touched / LARGE_BUFFER_WEIGHT;
+            let buffers = old_buffers / LARGE_BUFFER_WEIGHT;
             return Err(format!("the group already touches {buffers} buffers"));
         }
         match &node.op {
@@ -85,8 +85,8 @@ impl Fuser<'_> {
     /// Describes the node of a group that reads a value from memory.
     fn reader(&self, v: Nid, group: usize) -> String {
         let group = &self.groups[group];
-        let held = |a: &&Anchor| a.operands.iter().any(|o| o.held == v);
-        let anchor = group.anchor.as_ref().filter(held).map(|a| a.node);
+        let reads = |a: &&Anchor| a.operands.iter().any(|o| o.held == v);
+        let anchor = group.anchor.as_ref().filter(reads).map(|a| a.node);
         let mut members = group.members.iter().copied();
         let reader = anchor.or_else(|| members.find(|m| self.node(*m).inputs.contains(&v)));
         match reader.map(|r| self.node(r)) {
@@ -158,21 +158,21 @@ impl Fuser<'_> {
         ))
     }
 
-    /// True if a value is the end of pointwise work on a product's result, which nothing else reads. The product's kernel
-    /// stores it instead of the result.
+    /// True if a value is the end of pointwise work on a product's result, which nothing else reads. The product's
+    /// kernel stores it instead of the result.
     fn finishes_product(&self, v: Nid) -> bool {
-        let mut front = vec![v];
-        while let Some(at) = front.pop() {
-            let node = self.node(at);
-            if at != v && self.facts.readers[at] > 1 {
+        let mut worklist = vec![v];
+        while let Some(n) = worklist.pop() {
+            let node = self.node(n);
+            if n != v && self.facts.readers[n] > 1 {
                 continue;
             }
             if node.is_product() {
                 return node.dtype.size() >= self.node(v).dtype.size();
             }
             if let Op::Pw(_) | Op::Cast(_) | Op::Reshape = node.op {
-                let same = |i: &&Nid| self.facts.numel[**i] == self.facts.numel[v];
-                front.extend(node.inputs.iter().filter(same));
+                let has_same_size = |i: &&Nid| self.facts.numel[**i] == self.facts.numel[v];
+                worklist.extend(node.inputs.iter().filter(has_same_size));
             }
         }
         false
@@ -199,25 +199,25 @@ impl Fuser<'_> {
         self.leads_to(v, reduces)
     }
 
-    /// True if pointwise work leads from a node that satisfies `is_one` to this value.
-    fn leads_to(&self, v: Nid, is_one: impl Fn(Nid) -> bool) -> bool {
+    /// True if pointwise work leads from a node that satisfies `is_goal` to this value.
+    fn leads_to(&self, v: Nid, is_goal: impl Fn(Nid) -> bool) -> bool {
         const MAX_VISITED: usize = 48;
-        let mut front = vec![v];
-        let mut at = 0;
-        while at < front.len().min(MAX_VISITED) {
-            let v = front[at];
-            if is_one(v) {
+        let mut worklist = vec![v];
+        let mut next = 0;
+        while next < worklist.len().min(MAX_VISITED) {
+            let v = worklist[next];
+            if is_goal(v) {
                 return true;
             }
             let node = self.node(v);
             if let Op::Pw(_) | Op::Cast(_) | Op::View(_) | Op::Reshape = node.op {
                 for i in &node.inputs {
-                    if !front.contains(i) {
-                        front.push(*i);
+                    if !worklist.contains(i) {
+                        worklist.push(*i);
                     }
                 }
             }
-            at += 1;
+            next += 1;
         }
         false
     }
@@ -238,21 +238,21 @@ impl Fuser<'_> {
         }
         let free = free(&flat, &group.space.axes);
         if group.space.inner.iter().any(uses) {
-            let inside = || String::from("the reduction would run inside another one");
+            let nested = || String::from("the reduction would run inside another one");
             let mut space = self
                 .transposed(group, &group.space, &free)
-                .ok_or_else(inside)?;
-            let inner = match_inner(&mut space, &dims).ok_or_else(inside)?;
+                .ok_or_else(nested)?;
+            let inner = match_inner(&mut space, &dims).ok_or_else(nested)?;
             return Ok(Join::Reduce {
                 inner: Box::new(inner),
                 space: Box::new(space),
             });
         }
         let mut space = group.space.clone();
-        let other = || String::from("the group reduces over other extents");
+        let other_extents = || String::from("the group reduces over other extents");
         let inner = match (free.is_empty(), space.inner.is_empty()) {
             (true, true) => space.append(&dims, true),
-            (true, false) => match_inner(&mut space, &dims).ok_or_else(other)?,
+            (true, false) => match_inner(&mut space, &dims).ok_or_else(other_extents)?,
             (false, true) => {
                 space.axes.retain(|a| !free.contains(a));
                 space.inner = free;
@@ -261,9 +261,9 @@ impl Fuser<'_> {
                         "the group runs over an axis that the reduction does not have".into(),
                     );
                 }
-                match_inner(&mut space, &dims).ok_or_else(other)?
+                match_inner(&mut space, &dims).ok_or_else(other_extents)?
             }
-            (false, false) => return Err(other()),
+            (false, false) => return Err(other_extents()),
         };
         if group.space.inner.is_empty() && !keeps_parallel(&space, &self.limits) {
             return Err("too few rows to run in parallel, or too long ones".into());
@@ -311,8 +311,8 @@ impl Fuser<'_> {
         let node = self.node(v);
         let columns = &node.shape[node.shape.len() - 1];
         let limits = &self.limits.held_rows;
-        let short = |most| columns.as_const().is_some_and(|n| n <= most);
-        if !matches!(node.op, Op::MatMul) || !limits.longest.is_none_or(short) {
+        let is_short = |limit| columns.as_const().is_some_and(|n| n <= limit);
+        if !matches!(node.op, Op::MatMul) || !limits.longest.is_none_or(is_short) {
             return Err("no block of it holds a whole row that is reduced".into());
         }
         if sorted.axes[rows..] != sorted.inner || numel(&sorted.extents(&sorted.inner)) != *columns
@@ -321,12 +321,12 @@ impl Fuser<'_> {
         }
         let (columns, points) = (estimate(columns), self.facts.numel[v]);
         let terms = self.node(node.inputs[0]).shape.last().map_or(1, estimate);
-        let few = match limits.few {
-            Few::InAll(most) => points.saturating_mul(terms) <= most,
-            Few::ARow(most) => columns.saturating_mul(terms) <= most,
+        let has_few = match limits.few {
+            Few::InAll(limit) => points.saturating_mul(terms) <= limit,
+            Few::ARow(limit) => columns.saturating_mul(terms) <= limit,
         };
-        let parallel = points >= limits.least.saturating_mul(columns) || few;
-        match parallel && (2..=MAX_ROW).contains(&columns) {
+        let is_parallel = points >= limits.least.saturating_mul(columns) || has_few;
+        match is_parallel && (2..=MAX_ROW).contains(&columns) {
             true => Ok(()),
             false => Err("too few rows of the product to run in parallel, or too long ones".into()),
         }

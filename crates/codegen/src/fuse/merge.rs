@@ -47,8 +47,8 @@ impl Fuser<'_> {
             return None;
         }
         // The group whose space stays is the one with stronger requirements.
-        let wishes = |g: &Group| g.anchor.is_some() || !g.space.inner.is_empty();
-        let (keep, gone) = if wishes(gb) && !wishes(ga) {
+        let has_constraints = |g: &Group| g.anchor.is_some() || !g.space.inner.is_empty();
+        let (keep, gone) = if has_constraints(gb) && !has_constraints(ga) {
             (b, a)
         } else {
             (a, b)
@@ -93,8 +93,8 @@ impl Fuser<'_> {
         })
     }
 
-    /// Transposes one of two groups, of which one reduces rows and one columns, so that the rest of its space is as the
-    /// other's. Shared axes are renamed for the first.
+    /// Transposes one of two groups, of which one reduces rows and one columns, to match the other's space. Shared axes
+    /// are renamed for the first.
     fn transpose_one(
         &self,
         keep: &Use,
@@ -103,16 +103,16 @@ impl Fuser<'_> {
         spaces: &mut [Space; 2],
     ) -> Option<()> {
         let [keep, gone] = [keep, gone].map(|u| &self.groups[u.group]);
-        let back: Vec<(Ax, Ax)> = rename.iter().map(|(a, k)| (*k, *a)).collect();
-        let called = |list: &[Ax], names: &[(Ax, Ax)]| -> Vec<Ax> {
+        let inverse: Vec<(Ax, Ax)> = rename.iter().map(|(a, k)| (*k, *a)).collect();
+        let rename_axes = |list: &[Ax], names: &[(Ax, Ax)]| -> Vec<Ax> {
             list.iter().map(|x| to(names, *x)).collect()
         };
-        let columns = called(&spaces[0].inner, &back);
+        let columns = rename_axes(&spaces[0].inner, &inverse);
         if let Some(transposed) = self.transposed(gone, &spaces[1], &columns) {
             spaces[1] = transposed;
             return keeps_columns(&spaces[0], &self.limits).then_some(());
         }
-        let columns = called(&spaces[1].inner, rename);
+        let columns = rename_axes(&spaces[1].inner, rename);
         spaces[0] = self.transposed(keep, &spaces[0], &columns)?;
         Some(())
     }
@@ -132,18 +132,18 @@ impl Fuser<'_> {
             fk = split_as(&mut sk, fk, &sg, &fg);
             fg = split_as(&mut sg, fg, &sk, &fk);
         }
-        let [rows, others] = [(&fk, &sk), (&fg, &sg)].map(|(flat, space)| {
-            let all = space.axes.iter().chain(&space.inner);
-            free(flat, all)
+        let [rows, other_rows] = [(&fk, &sk), (&fg, &sg)].map(|(flat, space)| {
+            let axes = space.axes.iter().chain(&space.inner);
+            free(flat, axes)
         });
-        let extents = (sk.extents(&rows), sg.extents(&others));
+        let extents = (sk.extents(&rows), sg.extents(&other_rows));
         if fk.terms.len() != fg.terms.len() || extents.0 != extents.1 {
             return None;
         }
-        if !rows.is_empty() && !self.share(keep, gone) {
+        if !rows.is_empty() && !self.share_full_value(keep, gone) {
             return None;
         }
-        let mut rename: Names = others.into_iter().zip(rows).collect();
+        let mut rename: Names = other_rows.into_iter().zip(rows).collect();
         for (a, c) in &fg.terms {
             let (k, _) = fk.terms.iter().find(|t| t.1 == *c)?;
             if sk.extent(*k) != sg.extent(*a) {
@@ -155,13 +155,13 @@ impl Fuser<'_> {
     }
 
     /// True if two groups that reduce will both read a value that has an element for each of their points.
-    fn share(&self, a: &Use, b: &Use) -> bool {
+    fn share_full_value(&self, a: &Use, b: &Use) -> bool {
         let [a, b] = [a, b].map(|u| &self.groups[u.group]);
         let points = a.space.points();
-        let mut both = a.pending.intersection(&b.pending);
+        let mut shared = a.pending.intersection(&b.pending);
         !a.space.inner.is_empty()
             && !b.space.inner.is_empty()
-            && both.any(|n| self.facts.numel[*n] == points)
+            && shared.any(|n| self.facts.numel[*n] == points)
     }
 
     fn merge(&mut self, keep: usize, gone: usize, rename: &[(Ax, Ax)]) {
@@ -196,8 +196,8 @@ impl Fuser<'_> {
 /// Splits the axes of an index if another one walks the same elements in more axes.
 fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> Affine {
     for (b, c) in &by.terms {
-        let same = flat.terms.iter().find(|t| t.1 == *c);
-        if let Some((a, _)) = same.filter(|t| space.extent(t.0) != other.extent(*b)) {
+        let term = flat.terms.iter().find(|t| t.1 == *c);
+        if let Some((a, _)) = term.filter(|t| space.extent(t.0) != other.extent(*b)) {
             space.split(*a, other.extent(*b));
             flat = space.resolve(&flat);
         }

@@ -107,13 +107,13 @@ impl<'a> Fuser<'a> {
 
     fn place_index_map(&mut self, v: Nid, uses: &[Use]) {
         let node = self.node(v);
-        let stored = self.required[v] || uses.iter().any(|u| u.in_memory);
+        let is_stored = self.required[v] || uses.iter().any(|u| u.in_memory);
         let selects = match &node.op {
             Op::View(view) => view.fill.is_some(),
             Op::Concat(_) => true,
             _ => false,
         };
-        let most = match self.facts.sources[v] {
+        let max_members = match self.facts.sources[v] {
             0 => usize::MAX,
             _ => 8 * self.options.max_ops,
         };
@@ -123,9 +123,10 @@ impl<'a> Fuser<'a> {
             let is_tested = self.options.machine.gpu().is_none()
                 && !self.groups[u.group].space.inner.is_empty()
                 && self.facts.numel[v] > LARGE_CONCAT;
-            let wide = matches!(node.op, Op::Concat(_)) && (node.inputs.len() >= WIDE || is_tested);
-            let crowded = wide || self.groups[u.group].members.len() > most;
-            if u.in_memory || (stored && selects) || u.maps.len() > 16 || crowded {
+            let is_wide =
+                matches!(node.op, Op::Concat(_)) && (node.inputs.len() >= WIDE || is_tested);
+            let is_crowded = is_wide || self.groups[u.group].members.len() > max_members;
+            if u.in_memory || (is_stored && selects) || u.maps.len() > 16 || is_crowded {
                 readers.push(u.group);
                 continue;
             }
@@ -135,8 +136,8 @@ impl<'a> Fuser<'a> {
             }
         }
         if self.required[v] || !readers.is_empty() {
-            let own = self.new_group(v);
-            self.load_from(v, own, &readers);
+            let group = self.new_group(v);
+            self.load_from(v, group, &readers);
         }
     }
 
@@ -157,9 +158,9 @@ impl<'a> Fuser<'a> {
                 reasons.push(why.clone());
             }
         }
-        let stored = self.required[v] || uses.iter().any(|u| u.in_memory);
+        let is_stored = self.required[v] || uses.iter().any(|u| u.in_memory);
         let all_can = plans.iter().all(Result::is_ok);
-        if !stored && all_can && (uses.len() == 1 || self.is_cheap(v)) {
+        if !is_stored && all_can && (uses.len() == 1 || self.is_cheap(v)) {
             for (u, plan) in uses.iter().zip(plans) {
                 self.join(v, u, plan.expect("checked above"));
             }
@@ -172,13 +173,13 @@ impl<'a> Fuser<'a> {
         }
         let can_host = |i: &usize| {
             let u = &uses[*i];
-            let mut others = uses.iter().filter(|o| o.group != u.group);
+            let mut other_uses = uses.iter().filter(|o| o.group != u.group);
             plans[*i].is_ok()
                 && self.can_store(v, u)
-                && others.all(|o| !self.depends(u.group, o.group))
+                && other_uses.all(|o| !self.depends(u.group, o.group))
         };
-        // A group that walks over all that a reduction needs computes the result in passing; in a smaller one it would
-        // take one more walk.
+        // A group that walks over all inputs of a reduction also computes its result; a smaller one would need another
+        // walk.
         let points = |i: &usize| self.groups[uses[*i].group].space.points();
         let host = (0..uses.len()).rev().filter(can_host).max_by_key(points);
         let own = match host {
@@ -225,13 +226,13 @@ impl<'a> Fuser<'a> {
         let Some(own) = self.control.get(&v).copied() else {
             return;
         };
-        for at in self.parts.remove(&v).unwrap_or_default() {
-            let stored = |g: &Group| g.roots.iter().any(|(r, _)| *r == at);
-            if !stored(&self.groups[own]) {
-                self.groups[own].roots.push((at, Map::new()));
+        for part in self.parts.remove(&v).unwrap_or_default() {
+            let is_root = |g: &Group| g.roots.iter().any(|(r, _)| *r == part);
+            if !is_root(&self.groups[own]) {
+                self.groups[own].roots.push((part, Map::new()));
             }
         }
-        self.groups[own].roots.sort_by_key(|(at, _)| *at);
+        self.groups[own].roots.sort_by_key(|(part, _)| *part);
         self.groups[own].members.push(v);
         self.set_anchor(v, own, &[]);
     }
@@ -239,8 +240,8 @@ impl<'a> Fuser<'a> {
     /// Makes a group that reads a value after a barrier wait for everything before it.
     fn await_all(&mut self, v: Nid, g: usize) {
         for &i in &self.node(v).inputs {
-            let held = self.whole(i).held;
-            self.demand(held, g, None);
+            let stored = self.contiguous(i).held;
+            self.demand(stored, g, None);
         }
     }
 

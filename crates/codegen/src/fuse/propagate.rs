@@ -7,14 +7,14 @@ use kiln_base::Dim;
 
 /// Returns the operand's map under a view.
 pub(crate) fn through_view(view: &View, map: &[Affine]) -> Map {
-    let through = |index: &Affine| {
+    let substitute = |index: &Affine| {
         let mut e = Affine::constant(index.offset.clone());
         for (axis, c) in &index.terms {
             e.add_scaled(&map[*axis as usize], c);
         }
         e
     };
-    view.index.iter().map(through).collect()
+    view.index.iter().map(substitute).collect()
 }
 
 /// Returns a reduction's operand map: its own map for the kept dims, `inner` for the reduced ones.
@@ -38,19 +38,19 @@ pub(crate) fn through_reduction(op: &Op, rank: usize, map: &[Affine], inner: &[A
 }
 
 /// Returns the value in memory of which `v` is a view, and the flat index into it. The walk stops at the first value
-/// that is in `stop`, or that is not a plain view.
+/// that is in `is_stop`, or that is not a plain view.
 pub(crate) fn storage(
     flow: &Flow,
     space: &mut Space,
     v: Nid,
     map: &[Affine],
-    stop: &dyn Fn(Nid) -> bool,
+    is_stop: &dyn Fn(Nid) -> bool,
 ) -> (Nid, Affine) {
     let mut map: Map = map.into();
     let mut v = v;
     loop {
         let node = &flow.nodes[v];
-        if stop(v) {
+        if is_stop(v) {
             return (v, node.address(&map));
         }
         match &node.op {
@@ -66,7 +66,7 @@ pub(crate) fn storage(
                         map = m;
                         v = operand;
                     }
-                    None => return through_reshapes(flow, v, flatten(&map, &node.shape), stop),
+                    None => return through_reshapes(flow, v, flatten(&map, &node.shape), is_stop),
                 }
             }
             _ => return (v, node.address(&map)),
@@ -109,9 +109,9 @@ impl<'a> Fuser<'a> {
                     Some(m) => self.demand(operand, g, Some(m)),
                     None => {
                         let stop = self.stop();
-                        let (held, _) =
+                        let (stored, _) =
                             through_reshapes(self.flow, operand, Affine::zero(), &*stop);
-                        self.demand(held, g, None);
+                        self.demand(stored, g, None);
                     }
                 }
             }
@@ -131,12 +131,12 @@ impl<'a> Fuser<'a> {
                 let space = &mut self.groups[g].space;
                 let mut m = space.resolve_map(map);
                 m[*axis] = Affine::axis(space.add(self.flow.nodes[x].shape[*axis].clone()));
-                let (held, _) = storage(self.flow, space, x, &m, &*stop);
-                self.demand(held, g, None);
+                let (stored, _) = storage(self.flow, space, x, &m, &*stop);
+                self.demand(stored, g, None);
             }
             Op::Random(_) => {
-                for at in 0..2 {
-                    let m = Affine::constant(Dim::Const(at));
+                for word in 0..2 {
+                    let m = Affine::constant(Dim::Const(word));
                     self.demand(node.inputs[0], g, Some(Map::from_iter([m])));
                 }
             }
@@ -165,11 +165,11 @@ impl<'a> Fuser<'a> {
             Op::Library(_, op) => {
                 let operand = |(i, n): (usize, &Nid)| match op.is_strided(i) {
                     true => self.strided(*n),
-                    false => self.whole(*n),
+                    false => self.contiguous(*n),
                 };
                 node.inputs.iter().enumerate().map(operand).collect()
             }
-            _ => node.inputs.iter().map(|n| self.whole(*n)).collect(),
+            _ => node.inputs.iter().map(|n| self.contiguous(*n)).collect(),
         };
         for o in &operands {
             self.demand(o.held, g, None);
@@ -182,11 +182,11 @@ impl<'a> Fuser<'a> {
     }
 
     /// Returns a contiguous operand.
-    pub(super) fn whole(&self, n: Nid) -> LibraryOperand {
+    pub(super) fn contiguous(&self, n: Nid) -> LibraryOperand {
         let stop = self.stop();
-        let (held, _) = through_reshapes(self.flow, n, Affine::zero(), &*stop);
+        let (stored, _) = through_reshapes(self.flow, n, Affine::zero(), &*stop);
         LibraryOperand {
-            held,
+            held: stored,
             offset: Dim::ZERO,
             strides: Vec::new(),
         }
@@ -201,13 +201,13 @@ impl<'a> Fuser<'a> {
     /// Returns the memory of which `n` is a view, with a stride for each entry of `map`, which are axes.
     fn through_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> LibraryOperand {
         let stop = self.stop();
-        let (held, flat) = storage(self.flow, space, n, map, &*stop);
+        let (stored, flat) = storage(self.flow, space, n, map, &*stop);
         let stride = |axis: &Affine| match axis.terms.first() {
             Some((a, _)) => flat.coefficient(*a),
             None => Dim::ZERO, // an extent of 1
         };
         LibraryOperand {
-            held,
+            held: stored,
             strides: map.iter().map(stride).collect(),
             offset: flat.offset,
         }
@@ -226,10 +226,10 @@ impl<'a> Fuser<'a> {
         let m = space.add(node.shape[rank - 2].clone());
         let n = space.add(node.shape[rank - 1].clone());
         let k = space.add(left[rank - 1].clone());
-        let mut operand = |at: usize, row, col| {
+        let mut operand = |i: usize, row, col| {
             let axes = batch.iter().copied().chain([row, col]);
             let map: Map = axes.map(Affine::axis).collect();
-            self.through_views(&mut space, node.inputs[at], &map)
+            self.through_views(&mut space, node.inputs[i], &map)
         };
         vec![operand(0, m, k), operand(1, k, n)]
     }

@@ -16,31 +16,35 @@ impl Fuser<'_> {
     /// store its reductions, and not read them.
     pub(super) fn transposed(&self, group: &Group, space: &Space, columns: &[Ax]) -> Option<Space> {
         let Space { axes, inner, .. } = space;
-        let first = !inner.is_empty() && space.ordered.is_empty();
-        let within = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));
+        let reduces = !inner.is_empty() && space.ordered.is_empty();
+        let parallel = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));
         let known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
-        if group.anchor.is_some() || !first || !within || !space.extents(inner).iter().all(known) {
+        if group.anchor.is_some()
+            || !reduces
+            || !parallel
+            || !space.extents(inner).iter().all(known)
+        {
             return None;
         }
         let combines = |n| {
             let node = self.node(n);
             let plain = [DType::F32, DType::F64, DType::I32, DType::I64].contains(&node.dtype);
-            let read = group
+            let is_read = group
                 .members
                 .iter()
                 .any(|m| self.node(*m).inputs.contains(&n));
-            plain && !read && matches!(node.op, Op::Reduce(..))
+            plain && !is_read && matches!(node.op, Op::Reduce(..))
         };
-        let stored = |map: &Map, n| {
+        let covers_all = |map: &Map, n| {
             let flat = flatten(&space.resolve_map(map), &self.node(n).shape);
             match group.reduced.contains_key(&n) {
                 true => covers(&flat, axes, &[]),
                 false => covers(&flat, axes, inner),
             }
         };
-        let rooted = |n| group.roots.iter().any(|(r, _)| *r == n);
-        if !group.reduced.keys().all(|n| combines(*n) && rooted(*n))
-            || !group.roots.iter().all(|(n, map)| stored(map, *n))
+        let is_root = |n| group.roots.iter().any(|(r, _)| *r == n);
+        if !group.reduced.keys().all(|n| combines(*n) && is_root(*n))
+            || !group.roots.iter().all(|(n, map)| covers_all(map, *n))
         {
             return None;
         }

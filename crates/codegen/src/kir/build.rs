@@ -108,13 +108,13 @@ impl KernelBuilder {
             kind,
             node,
         };
-        let at = self.sites.iter().position(|s| *s == site);
-        let at = at.unwrap_or_else(|| {
+        let index = self.sites.iter().position(|s| *s == site);
+        let index = index.unwrap_or_else(|| {
             self.sites.push(site);
             self.sites.len() - 1
         });
         self.kernel.sites = self.sites.len() as u32;
-        at as u32
+        index as u32
     }
 
     pub fn binary(&mut self, op: Binary, a: Val, b: Val, site: u32) -> Val {
@@ -204,8 +204,8 @@ impl ScalarBuilder for PointwiseBuilder<'_> {
             site = self
                 .kernel
                 .site(self.op, SiteKind::DivisionByZero, self.node);
-            let harmless = matches!(self.kernel.expr(b), Expr::Const(c) if c.as_i64() != 0);
-            if let (Some(mask), false) = (self.mask, harmless) {
+            let is_nonzero = matches!(self.kernel.expr(b), Expr::Const(c) if c.as_i64() != 0);
+            if let (Some(mask), false) = (self.mask, is_nonzero) {
                 let one = self.kernel.constant(Scalar::Int(1), dtype);
                 b = self.kernel.select(mask, b, one);
             }

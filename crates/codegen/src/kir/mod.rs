@@ -243,8 +243,8 @@ impl Kernel {
 
     /// For each value, true if it varies inside.
     pub fn varies_inside(&self) -> Vec<bool> {
-        let outer = self.axes.len();
-        let moves = |strides: &[Dim]| strides[outer..].iter().any(|s| !s.is(0));
+        let num_axes = self.axes.len();
+        let moves = |strides: &[Dim]| strides[num_axes..].iter().any(|s| !s.is(0));
         let access = |a: u16| {
             let a = &self.accesses[a as usize];
             moves(&a.strides) || a.bounds.iter().any(|b| moves(&b.strides))
@@ -283,10 +283,10 @@ pub(crate) fn flops(kernel: &Kernel) -> Dim {
 }
 
 /// Returns the footprints of a kernel in its arguments: the elements of each load and store, and for a load at a
-/// data-dependent address all that its parts may name.
+/// data-dependent address all elements that it may read.
 pub(crate) fn footprints(kernel: &Kernel) -> Vec<Footprint> {
     let (axes, inner) = (&kernel.axes, &kernel.inner);
-    let reach = |access: u16, dynamic: &[Dynamic]| {
+    let footprint = |access: u16, dynamic: &[Dynamic]| {
         let Access {
             arg,
             offset,
@@ -295,11 +295,11 @@ pub(crate) fn footprints(kernel: &Kernel) -> Vec<Footprint> {
             fill: _,
         } = &kernel.accesses[access as usize];
         let moves = |s: &[Dim]| s[axes.len()..].iter().any(|s| !s.is(0));
-        let inside = moves(strides) || bounds.iter().any(|b| moves(&b.strides));
+        let varies = moves(strides) || bounds.iter().any(|b| moves(&b.strides));
         // A value with one element per row exists for rows without points too.
-        let inner = inner.iter().map(|n| if inside { n } else { &Dim::ONE });
+        let inner = inner.iter().map(|n| if varies { n } else { &Dim::ONE });
         let extents = axes.iter().chain(inner).cloned();
-        let further = |b: &Bound| Bound {
+        let extend = |b: &Bound| Bound {
             strides: (b.strides.iter().cloned())
                 .chain(dynamic.iter().map(|_| Dim::ZERO))
                 .collect(),
@@ -314,19 +314,19 @@ pub(crate) fn footprints(kernel: &Kernel) -> Vec<Footprint> {
             strides: (strides.iter().cloned())
                 .chain(dynamic.iter().map(|d| d.stride.clone()))
                 .collect(),
-            bounds: bounds.iter().map(further).collect(),
+            bounds: bounds.iter().map(extend).collect(),
         }
     };
     let loads = kernel.body.iter().filter_map(|def| match &def.expr {
-        Expr::Load { access } => Some(reach(*access, &[])),
-        Expr::LoadAt { access, dynamic } => Some(reach(*access, dynamic)),
+        Expr::Load { access } => Some(footprint(*access, &[])),
+        Expr::LoadAt { access, dynamic } => Some(footprint(*access, dynamic)),
         _ => None,
     });
-    let stores = kernel.stores.iter().map(|s| reach(s.access, &[]));
+    let stores = kernel.stores.iter().map(|s| footprint(s.access, &[]));
     let mut footprints: Vec<Footprint> = Vec::new();
-    for reach in loads.chain(stores) {
-        if !footprints.contains(&reach) {
-            footprints.push(reach);
+    for footprint in loads.chain(stores) {
+        if !footprints.contains(&footprint) {
+            footprints.push(footprint);
         }
     }
     footprints

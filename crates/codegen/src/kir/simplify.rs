@@ -21,26 +21,26 @@ impl Kernel {
                 self.body[i].expr.operands(|o| live[o.index()] = true);
             }
         }
-        let mut number = vec![Val(u32::MAX); self.body.len()];
+        let mut new_value = vec![Val(u32::MAX); self.body.len()];
         let mut body = Vec::with_capacity(self.body.len());
         for (i, mut def) in std::mem::take(&mut self.body).into_iter().enumerate() {
             if live[i] {
-                def.expr.map_operands(|o| number[o.index()]);
-                number[i] = Val(body.len() as u32);
+                def.expr.map_operands(|o| new_value[o.index()]);
+                new_value[i] = Val(body.len() as u32);
                 body.push(def);
             }
         }
         self.body = body;
-        let mut access_number = vec![u16::MAX; self.accesses.len()];
+        let mut new_access = vec![u16::MAX; self.accesses.len()];
         let old = std::mem::take(&mut self.accesses);
         let mut accesses: Vec<Access> = Vec::new();
         let mut renumber = |a: &mut u16| {
-            let at = *a as usize;
-            if access_number[at] == u16::MAX {
-                access_number[at] = accesses.len() as u16;
-                accesses.push(old[at].clone());
+            let i = *a as usize;
+            if new_access[i] == u16::MAX {
+                new_access[i] = accesses.len() as u16;
+                accesses.push(old[i].clone());
             }
-            *a = access_number[at];
+            *a = new_access[i];
         };
         for def in &mut self.body {
             if let Expr::Load { access } | Expr::LoadAt { access, .. } = &mut def.expr {
@@ -48,7 +48,7 @@ impl Kernel {
             }
         }
         for s in &mut self.stores {
-            s.value = number[s.value.index()];
+            s.value = new_value[s.value.index()];
             renumber(&mut s.access);
         }
         self.accesses = accesses;
@@ -79,9 +79,9 @@ impl Kernel {
                 true => self.axes[at + 1].clone(),
                 false => self.inner[at + 1 - outer].clone(),
             };
-            let mut one_walk = true;
-            self.strides_mut(|s| one_walk &= s[at] == &s[at + 1] * &extent);
-            if !one_walk {
+            let mut is_contiguous = true;
+            self.strides_mut(|s| is_contiguous &= s[at] == &s[at + 1] * &extent);
+            if !is_contiguous {
                 at += 1;
                 continue;
             }

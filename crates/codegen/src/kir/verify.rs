@@ -19,7 +19,7 @@ use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Dim, Kind};
 
 impl Kernel {
-    /// Returns everything that is wrong with the kernel; empty if it is sound.
+    /// Returns the problems of the kernel; empty if it is sound.
     pub fn verify(&self) -> Vec<String> {
         let mut v = Verifier {
             kernel: self,
@@ -49,9 +49,9 @@ impl Verifier<'_> {
     }
 
     fn strides(&mut self, strides: &[Dim], what: &dyn Fn() -> String) {
-        let wanted = self.kernel.axes.len() + self.kernel.inner.len();
-        self.require(strides.len() == wanted, || {
-            format!("{} has {} strides, not {wanted}", what(), strides.len())
+        let expected = self.kernel.axes.len() + self.kernel.inner.len();
+        self.require(strides.len() == expected, || {
+            format!("{} has {} strides, not {expected}", what(), strides.len())
         });
     }
 
@@ -101,7 +101,7 @@ impl Verifier<'_> {
         }
         let dtype = def.dtype;
         let compute = dtype.compute();
-        let of = |v: &Val| self.dtype(*v).compute();
+        let ty = |v: &Val| self.dtype(*v).compute();
         match &def.expr {
             Expr::Load { access } => self.access(i, *access, dtype),
             Expr::LoadAt { access, dynamic } => {
@@ -123,32 +123,32 @@ impl Verifier<'_> {
                 });
             }
             Expr::Const(c) => {
-                let fits = match dtype.kind() {
+                let valid = match dtype.kind() {
                     Kind::Float => c.kind() == Kind::Float,
                     _ => c.cast(dtype) == *c,
                 };
-                self.require(fits, || format!("v{i}: {c} is no {dtype}"));
+                self.require(valid, || format!("v{i}: {c} is no {dtype}"));
             }
             Expr::Unary(op, a) => {
-                let a = of(a);
-                let fits = if op.gives_mask() {
+                let a = ty(a);
+                let valid = if op.gives_mask() {
                     a.is_float() && dtype == DType::Bool
                 } else {
                     let integer = op.eval_i64(0).is_some();
                     a == compute && (a.is_float() || integer)
                 };
-                self.require(fits, || {
+                self.require(valid, || {
                     format!("v{i}: {} of {} can't give {dtype}", op.name(), a.name())
                 });
             }
             Expr::Binary { op, a, b, site } => {
-                let (x, y) = (of(a), of(b));
-                let fits = x == y
+                let (x, y) = (ty(a), ty(b));
+                let valid = x == y
                     && match op.gives_mask() {
                         true => dtype == DType::Bool,
                         false => compute == x,
                     };
-                self.require(fits, || {
+                self.require(valid, || {
                     let (x, y) = (x.name(), y.name());
                     format!("v{i}: {} of {x} and {y} can't give {dtype}", op.name())
                 });
@@ -158,12 +158,12 @@ impl Verifier<'_> {
                 });
             }
             Expr::Select { mask, a, b } => {
-                let fits = of(mask) == Compute::Mask && of(a) == of(b) && of(a) == compute;
-                self.require(fits, || format!("v{i}: select of other types"));
+                let valid = ty(mask) == Compute::Mask && ty(a) == ty(b) && ty(a) == compute;
+                self.require(valid, || format!("v{i}: select of other types"));
             }
             Expr::Convert { a, from } => {
-                let fits = of(a) == from.compute();
-                self.require(fits, || format!("v{i}: the operand is no {from}"));
+                let valid = ty(a) == from.compute();
+                self.require(valid, || format!("v{i}: the operand is no {from}"));
             }
             Expr::Random {
                 seed,
@@ -171,18 +171,18 @@ impl Verifier<'_> {
                 index,
                 ..
             } => {
-                let fits = [seed, offset, index].map(of) == [Compute::I64; 3];
-                self.require(fits, || format!("v{i}: random numbers take i64 operands"));
+                let valid = [seed, offset, index].map(ty) == [Compute::I64; 3];
+                self.require(valid, || format!("v{i}: random numbers take i64 operands"));
             }
             Expr::Reduce { a, .. } => {
-                let fits = of(a) == compute && compute != Compute::Mask;
-                self.require(fits, || format!("v{i}: a reduction of another type"));
+                let valid = ty(a) == compute && compute != Compute::Mask;
+                self.require(valid, || format!("v{i}: a reduction of another type"));
             }
             Expr::ArgReduce { op, a } => {
-                let fits = dtype == DType::I64
-                    && of(a) != Compute::Mask
+                let valid = dtype == DType::I64
+                    && ty(a) != Compute::Mask
                     && matches!(op, Reduction::Max | Reduction::Min);
-                self.require(fits, || format!("v{i}: an arg-reduction of other types"));
+                self.require(valid, || format!("v{i}: an arg-reduction of other types"));
             }
         }
     }
@@ -223,10 +223,10 @@ impl Verifier<'_> {
             });
         }
         let combines = kernel.stores.iter().any(|s| s.combine.is_some());
-        let known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
+        let is_positive = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
         let serial = kernel.axes.iter().rev().take(kernel.serial);
-        let sound = kernel.serial <= kernel.axes.len() && serial.into_iter().all(known);
-        self.require(sound && combines == (kernel.serial > 0), || {
+        let is_valid = kernel.serial <= kernel.axes.len() && serial.into_iter().all(is_positive);
+        self.require(is_valid && combines == (kernel.serial > 0), || {
             format!("{} axes are walked in order", kernel.serial)
         });
         for (i, arg) in kernel.args.iter().enumerate() {

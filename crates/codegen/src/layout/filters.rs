@@ -17,8 +17,8 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// Returns those of a program. `is_channels_last` is, for each group, true if it is a convolution that may have
-    /// channels last.
+    /// Returns the filters of a program. `is_channels_last` is, for each group, true if it is a convolution that may
+    /// have channels last.
     pub fn of(flow: &Flow, groups: &[Group], is_channels_last: &[bool]) -> Filters {
         let mut pinned = super::pinned(flow);
         for (group, is_channels_last) in groups.iter().zip(is_channels_last) {
@@ -26,14 +26,15 @@ impl Filters {
                 .anchor
                 .iter()
                 .flat_map(|a| a.operands.iter().enumerate());
-            let other = operands.filter(|(i, _)| !is_channels_last || *i != 1);
-            pinned.extend(other.map(|(_, o)| o.held));
+            let others = operands.filter(|(i, _)| !is_channels_last || *i != 1);
+            pinned.extend(others.map(|(_, o)| o.held));
         }
-        let plain = groups
+        let unanchored = groups
             .iter()
             .enumerate()
             .filter(|(_, g)| g.anchor.is_none());
-        let producers = plain.flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)));
+        let producers =
+            unanchored.flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)));
         Filters {
             producers: producers.filter(|(n, _)| !pinned.contains(n)).collect(),
         }
@@ -54,8 +55,8 @@ pub(super) fn store_channels_last(
     let filters = Filters::of(flow, groups, is_channels_last);
     let mut copies: HashMap<Nid, (Nid, usize)> = HashMap::new();
     for g in (0..is_channels_last.len()).filter(|g| is_channels_last[*g]) {
-        let held = |group: &Group| group.anchor.as_ref().map(|a| a.operands[1].held);
-        let Some(n) = held(&groups[g]).filter(|n| differs(flow, *n)) else {
+        let filter_of = |group: &Group| group.anchor.as_ref().map(|a| a.operands[1].held);
+        let Some(n) = filter_of(&groups[g]).filter(|n| differs(flow, *n)) else {
             continue;
         };
         if let Some(producer) = filters.producers.get(&n) {
@@ -100,12 +101,12 @@ fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
         measured: None,
         ..flow.nodes[n].clone()
     };
-    let at = flow.nodes.len();
+    let index = flow.nodes.len();
     flow.nodes.push(copy);
     let stores = |group: &Group| group.roots.iter().any(|(r, _)| *r == n);
     let deps = groups.iter().position(stores).into_iter().collect();
-    let mut group = Group::copying(flow, n, at, deps);
+    let mut group = Group::copying(flow, n, index, deps);
     sort_axes(flow, &mut group);
     groups.push(group);
-    (at, groups.len() - 1)
+    (index, groups.len() - 1)
 }

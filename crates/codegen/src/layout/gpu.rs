@@ -82,7 +82,7 @@ impl Network {
             let bytes = flow.nodes[held].dtype.size() as u64;
             let each = TRANSPOSE + 2 * bytes * SECTOR / SECTOR_BYTES;
             let copied = (START + elements(flow, held) * each) * 1000;
-            self.differ(held, self.own.len() - 1, copied, IMPOSSIBLE);
+            self.add_difference(held, self.own.len() - 1, copied, IMPOSSIBLE);
             self.images.len() - 1
         });
         self.images[known].readers.push((g, operand));
@@ -166,19 +166,19 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let (positions, taps) = (product(&c.output), product(&c.kernel));
     let blocks = |n: u64| n.div_ceil(BLOCK);
-    let y = reads_y(c, operand);
+    let is_y = reads_y(c, operand);
     let loads = match c.role {
         ConvRole::Input => [positions, taps, cout, blocks(cin)],
-        ConvRole::Weight if y => [positions, 1, cout, blocks(cin * taps)],
+        ConvRole::Weight if is_y => [positions, 1, cout, blocks(cin * taps)],
         _ => [positions, taps, cin, blocks(cout)],
     };
-    let all = [size(&c.groups), size(&c.batch)];
-    let loads = loads.into_iter().chain(all).fold(1, u64::saturating_mul);
-    let plain = is_pointwise(c) && c.groups.is(1) || c.role == ConvRole::Weight && y;
-    let channels = if y { cout } else { cin };
+    let outer = [size(&c.groups), size(&c.batch)];
+    let loads = loads.into_iter().chain(outer).fold(1, u64::saturating_mul);
+    let is_plain = is_pointwise(c) && c.groups.is(1) || c.role == ConvRole::Weight && is_y;
+    let channels = if is_y { cout } else { cin };
     (
         loads.min(MAX_LOADS),
-        if plain { STEP } else { FIND },
+        if is_plain { STEP } else { FIND },
         match c.dtype().size() {
             1 => channels.is_multiple_of(16),
             bytes => bytes == 2 && channels.is_multiple_of(8),
@@ -192,8 +192,8 @@ fn is_depthwise(c: &Conv) -> bool {
 }
 
 fn is_pointwise(c: &Conv) -> bool {
-    let ones = c.kernel.iter().all(|k| k.is(1)) && c.stride.iter().all(|s| s.is(1));
-    ones && c.padding.iter().all(|p| p.is(0))
+    let is_1x1 = c.kernel.iter().all(|k| k.is(1)) && c.stride.iter().all(|s| s.is(1));
+    is_1x1 && c.padding.iter().all(|p| p.is(0))
 }
 
 fn size(d: &Dim) -> u64 {

@@ -39,7 +39,7 @@ fn program(
         constants: Vec::new(),
         code: Vec::new(),
         stage: 0,
-        sums: Vec::new(),
+        combines: Vec::new(),
     };
     let mut slot_types: Vec<(u16, Compute)> = Vec::new();
     for (def, slot) in kernel.body.iter().zip(slots) {
@@ -48,11 +48,11 @@ fn program(
     slot_types.sort();
     let mut slot_types: Vec<Compute> = slot_types.into_iter().map(|s| s.1).collect();
     emitter.combine(&mut slot_types);
-    let first = emitter.clear();
-    let each = plans.iter().enumerate();
-    let each: Vec<Stage> = each.map(|(at, plan)| emitter.stage(at, plan)).collect();
-    let last = emitter.write();
-    let stages = first.into_iter().chain(each).chain(last).collect();
+    let first = emitter.emit_initial();
+    let middle = plans.iter().enumerate();
+    let middle: Vec<Stage> = middle.map(|(i, plan)| emitter.stage(i, plan)).collect();
+    let last = emitter.emit_final();
+    let stages = first.into_iter().chain(middle).chain(last).collect();
     TileProgram {
         name: kernel.name.clone(),
         axes: kernel.axes.clone(),
@@ -75,11 +75,11 @@ fn count(kernel: &Kernel, plans: &[StagePlan]) -> Uses {
         counts: HashMap::new(),
         last_stage: vec![0; kernel.body.len()],
     };
-    for (at, plan) in plans.iter().enumerate() {
+    for (stage, plan) in plans.iter().enumerate() {
         let mut note = |v: Val| {
             let v = same(kernel, v);
-            *uses.counts.entry((at, v)).or_insert(0) += 1;
-            uses.last_stage[v.index()] = uses.last_stage[v.index()].max(at);
+            *uses.counts.entry((stage, v)).or_insert(0) += 1;
+            uses.last_stage[v.index()] = uses.last_stage[v.index()].max(stage);
         };
         for d in &plan.defs {
             if let ValueSource::Compute(v) = d
@@ -104,7 +104,7 @@ struct InstEmitter<'a> {
     code: Vec<Inst>,
     stage: usize,
     /// The stores that combine.
-    sums: Vec<Sum>,
+    combines: Vec<Sum>,
 }
 
 /// The accumulator of a store that combines over the points of the serial axes.
@@ -151,14 +151,14 @@ impl InstEmitter<'_> {
                 ValueSource::Compute(v) => operands = self.compute(*v),
             }
             if !is_reduction {
-                let stays = self.uses.last_stage[v.index()] > at && !plan.over_inner;
-                if !stays {
+                let outlives_stage = self.uses.last_stage[v.index()] > at && !plan.over_inner;
+                if !outlives_stage {
                     local.insert(v, self.uses.counts.get(&(at, v)).copied().unwrap_or(0));
                     defined.push(v);
                 }
             }
             for o in operands {
-                self.used(o, &mut local);
+                self.consume(o, &mut local);
             }
             if local.get(&v) == Some(&0) {
                 self.free(v);
@@ -167,14 +167,14 @@ impl InstEmitter<'_> {
         }
         for s in &plan.stores {
             let src = self.reg(s.value);
-            match self.sums.iter().position(|sum| sum.store == *s) {
+            match self.combines.iter().position(|sum| sum.store == *s) {
                 Some(sum) => self.add(sum, src),
                 None => self.code.push(Inst::Store {
                     access: s.access,
                     src,
                 }),
             }
-            self.used(same(self.kernel, s.value), &mut local);
+            self.consume(same(self.kernel, s.value), &mut local);
         }
         for v in defined {
             if local.contains_key(&v) {
@@ -209,7 +209,7 @@ impl InstEmitter<'_> {
                 DType::F32 if op == Reduction::Sum && points > MAX_IN_F32 => DType::F64,
                 dtype => dtype,
             };
-            self.sums.push(Sum {
+            self.combines.push(Sum {
                 store: store.clone(),
                 op,
                 slot: slots.len() as u16,
@@ -220,42 +220,42 @@ impl InstEmitter<'_> {
     }
 
     /// Emits the stage that initialises the accumulators over serial points.
-    fn clear(&mut self) -> Option<Stage> {
-        for at in 0..self.sums.len() {
+    fn emit_initial(&mut self) -> Option<Stage> {
+        for i in 0..self.combines.len() {
             let Sum {
                 op, slot, dtype, ..
-            } = self.sums[at];
+            } = self.combines[i];
             let start = op.identity(dtype);
             let src = self.constant(start, dtype.compute());
             self.code.push(Inst::Keep { slot, src });
         }
-        (!self.sums.is_empty()).then(|| self.end(true, SerialPoints::First))
+        (!self.combines.is_empty()).then(|| self.end(true, SerialPoints::First))
     }
 
     /// Emits the addition of a point's value to an accumulator.
     fn add(&mut self, at: usize, src: Reg) {
         let Sum {
             op, slot, dtype, ..
-        } = self.sums[at];
-        let from = self.kernel.body[self.sums[at].store.value.index()].dtype;
+        } = self.combines[at];
+        let from = self.kernel.body[self.combines[at].store.value.index()].dtype;
         let ty = dtype.compute();
-        let (before, sum) = (self.regs.take(ty), self.regs.take(ty));
-        self.code.push(Inst::Kept { dst: before, slot });
-        let b = self.converted(src, from, dtype);
+        let (old, new) = (self.regs.take(ty), self.regs.take(ty));
+        self.code.push(Inst::Kept { dst: old, slot });
+        let b = self.convert(src, from, dtype);
         self.code.push(Inst::Binary {
             op: op.combine(),
-            dst: sum,
-            a: before,
+            dst: new,
+            a: old,
             b,
             site: 0,
         });
-        self.code.push(Inst::Keep { slot, src: sum });
-        self.regs.give_back(before);
-        self.regs.give_back(sum);
+        self.code.push(Inst::Keep { slot, src: new });
+        self.regs.give_back(old);
+        self.regs.give_back(new);
     }
 
     /// Converts a number to another dtype, in a register for the next instruction.
-    fn converted(&mut self, a: Reg, from: DType, to: DType) -> Reg {
+    fn convert(&mut self, a: Reg, from: DType, to: DType) -> Reg {
         if from.compute() == to.compute() {
             return a;
         }
@@ -266,25 +266,25 @@ impl InstEmitter<'_> {
     }
 
     /// Emits the stage that stores the accumulators over serial points.
-    fn write(&mut self) -> Option<Stage> {
-        for at in 0..self.sums.len() {
-            let Sum { slot, dtype, .. } = self.sums[at];
-            let Store { access, value, .. } = self.sums[at].store;
+    fn emit_final(&mut self) -> Option<Stage> {
+        for at in 0..self.combines.len() {
+            let Sum { slot, dtype, .. } = self.combines[at];
+            let Store { access, value, .. } = self.combines[at].store;
             let to = self.kernel.body[value.index()].dtype;
             let kept = self.regs.take(dtype.compute());
             self.code.push(Inst::Kept { dst: kept, slot });
             self.regs.give_back(kept);
-            let src = self.converted(kept, dtype, to);
+            let src = self.convert(kept, dtype, to);
             self.code.push(Inst::Store { access, src });
         }
-        (!self.sums.is_empty()).then(|| self.end(true, SerialPoints::Last))
+        (!self.combines.is_empty()).then(|| self.end(true, SerialPoints::Last))
     }
 
     /// Notes that one use of a value is done.
-    fn used(&mut self, v: Val, local: &mut HashMap<Val, u32>) {
-        if let Some(left) = local.get_mut(&v) {
-            *left -= 1;
-            if *left == 0 {
+    fn consume(&mut self, v: Val, local: &mut HashMap<Val, u32>) {
+        if let Some(uses_left) = local.get_mut(&v) {
+            *uses_left -= 1;
+            if *uses_left == 0 {
                 local.remove(&v);
                 self.free(v);
             }
@@ -314,9 +314,9 @@ impl InstEmitter<'_> {
 
     /// Returns the register that holds a number.
     fn constant(&mut self, c: Scalar, compute: Compute) -> Reg {
-        let mut known = self.constants.iter();
-        let known = known.find(|(r, s)| *s == c && self.regs.types[r.0 as usize] == compute);
-        if let Some((r, _)) = known {
+        let mut existing = self.constants.iter();
+        let existing = existing.find(|(r, s)| *s == c && self.regs.types[r.0 as usize] == compute);
+        if let Some((r, _)) = existing {
             return *r;
         }
         let reg = self.regs.reserve(compute);

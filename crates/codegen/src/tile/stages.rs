@@ -83,10 +83,10 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
     }
     let points = |dims: &[Dim]| dims.iter().fold(1i64, |n, d| n.saturating_mul(estimate(d)));
     let (rows, row) = (points(&kernel.axes), points(&kernel.inner));
-    let inside = |a: &Access| a.strides[outer..].iter().any(|s| !s.is(0));
+    let is_inside = |a: &Access| a.strides[outer..].iter().any(|s| !s.is(0));
     let (mut along_inner, mut along_axes) = (0, 0);
     for a in &kernel.accesses {
-        if !inside(a) {
+        if !is_inside(a) {
             continue;
         }
         along_inner += a.strides.last().is_some_and(|s| s.is(1)) as usize;
@@ -96,11 +96,11 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
         .stores
         .iter()
         .map(|s| &kernel.accesses[usize::from(s.access)]);
-    let once = depths(kernel).iter().all(|d| *d <= 1) && !stores.any(inside);
-    let short = if once { SHORT_SUM } else { SHORT_ROW };
+    let is_one_sum = depths(kernel).iter().all(|d| *d <= 1) && !stores.any(is_inside);
+    let max_row = if is_one_sum { SHORT_SUM } else { SHORT_ROW };
     // The inner size must be known.
     let is_known = kernel.inner.iter().all(|d| d.as_const().is_some());
-    if is_known && row <= short && rows >= 4 {
+    if is_known && row <= max_row && rows >= 4 {
         Schedule::Lanes
     } else if along_inner > along_axes || rows < 16 {
         Schedule::Rows
@@ -128,7 +128,7 @@ pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec
     let depth = depths(kernel);
     let outer = kernel.axes.len();
     let is_const = |v: Val| matches!(kernel.body[v.index()].expr, Expr::Const(_));
-    let inside = |s: &Store| {
+    let is_inside = |s: &Store| {
         let a = &kernel.accesses[s.access as usize];
         varies[s.value.index()] || a.strides[outer..].iter().any(|s| !s.is(0))
     };
@@ -147,21 +147,21 @@ pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec
         plans.push(StagePlan {
             over_inner: false,
             defs: all.filter(by_row).map(ValueSource::Compute).collect(),
-            stores: stores_of(kernel, |s| !inside(s) && depth[s.value.index()] == p),
+            stores: stores_of(kernel, |s| !is_inside(s) && depth[s.value.index()] == p),
         });
-        let stores = stores_of(kernel, |s| inside(s) && depth[s.value.index()] == p);
-        let mut wanted = vec![false; kernel.body.len()];
+        let stores = stores_of(kernel, |s| is_inside(s) && depth[s.value.index()] == p);
+        let mut needed = vec![false; kernel.body.len()];
         for s in &stores {
-            wanted[s.value.index()] = true;
+            needed[s.value.index()] = true;
         }
         for (i, def) in kernel.body.iter().enumerate() {
-            wanted[i] |= def.expr.is_reduction() && depth[i] == p + 1;
+            needed[i] |= def.expr.is_reduction() && depth[i] == p + 1;
         }
         let mut defs = Vec::new();
         for i in (0..kernel.body.len()).rev() {
             let v = Val(i as u32);
             let reduction = kernel.body[i].expr.is_reduction() && depth[i] == p + 1;
-            if !wanted[i] || !(varies[i] || reduction) {
+            if !needed[i] || !(varies[i] || reduction) {
                 continue;
             }
             let keepable = computed[i] && policy.expensive[i] && same(kernel, v) == v;
@@ -174,7 +174,7 @@ pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec
                 continue;
             }
             defs.push(ValueSource::Compute(v));
-            kernel.body[i].expr.operands(|o| wanted[o.index()] = true);
+            kernel.body[i].expr.operands(|o| needed[o.index()] = true);
         }
         defs.reverse();
         for d in &defs {
@@ -192,11 +192,11 @@ pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec
     (plans, slots)
 }
 
-fn stores_of(kernel: &Kernel, wanted: impl Fn(&Store) -> bool) -> Vec<Store> {
+fn stores_of(kernel: &Kernel, is_selected: impl Fn(&Store) -> bool) -> Vec<Store> {
     kernel
         .stores
         .iter()
-        .filter(|s| wanted(s))
+        .filter(|s| is_selected(s))
         .cloned()
         .collect()
 }
@@ -231,13 +231,13 @@ pub(crate) fn expensive(kernel: &Kernel) -> Vec<bool> {
 /// and in its stage or before.
 pub(crate) fn may_alias(kernel: &Kernel, plans: &[StagePlan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
-    for (at, plan) in plans.iter().enumerate() {
-        let later = |pair: &(usize, usize)| {
-            let mut defs = plans[at + 1..].iter().flat_map(|p| &p.defs);
+    for (stage, plan) in plans.iter().enumerate() {
+        let is_read_later = |pair: &(usize, usize)| {
+            let mut defs = plans[stage + 1..].iter().flat_map(|p| &p.defs);
             defs.any(|d| matches!(d, ValueSource::Compute(v) if kernel.loaded(*v) == Some(pair.0)))
         };
-        let places = plan.stores.iter().flat_map(|s| aliasing_pairs(kernel, s));
-        pairs.extend(places.filter(|pair| !later(pair)));
+        let pairs_here = plan.stores.iter().flat_map(|s| aliasing_pairs(kernel, s));
+        pairs.extend(pairs_here.filter(|pair| !is_read_later(pair)));
     }
     pairs
 }
@@ -247,21 +247,21 @@ pub(crate) fn may_alias(kernel: &Kernel, plans: &[StagePlan]) -> Vec<(usize, usi
 fn aliasing_pairs(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, usize)> {
     let to = &kernel.accesses[store.access as usize];
     let written = usize::from(to.arg);
-    let there = move |v: Val| match &kernel.body[v.index()].expr {
+    let loads_there = move |v: Val| match &kernel.body[v.index()].expr {
         Expr::Load { access } => {
             let from = &kernel.accesses[*access as usize];
             from.bounds.is_empty() && from.offset == to.offset && from.strides == to.strides
         }
         _ => false,
     };
-    let fits = move |read: usize| {
-        let all = (0..kernel.body.len() as u32).map(Val);
-        let mut loads = all.filter(|v| kernel.loaded(*v) == Some(read)).peekable();
-        loads.peek().is_some() && loads.all(there)
+    let aligned = move |read: usize| {
+        let vals = (0..kernel.body.len() as u32).map(Val);
+        let mut loads = vals.filter(|v| kernel.loaded(*v) == Some(read)).peekable();
+        loads.peek().is_some() && loads.all(loads_there)
     };
     let args = kernel.args.iter().enumerate();
-    let alike = args.filter(move |(_, a)| !a.written && a.dtype == kernel.args[written].dtype);
-    let pairs = alike.filter(move |(read, _)| store.combine.is_none() && fits(*read));
+    let candidates = args.filter(move |(_, a)| !a.written && a.dtype == kernel.args[written].dtype);
+    let pairs = candidates.filter(move |(read, _)| store.combine.is_none() && aligned(*read));
     pairs.map(move |(read, _)| (read, written))
 }
 

@@ -36,17 +36,17 @@ pub fn tile_text(p: &TileProgram) -> String {
         let _ = writeln!(out, "  const {} = {}", printer.reg(*r), s);
     }
     for stage in &p.stages {
-        let place = if stage.over_inner {
+        let walk = if stage.over_inner {
             "over inner"
         } else {
             "once"
         };
-        let turn = match stage.serial_points {
+        let points = match stage.serial_points {
             SerialPoints::Every => "",
             SerialPoints::First => ", first in order",
             SerialPoints::Last => ", last in order",
         };
-        let _ = writeln!(out, "  {place}{turn}:");
+        let _ = writeln!(out, "  {walk}{points}:");
         for inst in &stage.code {
             let _ = writeln!(out, "    {}", printer.inst(inst));
         }

@@ -22,18 +22,18 @@ pub(crate) fn variants(
     bytes: i64,
     result: i64,
 ) -> Vec<(Schedule, TileProgram)> {
-    let mut all = Vec::new();
+    let mut variants = Vec::new();
     if bytes < MIN_BYTES {
-        return all;
+        return variants;
     }
-    let other = match program.schedule {
+    let other_schedule = match program.schedule {
         tile::Schedule::Lanes => tile::Schedule::Rows,
         tile::Schedule::Rows => tile::Schedule::Lanes,
     };
     if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
-        let may_alias = in_place_as(kernel, other);
+        let may_alias = in_place_as(kernel, other_schedule);
         if in_place.iter().all(|p| may_alias.contains(p)) {
-            all.push((Schedule::OtherAxis, emit(kernel, other)));
+            variants.push((Schedule::OtherAxis, emit(kernel, other_schedule)));
         }
     }
     let (mut all_sizes, default) = (Vec::new(), TileSizes::default());
@@ -56,12 +56,12 @@ pub(crate) fn variants(
         parts: Some(*parts),
         ..default
     }));
-    all.extend(all_sizes.into_iter().map(|sizes| {
+    variants.extend(all_sizes.into_iter().map(|sizes| {
         let program = TileProgram {
             sizes,
             ..program.clone()
         };
         (Schedule::Tiles(sizes), program)
     }));
-    all
+    variants
 }
