@@ -205,39 +205,41 @@ impl Method {
             true => format!("{name}_with_logits"),
             false => name.to_string(),
         };
-        let (mut seen, mut cast, mut given) = (quote!(), quote!(), quote!());
+        let (mut operands, mut cast, mut passed_on) = (quote!(), quote!(), quote!());
         for Argument { name, passed, .. } in arguments {
-            let own = format_ident!("cast_{name}");
+            let cast_name = format_ident!("cast_{name}");
             match passed {
                 Passed::Operand => {
-                    seen.extend(quote!(tensors.push(#name);));
-                    cast.extend(quote!(let #own = cast.of(#name);));
-                    given.extend(quote!(&#own,));
+                    operands.extend(quote!(tensors.push(#name);));
+                    cast.extend(quote!(let #cast_name = cast.apply(#name);));
+                    passed_on.extend(quote!(&#cast_name,));
                 }
                 Passed::MaybeOperand => {
-                    seen.extend(quote!(tensors.extend(#name);));
-                    cast.extend(quote!(let #own = cast.maybe(#name);));
-                    given.extend(quote!(#own.as_ref(),));
+                    operands.extend(quote!(tensors.extend(#name);));
+                    cast.extend(quote!(let #cast_name = cast.apply_to_option(#name);));
+                    passed_on.extend(quote!(#cast_name.as_ref(),));
                 }
                 _ if options == format!("({name})") => {
-                    seen.extend(
+                    operands.extend(
                         quote!(tensors.extend(crate::autocast::Castable::tensors(&#name));),
                     );
-                    cast.extend(quote!(let #own = crate::autocast::Castable::cast(#name, &cast);));
-                    given.extend(quote!(#own,));
+                    cast.extend(
+                        quote!(let #cast_name = crate::autocast::Castable::cast(#name, &cast);),
+                    );
+                    passed_on.extend(quote!(#cast_name,));
                 }
-                _ => given.extend(quote!(#name,)),
+                _ => passed_on.extend(quote!(#name,)),
             }
         }
         Ok(quote! {
             if crate::autocast::is_autocast_enabled() {
                 let mut tensors: Vec<&crate::Tensor> = vec![self];
-                #seen
+                #operands
                 if let Some(cast) = crate::autocast::begin(#name, &tensors) {
-                    let cast_self = cast.of(self);
+                    let cast_self = cast.apply(self);
                     #cast
                     let _inside = cast.enter();
-                    return cast_self.#call(#given);
+                    return cast_self.#call(#passed_on);
                 }
             }
         })

@@ -1,6 +1,6 @@
 //! Collective operations, recorded in the order in which they are called.
 
-use crate::autograd::differentiated;
+use crate::autograd::with_derivative;
 use crate::record::compose;
 use crate::{AsTensor, Result, Tensor, Var, no_grad};
 use kiln_base::collective::Kind;
@@ -43,7 +43,7 @@ pub fn collective(
         let outputs = no_grad(|| b.emit(op.into(), &[x.clone(), last.clone()]))?;
         let failed = |e: crate::Error| OpError(e.to_string());
         token.assign(&outputs[1]).map_err(failed)?;
-        Ok(differentiated(&outputs[0], &[&x], b.call_site(), || {
+        Ok(with_derivative(&outputs[0], &[&x], b.call_site(), || {
             Arc::new(move |_, _, g| {
                 let gradient = backward(g);
                 vec![Some(gradient.unwrap_or_else(Tensor::from_error))]

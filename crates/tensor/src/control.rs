@@ -1,6 +1,6 @@
 //! Loops and branches on values.
 
-use crate::nest::{Flat, built};
+use crate::nest::{Flat, build};
 use crate::options::options;
 use crate::record::{compose_many, user_error};
 use crate::{AsTensor, DType, Device, ErrorKind, MaybeInt, Nest, Result, Returned, Tensor};
@@ -80,11 +80,11 @@ where
     R: Returned<Nest = (C::Owned, Y)>,
 {
     let loc = kiln_lazy::caller::user_line(Location::caller());
-    let (first, (scanned, paths)) = (Flat::of(&init), Flat::named(&xs));
-    let counts = [first.counts.clone(), scanned.counts];
-    let trips = trips(&options, &first.all, (&scanned.all, &paths), loc);
+    let (start, (scanned, paths)) = (Flat::of(&init), Flat::with_paths(&xs));
+    let counts = [start.counts.clone(), scanned.counts];
+    let trips = count_steps(&options, &start.leaves, (&scanned.leaves, &paths), loc);
     let facts = match &trips {
-        Ok(_) => facts(&first.all, &scanned.all),
+        Ok(_) => argument_facts(&start.leaves, &scanned.leaves),
         Err(_) => Vec::new(),
     };
     // Only `step` knows the structure of the results.
@@ -92,34 +92,46 @@ where
         .as_ref()
         .err()
         .map(|e| Tensor::poisoned(e.clone(), loc));
-    let (result, mut traced) = trace(&facts, trips.as_ref().ok(), "scan", loc, |given| {
-        let mut given = given
+    let (result, mut traced) = trace(&facts, trips.as_ref().ok(), "scan", loc, |arguments| {
+        let mut arguments = arguments
             .iter()
             .cloned()
             .map(Tensor::from)
             .chain(bad.iter().cycle().cloned());
-        let carry = built::<C, Tensor>(&counts[0], given.by_ref());
-        step(carry, built::<X, Tensor>(&counts[1], given)).into_result()
+        let carry = build::<C, Tensor>(&counts[0], arguments.by_ref());
+        step(carry, build::<X, Tensor>(&counts[1], arguments)).into_result()
     });
     let result = match result {
         Ok(result) => result,
         Err(e) => return R::like(Err(e), &[]),
     };
     let gives = Flat::of(&result).counts;
-    let ((next, paths), results) = (Flat::named(&result.0), Flat::of(&result.1).all);
-    let state = State { first, next, paths };
+    let ((next, paths), results) = (Flat::with_paths(&result.0), Flat::of(&result.1).leaves);
+    let state = State {
+        init: start,
+        next,
+        paths,
+    };
     let outputs = match trips {
-        Ok(n) => recorded_loop(&options, n, state, scanned.all, results, &mut traced, loc),
+        Ok(n) => loop_outputs(
+            &options,
+            n,
+            state,
+            scanned.leaves,
+            results,
+            &mut traced,
+            loc,
+        ),
         Err(e) => Err(e),
     };
-    let outputs = outputs.map(|outputs| built::<(C::Owned, Y), Tensor>(&gives, outputs));
+    let outputs = outputs.map(|outputs| build::<(C::Owned, Y), Tensor>(&gives, outputs));
     R::like(outputs, &gives)
 }
 
 /// The dtypes, shapes and devices of the arguments of `step`.
-fn facts(first: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
+fn argument_facts(init: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
     let slice = |t: &Tensor| Fact::new(t.dtype(), t.dims()[1..].iter().cloned());
-    let carried = first
+    let carried = init
         .iter()
         .map(|t| (t.fact().clone(), t.handle.node.device));
     let slices = scanned.iter().map(|t| (slice(t), t.handle.node.device));
@@ -128,20 +140,20 @@ fn facts(first: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
 
 /// The state that a loop carries.
 struct State {
-    first: Flat,
+    init: Flat,
     /// The state after a step.
     next: Flat,
     paths: Vec<String>,
 }
 
 /// Returns the number of steps of a scan.
-fn trips(
+fn count_steps(
     options: &Scan,
-    first: &[Tensor],
+    init: &[Tensor],
     (scanned, paths): (&[Tensor], &[String]),
     loc: &'static Location<'static>,
 ) -> Result<Dim> {
-    for t in first.iter().chain(scanned) {
+    for t in init.iter().chain(scanned) {
         t.check()?;
     }
     let wrong = |message: String| Err(user_error(ErrorKind::Op, "scan", message, loc));
@@ -172,7 +184,7 @@ fn trips(
 
 /// Records the loop at the line of the enclosing call.
 #[track_caller]
-fn recorded_loop(
+fn loop_outputs(
     options: &Scan,
     trips: Dim,
     state: State,
@@ -181,32 +193,32 @@ fn recorded_loop(
     traced: &mut Traced,
     loc: &'static Location<'static>,
 ) -> Result<Vec<Tensor>> {
-    let State { first, next, paths } = state;
-    kept("scan", [&first, &next], &paths, loc)?;
+    let State { init, next, paths } = state;
+    check_state("scan", [&init, &next], &paths, loc)?;
     for t in &results {
         t.check()?;
     }
-    let (first, next) = (first.all, next.all);
+    let (init, next) = (init.leaves, next.leaves);
     let mut captured = Captured::default();
     let outputs: Vec<Tensor> = next.into_iter().chain(results).collect();
     let body = traced.graph(&outputs, &mut captured)?;
     let op = ops::Loop {
         trips,
-        carried: first.len(),
+        carried: init.len(),
         scanned: scanned.len(),
         reverse: options.reverse,
         conditional: false,
         body: Arc::new(body),
     };
-    let mut operands = first;
+    let mut operands = init;
     operands.extend(scanned);
     operands.extend(captured.values.into_iter().map(Tensor::from));
-    emitted("scan", op.into(), &operands, outputs.len())
+    emit_op("scan", op.into(), &operands, outputs.len())
 }
 
 /// Records an op with bodies and returns its results.
 #[track_caller]
-fn emitted(called: &'static str, op: Op, operands: &[Tensor], count: usize) -> Result<Vec<Tensor>> {
+fn emit_op(called: &'static str, op: Op, operands: &[Tensor], count: usize) -> Result<Vec<Tensor>> {
     if count == 0 {
         return Ok(vec![]);
     }
@@ -278,13 +290,13 @@ where
     R: Returned<Nest = C::Owned>,
 {
     let loc = kiln_lazy::caller::user_line(Location::caller());
-    let (first, paths) = Flat::named(&init);
+    let (start, paths) = Flat::with_paths(&init);
     let holds = |state: &[Tensor]| -> Result<Tensor> {
-        let state = built::<C, Tensor>(&first.counts, state.iter().cloned());
-        one_bool("while_loop", &condition(state).as_tensor(), loc)
+        let state = build::<C, Tensor>(&start.counts, state.iter().cloned());
+        scalar_condition("while_loop", &condition(state).as_tensor(), loc)
     };
     let traced = || {
-        for t in &first.all {
+        for t in &start.leaves {
             t.check()?;
         }
         let trips = match options.max_trips.0 {
@@ -295,20 +307,20 @@ where
                 return Err(user_error(ErrorKind::Op, "while_loop", message, loc));
             }
         };
-        let mut carried = vec![holds(&first.all)?];
-        carried.extend(first.all.iter().cloned());
+        let mut carried = vec![holds(&start.leaves)?];
+        carried.extend(start.leaves.iter().cloned());
         let (next, mut traced): (Result<Vec<Tensor>>, _) = trace(
-            &facts(&carried, &[]),
+            &argument_facts(&carried, &[]),
             Some(&trips),
             "while_loop",
             loc,
-            |given| {
-                let state = given[1..].iter().cloned().map(Tensor::from);
-                let next = step(built::<C, Tensor>(&first.counts, state)).into_result()?;
+            |arguments| {
+                let state = arguments[1..].iter().cloned().map(Tensor::from);
+                let next = step(build::<C, Tensor>(&start.counts, state)).into_result()?;
                 let next = Flat::of(&next);
-                kept("while_loop", [&first, &next], &paths, loc)?;
-                let mut outputs = vec![holds(&next.all)?];
-                outputs.extend(next.all);
+                check_state("while_loop", [&start, &next], &paths, loc)?;
+                let mut outputs = vec![holds(&next.leaves)?];
+                outputs.extend(next.leaves);
                 Ok(outputs)
             },
         );
@@ -323,30 +335,30 @@ where
     let outputs = match traced() {
         Ok((op, operands)) => {
             let count = op.carried;
-            emitted("while_loop", op.into(), &operands, count)
+            emit_op("while_loop", op.into(), &operands, count)
         }
         Err(e) => Err(e),
     };
-    let state = outputs.map(|o| built::<C, Tensor>(&first.counts, o.into_iter().skip(1)));
-    R::like(state, &first.counts)
+    let state = outputs.map(|o| build::<C, Tensor>(&start.counts, o.into_iter().skip(1)));
+    R::like(state, &start.counts)
 }
 
 /// Errs unless a step keeps the structure, dtypes and shapes of the state.
-fn kept(
+fn check_state(
     called: &'static str,
-    [first, next]: [&Flat; 2],
+    [before, after]: [&Flat; 2],
     paths: &[String],
     loc: &'static Location<'static>,
 ) -> Result<()> {
-    for t in &next.all {
+    for t in &after.leaves {
         t.check()?;
     }
     let wrong = |message: String| Err(user_error(ErrorKind::Op, called, message, loc));
-    if first.counts != next.counts {
+    if before.counts != after.counts {
         let text = "the state holds another number of tensors after a step than before it";
         return wrong(text.to_string());
     }
-    for ((from, to), path) in first.all.iter().zip(&next.all).zip(paths) {
+    for ((from, to), path) in before.leaves.iter().zip(&after.leaves).zip(paths) {
         if from.fact() != to.fact() {
             return wrong(format!(
                 "{} of the state begins as {}, but the step makes it {}; the state keeps dtypes \
@@ -361,7 +373,7 @@ fn kept(
 }
 
 /// A condition of rank 0.
-fn one_bool(
+fn scalar_condition(
     called: &'static str,
     condition: &Tensor,
     loc: &'static Location<'static>,
@@ -392,42 +404,42 @@ pub fn cond<R: Returned>(
     otherwise: impl FnOnce() -> R,
 ) -> R::Like<R::Nest> {
     let loc = kiln_lazy::caller::user_line(Location::caller());
-    let (then, one) = trace(&[], None, "cond", loc, |_| then().into_result());
-    let (otherwise, other) = trace(&[], None, "cond", loc, |_| otherwise().into_result());
+    let (then, on_true) = trace(&[], None, "cond", loc, |_| then().into_result());
+    let (otherwise, on_false) = trace(&[], None, "cond", loc, |_| otherwise().into_result());
     let [then, otherwise] = match then.and_then(|then| Ok([then, otherwise?])) {
         Ok(sides) => sides,
         Err(e) => return R::like(Err(e), &[]),
     };
-    let sides = [Flat::named(&then), Flat::named(&otherwise)];
-    let counts = sides[0].0.counts.clone();
-    let outputs = branch(&condition.as_tensor(), sides, [one, other], loc);
+    let branches = [Flat::with_paths(&then), Flat::with_paths(&otherwise)];
+    let counts = branches[0].0.counts.clone();
+    let outputs = record_if(&condition.as_tensor(), branches, [on_true, on_false], loc);
     R::like(
-        outputs.map(|o| built::<R::Nest, Tensor>(&counts, o)),
+        outputs.map(|o| build::<R::Nest, Tensor>(&counts, o)),
         &counts,
     )
 }
 
 /// Records the branch at the line of the enclosing call.
 #[track_caller]
-fn branch(
+fn record_if(
     condition: &Tensor,
     [(a, paths), (b, _)]: [(Flat, Vec<String>); 2],
     [mut then, mut otherwise]: [Traced; 2],
     loc: &'static Location<'static>,
 ) -> Result<Vec<Tensor>> {
     let wrong = |message: String| Err(user_error(ErrorKind::Op, "cond", message, loc));
-    let condition = one_bool("cond", condition, loc)?;
-    for t in a.all.iter().chain(&b.all) {
+    let condition = scalar_condition("cond", condition, loc)?;
+    for t in a.leaves.iter().chain(&b.leaves) {
         t.check()?;
     }
     if a.counts != b.counts {
-        let (a, b) = (a.all.len(), b.all.len());
+        let (a, b) = (a.leaves.len(), b.leaves.len());
         return wrong(match a == b {
             true => "the branches give tensors in other structures".to_string(),
             false => format!("one branch gives {a} tensors and the other {b}"),
         });
     }
-    for ((a, b), path) in a.all.iter().zip(&b.all).zip(&paths) {
+    for ((a, b), path) in a.leaves.iter().zip(&b.leaves).zip(&paths) {
         if a.fact() != b.fact() {
             let (name, a, b) = (label::called("tensor", path), a.fact(), b.fact());
             return wrong(format!("{name} is {a} in one branch and {b} in the other"));
@@ -435,8 +447,8 @@ fn branch(
     }
     let mut captured = Captured::default();
     let mut graphs = [
-        then.graph(&a.all, &mut captured)?,
-        otherwise.graph(&b.all, &mut captured)?,
+        then.graph(&a.leaves, &mut captured)?,
+        otherwise.graph(&b.leaves, &mut captured)?,
     ];
     graphs.iter_mut().for_each(|g| captured.complete(g, 0));
     let op = ops::If {
@@ -444,5 +456,5 @@ fn branch(
     };
     let mut operands = vec![condition];
     operands.extend(captured.values.into_iter().map(Tensor::from));
-    emitted("cond", op.into(), &operands, a.all.len())
+    emit_op("cond", op.into(), &operands, a.leaves.len())
 }

@@ -90,9 +90,9 @@ conversions!(bool u8 i8 i16 i32 i64 u16 u32 u64 f16 bf16 f32 f64);
 /// A matrix of rows, which are to be of one length.
 fn matrix<T: Element>(rows: &[Vec<T>], loc: &'static Location<'static>) -> Tensor {
     let columns = rows.first().map_or(0, Vec::len);
-    if let Some(at) = rows.iter().position(|row| row.len() != columns) {
-        let len = rows[at].len();
-        let message = format!("row 0 has {columns} elements, but row {at} has {len}");
+    if let Some(index) = rows.iter().position(|row| row.len() != columns) {
+        let len = rows[index].len();
+        let message = format!("row 0 has {columns} elements, but row {index} has {len}");
         return Tensor::poisoned(Error::new(ErrorKind::Value, "from", message, loc), loc);
     }
     let shape = [rows.len() as i64, columns as i64];

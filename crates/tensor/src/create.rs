@@ -1,6 +1,6 @@
 //! Making tensors from data, and reading their values.
 
-use crate::ops::args::addressable;
+use crate::ops::args::check_addressable;
 use crate::record::{Recorded, Recorder, compose};
 use crate::{
     AsTensor, DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, default_device,
@@ -66,17 +66,17 @@ into_shape! {
 /// Returns the sizes of a shape, or an error if its tensors can't be addressed.
 pub(crate) fn dims(shape: impl IntoShape, dtype: DType) -> Result<Vec<Dim>, OpError> {
     let dims = shape.into_shape();
-    dims.iter().try_for_each(recorded)?;
+    dims.iter().try_for_each(check_in_scope)?;
     for d in dims.iter().filter_map(Dim::as_const) {
         ensure!(d >= 0, "a size can't be negative in {dims:?}");
         ensure!(d < i64::MAX, "a dim of {dims:?} is 2^63 or more");
     }
-    addressable(&dims, dtype)?;
+    check_addressable(&dims, dtype)?;
     Ok(dims)
 }
 
 /// Returns an error if a symbolic size is used outside the function given to `compile` that defines it.
-fn recorded(size: &Dim) -> Result<(), OpError> {
+fn check_in_scope(size: &Dim) -> Result<(), OpError> {
     ensure!(
         size.as_const().is_some() || is_recording(),
         "the size {size} is that of an argument of a function given to compile, and has no value outside it"
@@ -123,7 +123,7 @@ pub(crate) fn range(
     len: Dim,
     dtype: DType,
 ) -> Recorded {
-    addressable(std::slice::from_ref(&len), DType::I64)?;
+    check_addressable(std::slice::from_ref(&len), DType::I64)?;
     let index = b.iota(&len)?;
     // Computed wide and rounded once, so that errors don't add up over long ranges.
     let float = dtype.is_float();
@@ -137,13 +137,13 @@ pub(crate) fn range(
 #[track_caller]
 fn symbolic_range(start: Scalar, end: &Dim, step: Scalar) -> Tensor {
     compose("arange", &[], |b| {
-        recorded(end)?;
-        let (Scalar::Int(first), Scalar::Int(by)) = (start, step) else {
+        check_in_scope(end)?;
+        let (Scalar::Int(start_index), Scalar::Int(step_size)) = (start, step) else {
             let text =
                 format!("from {start} to the size {end} there must be whole steps, not {step}");
             return Err(OpError(text));
         };
-        let len = (end - &Dim::Const(first)).div_exact(&Dim::Const(by));
+        let len = (end - &Dim::Const(start_index)).div_exact(&Dim::Const(step_size));
         let len = len.map_err(|e| OpError(format!("no whole steps lead to the end: {e}")))?;
         range(b, start, step, len, DType::I64)
     })
@@ -179,11 +179,11 @@ impl Tensor {
         match Buffer::from_slice(data, shape) {
             Ok(buffer) => match device.bring(buffer) {
                 Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(device), loc, called),
-                Err(e) => Tensor::poisoned(unread(e, called, loc), loc),
+                Err(e) => Tensor::poisoned(failed(e, called, loc), loc),
             },
             Err(e) => {
-                let wanted = shape.iter().try_fold(1i64, |n, d| n.checked_mul(*d));
-                let message = match wanted.filter(|n| *n != data.len() as i64) {
+                let numel = shape.iter().try_fold(1i64, |n, d| n.checked_mul(*d));
+                let message = match numel.filter(|n| *n != data.len() as i64) {
                     Some(n) => format!(
                         "the shape {shape:?} takes {n} elements, but the slice has {}",
                         data.len()
@@ -219,7 +219,7 @@ impl Tensor {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<Tensor, E> {
         let (loc, shape) = (Location::caller(), shape.into().0);
-        let error = |e| unread(e, "filled", loc);
+        let error = |e| failed(e, "filled", loc);
         let len = shape.iter().try_fold(dtype.size(), |bytes, d| {
             bytes.checked_mul(usize::try_from(*d).ok()?)
         });
@@ -385,7 +385,7 @@ impl Tensor {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
-        buffer.to_vec::<T>().map_err(|e| unread(e, "to_vec", loc))
+        buffer.to_vec::<T>().map_err(|e| failed(e, "to_vec", loc))
     }
 
     /// The little-endian bytes of the elements in row-major order.
@@ -395,7 +395,7 @@ impl Tensor {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
-        buffer.to_bytes().map_err(|e| unread(e, "to_bytes", loc))
+        buffer.to_bytes().map_err(|e| failed(e, "to_bytes", loc))
     }
 
     /// Passes the little-endian bytes of the elements in row-major order to `f`. Bytes on the host are not copied.
@@ -405,7 +405,7 @@ impl Tensor {
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let loc = Location::caller();
         let buffer = read::read(&self.handle, loc)?;
-        let bytes = buffer.bytes().map_err(|e| unread(e, "with_bytes", loc))?;
+        let bytes = buffer.bytes().map_err(|e| failed(e, "with_bytes", loc))?;
         Ok(f(bytes))
     }
 
@@ -436,9 +436,9 @@ impl Tensor {
             );
             return Err(Error::new(ErrorKind::Value, "item", message, loc));
         }
-        let converted = converted(&buffer, T::DTYPE);
+        let converted = convert_element(&buffer, T::DTYPE);
         let buffer = converted.map_err(|m| Error::new(ErrorKind::Value, "item", m, loc))?;
-        match buffer.as_slice::<T>().map_err(|e| unread(e, "item", loc))? {
+        match buffer.as_slice::<T>().map_err(|e| failed(e, "item", loc))? {
             [x, ..] => Ok(*x),
             [] => {
                 let message = "an element was lost";
@@ -449,7 +449,7 @@ impl Tensor {
 }
 
 /// Converts one element to another dtype if the kind of number allows it.
-fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
+fn convert_element(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
     let from = element.dtype();
     if from == dtype {
         return Ok(element.clone());
@@ -486,7 +486,7 @@ fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
 }
 
 /// The error of moving or reading values.
-fn unread(e: kiln_runtime::Error, op: &str, loc: &'static Location<'static>) -> Error {
+fn failed(e: kiln_runtime::Error, op: &str, loc: &'static Location<'static>) -> Error {
     let kind = match e {
         kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,
         _ => ErrorKind::Value,

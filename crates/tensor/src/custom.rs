@@ -1,6 +1,6 @@
 //! Operators with user-defined kernels.
 
-use crate::autograd::{Derivative, differentiated, keeps_derivative};
+use crate::autograd::{Derivative, check_may_not_flow, with_derivative};
 use crate::nest::Flat;
 use crate::record::compose;
 use crate::{Error, Nest, Result, Tensor, no_grad};
@@ -172,7 +172,7 @@ impl CustomOp {
     /// Applies the operator to one or several tensors ([`Nest`]). Their dtypes are not promoted.
     #[track_caller]
     pub fn call(&self, inputs: impl Nest) -> Tensor {
-        let inputs = Flat::of(&inputs).all;
+        let inputs = Flat::of(&inputs).leaves;
         let inputs = &inputs.iter().collect::<Vec<_>>()[..];
         compose(self.name, inputs, |b| {
             ensure!(!inputs.is_empty(), "a custom op takes at least one tensor");
@@ -184,9 +184,9 @@ impl CustomOp {
             let Some(f) = &self.backward else {
                 return record();
             };
-            keeps_derivative()?;
+            check_may_not_flow()?;
             let y = no_grad(record)?;
-            Ok(differentiated(&y, inputs, b.call_site(), || f.clone()))
+            Ok(with_derivative(&y, inputs, b.call_site(), || f.clone()))
         })
     }
 }
@@ -203,7 +203,7 @@ fn cuda_function(
     }
 }
 
-/// Turns the answer of the registry into an error at the user's line.
+/// Returns the answer of the registry as an error at the user's line.
 #[track_caller]
 fn registered(answer: std::result::Result<(), String>) -> Result<()> {
     match answer {

@@ -41,7 +41,7 @@ impl Var {
     /// If the cell does not hold floats, or the deviation is not above 0.
     #[track_caller]
     pub fn log_normal_(&self, mean: f64, std: f64) -> Result<()> {
-        self.draws("log_normal_", std > 0.0, || {
+        self.check_range("log_normal_", std > 0.0, || {
             format!("the deviation must be above 0, not {std}")
         })?;
         let z = self.normal();
@@ -54,7 +54,7 @@ impl Var {
     /// If the cell does not hold floats, or lambd is not above 0.
     #[track_caller]
     pub fn exponential_(&self, lambd: f64) -> Result<()> {
-        self.draws("exponential_", lambd > 0.0, || {
+        self.check_range("exponential_", lambd > 0.0, || {
             format!("lambd must be above 0, not {lambd}")
         })?;
         self.hold("exponential_", &(self.log_of_uniform() / -lambd))
@@ -66,7 +66,7 @@ impl Var {
     /// If the cell does not hold floats, or sigma is not above 0.
     #[track_caller]
     pub fn cauchy_(&self, median: f64, sigma: f64) -> Result<()> {
-        self.draws("cauchy_", sigma > 0.0, || {
+        self.check_range("cauchy_", sigma > 0.0, || {
             format!("sigma must be above 0, not {sigma}")
         })?;
         let u = self.uniform(self.dtype());
@@ -85,7 +85,7 @@ impl Var {
             DType::Bool => "a Var of bool can't count attempts".to_string(),
             _ => format!("p must lie between 0 and 1, not {p}"),
         };
-        self.draws("geometric_", fine, wrong)?;
+        self.check_range("geometric_", fine, wrong)?;
         let attempts = self.log_of_uniform() / (-p).ln_1p();
         self.hold(
             "geometric_",
@@ -141,7 +141,7 @@ impl Var {
     }
 
     #[track_caller]
-    fn draws(&self, called: &str, fine: bool, wrong: impl Fn() -> String) -> Result<()> {
+    fn check_range(&self, called: &str, fine: bool, wrong: impl Fn() -> String) -> Result<()> {
         match fine {
             true => Ok(()),
             false => {

@@ -1,6 +1,6 @@
 //! Compiled functions, their arguments and results.
 
-use crate::nest::{Counts, Flat, built};
+use crate::nest::{Counts, Flat, build};
 use crate::{DimSpec, Error, ErrorKind, Nest, Program, Result, Returned, Spec, Tensor, Var};
 use kiln_base::{Dim, Sym};
 use kiln_compiler::{Bisection, Options, Verification};
@@ -57,15 +57,15 @@ pub fn compile_with<S: Nest<Spec>, R: Returned>(
     f: impl FnOnce(S::Owned) -> R,
 ) -> Result<Compiled<S::Owned, R::Nest>> {
     let loc = Location::caller();
-    let (specs, paths) = Flat::named(&specs);
+    let (specs, paths) = Flat::with_paths(&specs);
     let takes = specs.counts.clone();
     let (arguments, symbols) = arguments(specs, paths, loc)?;
     let compiling = Compiling::start(arguments, symbols, loc)?;
-    let given = compiling.arguments.iter().cloned().map(Tensor::from);
-    let results = f(built::<S, Spec>(&takes, given)).into_result()?;
-    let (results, paths) = Flat::named(&results);
+    let placeholders = compiling.arguments.iter().cloned().map(Tensor::from);
+    let results = f(build::<S, Spec>(&takes, placeholders)).into_result()?;
+    let (results, paths) = Flat::with_paths(&results);
     Ok(Compiled {
-        program: compiling.finish(&results.all, paths, options)?,
+        program: compiling.finish(&results.leaves, paths, options)?,
         takes,
         gives: results.counts,
         types: PhantomData,
@@ -95,7 +95,7 @@ pub fn record<S: Nest<Spec>, R: Returned>(
     f: impl FnOnce(S::Owned) -> R,
 ) -> Result<Recording<R::Nest>> {
     let loc = Location::caller();
-    let (specs, paths) = Flat::named(&specs);
+    let (specs, paths) = Flat::with_paths(&specs);
     let takes = specs.counts.clone();
     let (arguments, symbols) = arguments(specs, paths, loc)?;
     if let Some(name) = symbols.first() {
@@ -103,8 +103,8 @@ pub fn record<S: Nest<Spec>, R: Returned>(
         return Err(Error::new(ErrorKind::Value, "record", message, loc));
     }
     let recording = Compiling::start(arguments, symbols, loc)?;
-    let given = recording.arguments.iter().cloned().map(Tensor::from);
-    let (results, operations) = watch(|| f(built::<S, Spec>(&takes, given)).into_result());
+    let placeholders = recording.arguments.iter().cloned().map(Tensor::from);
+    let (results, operations) = watch(|| f(build::<S, Spec>(&takes, placeholders)).into_result());
     let results = results?;
     for t in Flat::of(&results).tensors() {
         t.check()?;
@@ -138,11 +138,11 @@ fn arguments(
         let dim = |d: &DimSpec| match d {
             DimSpec::Known(n) => Dim::Const(*n),
             DimSpec::Symbol(name) => {
-                let at = names.iter().position(|n| n == name).unwrap_or_else(|| {
+                let index = names.iter().position(|n| n == name).unwrap_or_else(|| {
                     names.push(name.clone());
                     names.len() - 1
                 });
-                Dim::symbol(Sym(at as u32))
+                Dim::symbol(Sym(index as u32))
             }
         };
         Ok(Argument {
@@ -152,7 +152,7 @@ fn arguments(
         })
     };
     let arguments = specs
-        .all
+        .leaves
         .iter()
         .zip(paths)
         .map(argument)
@@ -184,9 +184,9 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
     #[track_caller]
     pub fn run(&self, arguments: impl Nest<Owned = I>) -> Result<O> {
         let loc = Location::caller();
-        let given = self.given("Compiled::run", &arguments, loc)?;
-        let results = self.program.run_at(&refs(&given), loc)?;
-        Ok(built::<O, Tensor>(
+        let tensors = self.collect_tensors("Compiled::run", &arguments, loc)?;
+        let results = self.program.run_at(&handles(&tensors), loc)?;
+        Ok(build::<O, Tensor>(
             &self.gives,
             results.into_iter().map(Tensor::from),
         ))
@@ -213,8 +213,8 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
     #[track_caller]
     pub fn verify(&self, arguments: impl Nest<Owned = I>) -> Result<Verification> {
         let loc = Location::caller();
-        let given = self.given("Compiled::verify", &arguments, loc)?;
-        self.program.verify_at(&refs(&given), loc)
+        let tensors = self.collect_tensors("Compiled::verify", &arguments, loc)?;
+        self.program.verify_at(&handles(&tensors), loc)
     }
 
     /// Finds the rewrite of the optimiser that makes a result wrong. Compiles the function with fewer and fewer
@@ -227,13 +227,13 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
     #[track_caller]
     pub fn bisect(&self, arguments: impl Nest<Owned = I>) -> Result<Bisection> {
         let loc = Location::caller();
-        let given = self.given("Compiled::bisect", &arguments, loc)?;
-        self.program.bisect_at(&refs(&given), loc)
+        let tensors = self.collect_tensors("Compiled::bisect", &arguments, loc)?;
+        self.program.bisect_at(&handles(&tensors), loc)
     }
 
     /// The tensors of the arguments of a call.
     #[track_caller]
-    fn given<N: Nest<Owned = I>>(
+    fn collect_tensors<N: Nest<Owned = I>>(
         &self,
         op: &'static str,
         arguments: &N,
@@ -241,24 +241,24 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
     ) -> Result<Vec<Tensor>> {
         let flat = Flat::of(arguments);
         if flat.counts != self.takes {
-            let (_, paths) = Flat::named(arguments);
-            return Err(self.differs(op, &paths, loc));
+            let (_, paths) = Flat::with_paths(arguments);
+            return Err(self.structure_error(op, &paths, loc));
         }
-        Ok(flat.all)
+        Ok(flat.leaves)
     }
 
     /// The error of a call whose arguments have another structure than the function was compiled for.
     #[cold]
-    fn differs(
+    fn structure_error(
         &self,
         op: &'static str,
-        given: &[String],
+        actual: &[String],
         loc: &'static Location<'static>,
     ) -> Error {
         let takes = self.signature().arguments.iter();
         let takes: Vec<String> = takes.map(|a| a.name.clone()).collect();
         let lacks = |a: &[String], b: &[String]| a.iter().find(|p| !b.contains(p)).cloned();
-        let message = match (lacks(&takes, given), lacks(given, &takes)) {
+        let message = match (lacks(&takes, actual), lacks(actual, &takes)) {
             (Some(path), _) => format!("{} is not given", called("argument", &path)),
             (None, Some(path)) => {
                 let argument = called("argument", &path);
@@ -269,7 +269,7 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Compiled<I, O> {
                 return Error::new(ErrorKind::Value, op, text, loc);
             }
         };
-        let counted = format!("{} tensors, not {}", takes.len(), given.len());
+        let counted = format!("{} tensors, not {}", takes.len(), actual.len());
         let message = format!("{message}: the function takes {counted}");
         Error::new(ErrorKind::Value, op, message, loc)
     }
@@ -301,7 +301,7 @@ impl<I, O> Compiled<I, O> {
     }
 }
 
-fn refs(tensors: &[Tensor]) -> SmallVec<[&Handle; 8]> {
+fn handles(tensors: &[Tensor]) -> SmallVec<[&Handle; 8]> {
     tensors.iter().map(|t| &t.handle).collect()
 }
 

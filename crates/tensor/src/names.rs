@@ -34,32 +34,32 @@ impl<const N: usize> From<[Option<&str>; N]> for DimNames {
 }
 
 impl DimNames {
-    /// One name for each dim, with the ellipsis replaced by `rest`.
-    pub(crate) fn spelled(
+    /// One name for each dim, with the ellipsis replaced by `replacement`.
+    pub(crate) fn expand_ellipsis(
         &self,
         t: &Tensor,
-        rest: &[Option<Arc<str>>],
+        replacement: &[Option<Arc<str>>],
     ) -> Result<Vec<Option<Arc<str>>>, OpError> {
         let dots = |n: &Option<String>| n.as_deref() == Some("...");
         let name = |n: &Option<String>| n.as_deref().map(Arc::from);
-        let Some(at) = self.0.iter().position(dots) else {
+        let Some(ellipsis) = self.0.iter().position(dots) else {
             let names: Vec<_> = self.0.iter().map(name).collect();
-            return distinct(names);
+            return check_distinct(names);
         };
         ensure!(
             self.0.iter().filter(|n| dots(n)).count() == 1,
             "\"...\" can stand only once among the names"
         );
         ensure!(
-            self.0.len() <= t.ndim() + 1 || rest.is_empty(),
+            self.0.len() <= t.ndim() + 1 || replacement.is_empty(),
             "{} names are too many for {}",
             self.0.len() - 1,
             t.fact()
         );
-        let mut names: Vec<_> = self.0[..at].iter().map(name).collect();
-        names.extend(rest.iter().cloned());
-        names.extend(self.0[at + 1..].iter().map(name));
-        distinct(names)
+        let mut names: Vec<_> = self.0[..ellipsis].iter().map(name).collect();
+        names.extend(replacement.iter().cloned());
+        names.extend(self.0[ellipsis + 1..].iter().map(name));
+        check_distinct(names)
     }
 
     /// One name for each dim of t. Dims that the ellipsis stands for keep their names.
@@ -68,7 +68,7 @@ impl DimNames {
         let before = self.0.iter().position(|n| n.as_deref() == Some("..."));
         let count = (t.ndim() + 1).saturating_sub(self.0.len());
         let rest = before.map_or(&[][..], |b| own.get(b..b + count).unwrap_or(&[]));
-        let names = self.spelled(t, rest)?;
+        let names = self.expand_ellipsis(t, rest)?;
         ensure!(
             names.len() == t.ndim(),
             "{} names do not fit {}, which has {} dims",
@@ -80,7 +80,7 @@ impl DimNames {
     }
 }
 
-fn distinct(names: Vec<Option<Arc<str>>>) -> Result<Vec<Option<Arc<str>>>, OpError> {
+fn check_distinct(names: Vec<Option<Arc<str>>>) -> Result<Vec<Option<Arc<str>>>, OpError> {
     for (i, n) in names.iter().enumerate() {
         if let Some(n) = n {
             ensure!(!n.is_empty(), "a name can't be empty");
@@ -156,7 +156,7 @@ pub(crate) fn shown(names: &[Option<&str>]) -> String {
 }
 
 /// Returns an error if a name is at different positions, counted from the right, of two operands.
-pub(crate) fn aligned(a: &Tensor, b: &Tensor) -> Result<(), OpError> {
+pub(crate) fn check_aligned(a: &Tensor, b: &Tensor) -> Result<(), OpError> {
     let (Some(p), Some(q)) = (&a.names, &b.names) else {
         return Ok(());
     };
@@ -174,7 +174,7 @@ pub(crate) fn aligned(a: &Tensor, b: &Tensor) -> Result<(), OpError> {
 }
 
 /// The names of an op's results.
-pub(crate) fn of(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
+pub(crate) fn infer(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
     if inputs.iter().all(|t| t.names.is_none()) {
         return Ok(None);
     }
@@ -220,10 +220,10 @@ pub(crate) fn of(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
         _ => return Ok(None),
     };
     // A name that two dims would have is dropped from both.
-    let once = |n: &Option<Arc<str>>| names.iter().filter(|m| *m == n).count() == 1;
+    let is_unique = |n: &Option<Arc<str>>| names.iter().filter(|m| *m == n).count() == 1;
     let names: Vec<_> = names
         .iter()
-        .map(|n| n.clone().filter(|_| once(n)))
+        .map(|n| n.clone().filter(|_| is_unique(n)))
         .collect();
     Ok(names.iter().any(Option::is_some).then(|| names.into()))
 }
@@ -232,15 +232,15 @@ pub(crate) fn of(op: &Op, inputs: &[Tensor]) -> Result<Option<Names>, OpError> {
 fn unify(
     names: &mut [Option<Arc<str>>],
     other: &[Option<Arc<str>>],
-    of: &[Tensor],
+    operands: &[Tensor],
 ) -> Result<(), OpError> {
     for (i, (a, b)) in names.iter_mut().zip(other).enumerate() {
         if let (Some(p), Some(q)) = (&a, b) {
-            let all: Vec<String> = of.iter().map(|t| shown(&t.names())).collect();
+            let shown_names: Vec<String> = operands.iter().map(|t| shown(&t.names())).collect();
             ensure!(
                 p == q,
                 "the names {p:?} and {q:?} of dim {i} differ: the operands are {}",
-                all.join(" and ")
+                shown_names.join(" and ")
             );
         }
         *a = a.take().or_else(|| b.clone());

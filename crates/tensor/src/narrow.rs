@@ -33,7 +33,7 @@ impl Var {
             );
             return Err(Error::new(ErrorKind::Value, "keep_narrow", message, loc));
         }
-        self.unshared("keep_narrow")?;
+        self.check_unshared("keep_narrow")?;
         let copy = self.get().detach().to_dtype(dtype);
         copy.realize()?;
         let copy = Var::new(copy)?;

@@ -42,7 +42,7 @@ pub(crate) type Counts = SmallVec<[usize; 2]>;
 /// The leaves of a structure in order; see [`Nest::flatten_into`].
 #[derive(Clone, Debug)]
 pub struct Flat<L = Tensor> {
-    pub(crate) all: Vec<L>,
+    pub(crate) leaves: Vec<L>,
     pub(crate) counts: Counts,
     /// The error of the first leaf that could not be appended.
     pub(crate) error: Option<Error>,
@@ -52,14 +52,14 @@ pub struct Flat<L = Tensor> {
 /// The paths of leaves in a structure, such as `1.weight`.
 #[derive(Clone, Debug, Default)]
 struct Paths {
-    here: String,
-    all: Vec<String>,
+    current: String,
+    leaves: Vec<String>,
 }
 
 impl<L> Default for Flat<L> {
     fn default() -> Flat<L> {
         Flat {
-            all: Vec::new(),
+            leaves: Vec::new(),
             counts: Counts::new(),
             error: None,
             paths: None,
@@ -85,7 +85,7 @@ impl<L> Flat<L> {
 
     /// Returns the leaves of a structure, and their paths.
     #[track_caller]
-    pub(crate) fn named<N: Nest<L> + ?Sized>(nest: &N) -> (Flat<L>, Vec<String>) {
+    pub(crate) fn with_paths<N: Nest<L> + ?Sized>(nest: &N) -> (Flat<L>, Vec<String>) {
         let paths = Some(Paths::default());
         let mut flat = Flat {
             paths,
@@ -93,14 +93,14 @@ impl<L> Flat<L> {
         };
         nest.flatten_into(&mut flat);
         let paths = flat.paths.take().unwrap_or_default();
-        (flat, paths.all)
+        (flat, paths.leaves)
     }
 
     /// Appends a tensor, or a spec in place of one.
     pub fn leaf(&mut self, leaf: L) {
-        self.all.push(leaf);
+        self.leaves.push(leaf);
         if let Some(paths) = &mut self.paths {
-            paths.all.push(paths.here.clone());
+            paths.leaves.push(paths.current.clone());
         }
     }
 
@@ -108,14 +108,14 @@ impl<L> Flat<L> {
     #[track_caller]
     pub fn part<N: Nest<L> + ?Sized>(&mut self, name: impl Display, part: &N) {
         let mut before = 0;
-        if let Some(Paths { here, .. }) = &mut self.paths {
-            before = here.len();
-            let dot = if here.is_empty() { "" } else { "." };
-            let _ = write!(here, "{dot}{name}"); // a String takes it
+        if let Some(Paths { current, .. }) = &mut self.paths {
+            before = current.len();
+            let dot = if current.is_empty() { "" } else { "." };
+            let _ = write!(current, "{dot}{name}"); // a String takes it
         }
         part.flatten_into(self);
         if let Some(paths) = &mut self.paths {
-            paths.here.truncate(before);
+            paths.current.truncate(before);
         }
     }
 
@@ -157,7 +157,7 @@ impl Feed<'_> {
 
 /// Builds the structure with these counts from the tensors that are present. Returns the index of the first missing
 /// one if it can't.
-pub(crate) fn partly<N: Nest<L>, L>(
+pub(crate) fn build_partly<N: Nest<L>, L>(
     counts: &[usize],
     tensors: impl IntoIterator<Item = Option<Tensor>>,
 ) -> Result<N::Owned, usize> {
@@ -175,7 +175,7 @@ pub(crate) fn partly<N: Nest<L>, L>(
 }
 
 /// Builds the structure with these counts from other tensors.
-pub(crate) fn built<N: Nest<L>, L>(
+pub(crate) fn build<N: Nest<L>, L>(
     counts: &[usize],
     tensors: impl IntoIterator<Item = Tensor>,
 ) -> N::Owned {
@@ -222,7 +222,7 @@ impl<T: Nest<Owned = T>> Returned for T {
     fn like<N: Nest<Owned = N>>(result: Result<N, Error>, counts: &[usize]) -> N {
         let loc = Location::caller();
         let poisoned = |e| std::iter::repeat(Tensor::poisoned(e, loc));
-        result.unwrap_or_else(|e| built::<N, Tensor>(counts, poisoned(e)))
+        result.unwrap_or_else(|e| build::<N, Tensor>(counts, poisoned(e)))
     }
 }
 
@@ -268,12 +268,12 @@ nest_leaf! {
 impl Flat {
     /// The tensors, in order.
     pub fn tensors(&self) -> &[Tensor] {
-        &self.all
+        &self.leaves
     }
 
     /// Builds the structure that these tensors were taken from, with other tensors.
     pub fn build<N: Nest>(&self, tensors: impl IntoIterator<Item = Tensor>) -> N::Owned {
-        built::<N, Tensor>(&self.counts, tensors)
+        build::<N, Tensor>(&self.counts, tensors)
     }
 }
 
@@ -394,7 +394,7 @@ pub trait NestOf: Nest {
 }
 
 /// Builds the structure with these counts from any values.
-pub(crate) fn built_of<N: NestOf, T>(counts: &[usize], mut each: impl FnMut() -> T) -> N::Of<T> {
+pub(crate) fn build_of<N: NestOf, T>(counts: &[usize], mut each: impl FnMut() -> T) -> N::Of<T> {
     let mut feed = Feed {
         tensors: &mut std::iter::empty(),
         counts: counts.iter(),

@@ -108,14 +108,14 @@ impl Tensor {
                 },
             };
             let shown = layout.shown(&shape);
-            let (texts, width) = texts(&values, &shown, options).map_err(|e| {
+            let (texts, width) = format_elements(&values, &shown, options).map_err(|e| {
                 let loc = Loc::from(self.handle.node.loc);
                 Error::new(ErrorKind::Internal, "print", e.to_string(), loc)
             })?;
-            text.push_str(&layout.draw(&shape, &mut texts.into_iter(), width, 7));
+            text.push_str(&layout.format_dim(&shape, &mut texts.into_iter(), width, 7));
         }
         for suffix in self.suffixes(&shape, numel) {
-            let line = text.len() - text.rfind('\n').map_or(0, |at| at + 1);
+            let line = text.len() - text.rfind('\n').map_or(0, |newline| newline + 1);
             let gap = if line + suffix.len() + 2 > options.linewidth {
                 ",\n       "
             } else {
@@ -160,15 +160,15 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    fn skips(&self, n: usize) -> bool {
+    fn is_summarized(&self, n: usize) -> bool {
         n > self.edge.saturating_mul(2)
     }
 
     /// The indices of a dim that are shown.
     fn shown_indices(&self, n: usize) -> Vec<usize> {
-        let all = 0..n;
-        let near = |i: &usize| !self.skips(n) || *i < self.edge || *i >= n - self.edge;
-        all.filter(near).collect()
+        let indices = 0..n;
+        let is_shown = |i: &usize| !self.is_summarized(n) || *i < self.edge || *i >= n - self.edge;
+        indices.filter(is_shown).collect()
     }
 
     /// The positions of the elements that are shown.
@@ -178,13 +178,13 @@ impl Layout<'_> {
             let shown_indices = self.shown_indices(n);
             let next = out
                 .iter()
-                .flat_map(|at| shown_indices.iter().map(move |i| at * n + i));
+                .flat_map(|prefix| shown_indices.iter().map(move |i| prefix * n + i));
             out = next.collect();
         }
         out
     }
 
-    fn draw(
+    fn format_dim(
         &self,
         shape: &[usize],
         texts: &mut impl Iterator<Item = String>,
@@ -195,28 +195,28 @@ impl Layout<'_> {
             return texts.next().unwrap_or_default().trim_start().to_string();
         };
         let shown_indices = self.shown_indices(*n).len();
-        let mut parts: Vec<String> = match rest {
+        let mut items: Vec<String> = match rest {
             [] => texts.take(shown_indices).collect(),
             _ => (0..shown_indices)
-                .map(|_| self.draw(rest, texts, width, indent + 1))
+                .map(|_| self.format_dim(rest, texts, width, indent + 1))
                 .collect(),
         };
         let newline = format!(",{}{:2$}", "\n".repeat(rest.len().max(1)), "", indent + 1);
-        if self.skips(*n) {
+        if self.is_summarized(*n) {
             let dots = if rest.is_empty() { " ..." } else { "..." };
-            parts.insert(self.edge, dots.to_string());
+            items.insert(self.edge, dots.to_string());
         }
         if !rest.is_empty() {
-            return format!("[{}]", parts.join(&newline));
+            return format!("[{}]", items.join(&newline));
         }
         let in_line = (self.options.linewidth.saturating_sub(indent) / (width + 2)).max(1);
-        let lines: Vec<String> = parts.chunks(in_line).map(|line| line.join(", ")).collect();
+        let lines: Vec<String> = items.chunks(in_line).map(|line| line.join(", ")).collect();
         format!("[{}]", lines.join(&newline))
     }
 }
 
 /// The elements at these positions as texts, and their width.
-fn texts(
+fn format_elements(
     values: &Buffer,
     shown: &[usize],
     options: &PrintOptions,
@@ -225,7 +225,7 @@ fn texts(
     let element = |i: &usize| &bytes[i * dtype.size()..][..dtype.size()];
     let shown: Vec<u8> = shown.iter().flat_map(element).copied().collect();
     if dtype.is_float() {
-        return Ok(floats(&dtype.floats(&shown), options));
+        return Ok(format_floats(&dtype.floats(&shown), options));
     }
     let text = |n: &i64| match (dtype, n) {
         (DType::Bool, 0) => "False".to_string(),
@@ -234,11 +234,11 @@ fn texts(
         (_, n) => n.to_string(),
     };
     let texts = dtype.ints(&shown).iter().map(text).collect();
-    Ok(padded(texts, |_| true))
+    Ok(right_align(texts, |_| true))
 }
 
 /// Right-aligns texts to the longest one for which `counts` is true. A longer text that doesn't count sticks out.
-fn padded(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, usize) {
+fn right_align(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, usize) {
     let counted = texts.iter().enumerate().filter(|(i, _)| counts(*i));
     let width = counted.map(|(_, t)| t.len()).max().unwrap_or(1);
     let texts = texts.iter().map(|t| format!("{t:>width$}"));
@@ -247,28 +247,28 @@ fn padded(texts: Vec<String>, counts: impl Fn(usize) -> bool) -> (Vec<String>, u
 
 /// Prints integral floats as `1.`, others with decimals, and all in scientific notation if their magnitudes differ
 /// much. Zeros, infinities and NaN affect neither the notation nor the width.
-fn floats(values: &[f64], options: &PrintOptions) -> (Vec<String>, usize) {
+fn format_floats(values: &[f64], options: &PrintOptions) -> (Vec<String>, usize) {
     let decides = |v: &f64| v.is_finite() && *v != 0.0;
     let sizes = || values.iter().filter(|v| decides(v)).map(|v| v.abs());
     let max = sizes().fold(0.0, f64::max);
     let min = sizes().fold(f64::INFINITY, f64::min);
-    let whole = sizes().all(|v| v.fract() == 0.0);
-    let wide = max > 0.0 && (max / min > 1000.0 || max > 1e8 || !whole && min < 1e-4);
+    let are_integral = sizes().all(|v| v.fract() == 0.0);
+    let wide = max > 0.0 && (max / min > 1000.0 || max > 1e8 || !are_integral && min < 1e-4);
     let scientific = options.sci_mode.unwrap_or(wide);
     let precision = options.precision;
     let text = |v: &f64| match *v {
         v if v.is_nan() => "nan".to_string(),
         f64::INFINITY => "inf".to_string(),
         f64::NEG_INFINITY => "-inf".to_string(),
-        v if scientific => exponential(v, precision),
-        v if whole => format!("{v:.0}."),
+        v if scientific => format_exponential(v, precision),
+        v if are_integral => format!("{v:.0}."),
         v => format!("{v:.precision$}"),
     };
-    padded(values.iter().map(text).collect(), |i| decides(&values[i]))
+    right_align(values.iter().map(text).collect(), |i| decides(&values[i]))
 }
 
 /// C's `%e`: at least two digits of exponent, with a sign.
-fn exponential(v: f64, precision: usize) -> String {
+fn format_exponential(v: f64, precision: usize) -> String {
     let text = format!("{v:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let (sign, digits) = match exponent.strip_prefix('-') {

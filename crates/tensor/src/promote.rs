@@ -6,7 +6,7 @@ use kiln_ir::OpError;
 
 /// The dtype that tensors promote to. Tensors of rank 0 count only where their kind is more general
 /// than that of every tensor with dims (PyTorch's "dimensioned" rule).
-pub(crate) fn common(tensors: &[&Tensor]) -> Result<DType, OpError> {
+pub(crate) fn common_dtype(tensors: &[&Tensor]) -> Result<DType, OpError> {
     let fold = |dimensioned: bool| {
         tensors
             .iter()
@@ -46,6 +46,6 @@ pub(crate) fn with_scalar(tensor: DType, number: Scalar) -> DType {
 }
 
 /// The dtype that a function on floats computes in: integers and bool become f32.
-pub(crate) fn to_float(dtype: DType) -> DType {
+pub(crate) fn float_dtype(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::F32 }
 }

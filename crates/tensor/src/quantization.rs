@@ -74,15 +74,15 @@ struct Range {
 
 impl Range {
     /// The scale, and the byte that represents 0.
-    fn bytes(&self) -> (f64, i64) {
+    fn scale_and_zero_point(&self) -> (f64, i64) {
         let [least, largest] = [self.ends[0].min(0.0), self.ends[1].max(0.0)];
-        let scale = ((largest - least) / most()).max(f64::from(f32::MIN_POSITIVE));
+        let scale = ((largest - least) / max_byte()).max(f64::from(f32::MIN_POSITIVE));
         (scale, (-least / scale).round_ties_even() as i64)
     }
 }
 
 /// The largest byte that an input may have.
-fn most() -> f64 {
+fn max_byte() -> f64 {
     match REDUCED.with_borrow(|reduced| *reduced) {
         true => 127.0,
         false => 255.0,
@@ -129,7 +129,7 @@ impl Calibration {
         let observed = MODE.with_borrow_mut(|mode| std::mem::replace(mode, Mode::Floats));
         drop(inside);
         let Mode::Observed(observed) = observed else {
-            return Err(wrong("another calibration was left open inside"));
+            return Err(value_error("another calibration was left open inside"));
         };
         // All of them are computed in one run.
         let ends = observed.iter().flat_map(|o| [&o.ends.0, &o.ends.1]);
@@ -142,7 +142,7 @@ impl Calibration {
         for (i, Observed { weight, .. }) in observed.into_iter().enumerate() {
             let mut ends = [ends[2 * i], ends[2 * i + 1]];
             if !ends.iter().all(|x| x.is_finite()) {
-                return Err(wrong(format!(
+                return Err(value_error(format!(
                     "layer {i} reads numbers from {} to {}",
                     ends[0], ends[1]
                 )));
@@ -155,7 +155,9 @@ impl Calibration {
         let alike = |(a, b): (&Range, &Range)| a.weight == b.weight;
         let same = self.0.len() == ranges.len() && self.0.iter().zip(&ranges).all(alike);
         if !self.0.is_empty() && !same {
-            return Err(wrong("the layers are not those that were observed before"));
+            return Err(value_error(
+                "the layers are not those that were observed before",
+            ));
         }
         self.0 = ranges.into();
         Ok(result)
@@ -216,7 +218,7 @@ pub fn reduce_range<T>(f: impl FnOnce() -> T) -> T {
 }
 
 #[track_caller]
-fn wrong(message: impl Into<String>) -> Error {
+fn value_error(message: impl Into<String>) -> Error {
     Error::invalid("Calibration", message.into())
 }
 
@@ -235,21 +237,21 @@ fn for_caller(f: impl FnOnce() -> Tensor) -> Tensor {
 
 /// Makes later reads of a layer's input read its dequantised bytes.
 #[track_caller]
-fn store(x: &Tensor, input: &Input) {
+fn store_input(x: &Tensor, input: &Input) {
     let Input::Known(range) = input else { return };
     if STORED.with_borrow(|stored| stored.contains_key(&key(x))) {
         return;
     }
-    let (scale, zero) = range.bytes();
+    let (scale, zero) = range.scale_and_zero_point();
     let value = for_caller(|| {
-        let (q, ..) = input_bytes(x, input);
+        let (q, ..) = quantize_input(x, input);
         q.dequantize_per_tensor(scale, zero).to_dtype(x.dtype())
     });
     STORED.with_borrow_mut(|stored| stored.insert(key(x), (x.clone(), value)));
 }
 
 /// Returns the quantisation of the input of a layer, if the layer is quantised.
-fn begin(
+fn quantize_input_of(
     x: &Tensor,
     weight: &Tensor,
     is_linear: bool,
@@ -265,7 +267,7 @@ fn begin(
                 let weight = weight.dims().into();
                 all.push(Observed {
                     weight,
-                    ends: ends(&x),
+                    ends: min_max(&x),
                 });
                 None
             }
@@ -288,7 +290,7 @@ fn begin(
 
 /// The smallest and the largest element. If there may be no elements, a 0 is included, which every range of bytes
 /// contains.
-fn ends(x: &Tensor) -> (Tensor, Tensor) {
+fn min_max(x: &Tensor) -> (Tensor, Tensor) {
     let sizes = (0..).zip(x.dims());
     let some: Vec<i64> = sizes
         .filter(|(_, d)| d.as_const().is_some_and(|n| n > 0))
@@ -297,22 +299,22 @@ fn ends(x: &Tensor) -> (Tensor, Tensor) {
     if some.len() == x.ndim() {
         return x.aminmax(());
     }
-    let (least, largest) = match some.is_empty() {
+    let (smallest, largest) = match some.is_empty() {
         true => (x.clone(), x.clone()),
         false => x.aminmax(some),
     };
     let _here = set_device(x.device());
-    let [least, largest] =
-        [least, largest].map(|t| cat(&[t.flatten(()), Tensor::zeros([1], x.dtype())], 0));
-    (least.amin(()), largest.amax(()))
+    let [smallest, largest] =
+        [smallest, largest].map(|t| cat(&[t.flatten(()), Tensor::zeros([1], x.dtype())], 0));
+    (smallest.amin(()), largest.amax(()))
 }
 
 /// A weight as signed bytes, and the scales to multiply them by, `[out]`.
-fn weight_bytes(weight: &Tensor) -> (Tensor, Tensor) {
+fn quantize_weight(weight: &Tensor) -> (Tensor, Tensor) {
     let w = weight.detach().to_dtype(DType::F32);
     let dims: Vec<i64> = (1..w.ndim() as i64).collect();
-    let most = w.abs().amax(keep(dims)) / MAX_WEIGHT;
-    let scale = most.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
+    let largest = w.abs().amax(keep(dims)) / MAX_WEIGHT;
+    let scale = largest.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
     let bytes = (w / &scale).round().to_dtype(DType::I8);
     (bytes, scale.reshape([-1]))
 }
@@ -324,35 +326,35 @@ enum Zero {
 }
 
 /// An input as bytes, their scale, and the byte that represents 0.
-fn input_bytes(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
+fn quantize_input(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
     let x = x.detach().to_dtype(DType::F32);
     match input {
         Input::Known(range) => {
             let _here = set_device(x.device());
-            let (scale, zero) = range.bytes();
-            let q = x.quantize_up_to(scale, zero, DType::U8, most() as i128);
+            let (scale, zero) = range.scale_and_zero_point();
+            let q = x.quantize_up_to(scale, zero, DType::U8, max_byte() as i128);
             (q, Tensor::scalar(scale as f32), Zero::Number(zero))
         }
         Input::Dynamic => {
-            let (least, largest) = ends(&x);
-            let least = least.clamp(f64::NEG_INFINITY, 0.0);
-            let scale = (largest.clamp(0.0, f64::INFINITY) - &least) / most();
+            let (smallest, largest) = min_max(&x);
+            let smallest = smallest.clamp(f64::NEG_INFINITY, 0.0);
+            let scale = (largest.clamp(0.0, f64::INFINITY) - &smallest) / max_byte();
             let scale = scale.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
-            let zero = -(least / &scale).round();
+            let zero = -(smallest / &scale).round();
             let q = (x / &scale).round() + &zero;
-            let q = q.clamp(0.0, most()).to_dtype(DType::U8);
+            let q = q.clamp(0.0, max_byte()).to_dtype(DType::U8);
             (q, scale, Zero::Tensor(zero.to_dtype(DType::I32)))
         }
     }
 }
 
-/// Subtracts the contribution of the byte that represents 0 from sums of bytes. `each` is the sum of the weights of a
+/// Subtracts the contribution of the byte that represents 0 from sums of bytes. `weight_sum` is the sum of the weights of a
 /// result.
-fn without_zero(sums: Tensor, zero: Zero, each: impl FnOnce() -> Tensor) -> Tensor {
+fn less_zero(products: Tensor, zero: Zero, weight_sum: impl FnOnce() -> Tensor) -> Tensor {
     match zero {
-        Zero::Number(0) => sums,
-        Zero::Number(zero) => sums - each() * zero,
-        Zero::Tensor(zero) => sums - each() * zero,
+        Zero::Number(0) => products,
+        Zero::Number(zero) => products - weight_sum() * zero,
+        Zero::Tensor(zero) => products - weight_sum() * zero,
     }
 }
 
@@ -362,24 +364,24 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Opti
     if weight.ndim() != 2 {
         return None;
     }
-    let input = match begin(x, weight, true)? {
+    let input = match quantize_input_of(x, weight, true)? {
         Ok(input) => input,
         Err(e) => return Some(compose("linear", &[x, weight], |_| Err(e))),
     };
-    store(x, &input);
+    store_input(x, &input);
     Some(for_caller(|| {
-        let (w, factors) = weight_bytes(weight);
-        let (q, scale, zero) = input_bytes(x, &input);
+        let (w, factors) = quantize_weight(weight);
+        let (q, scale, zero) = quantize_input(x, &input);
         let wide = w.to_dtype(DType::I32);
-        let sums = q.to_dtype(DType::I32).matmul(wide.t());
-        let sums = without_zero(sums, zero, || wide.sum(1).to_dtype(DType::I32));
-        scaled(sums, scale * factors, bias, x.dtype())
+        let products = q.to_dtype(DType::I32).matmul(wide.t());
+        let products = less_zero(products, zero, || wide.sum(1).to_dtype(DType::I32));
+        dequantize(products, scale * factors, bias, x.dtype())
     }))
 }
 
 /// Converts sums to floats and adds the bias.
-fn scaled(sums: Tensor, by: Tensor, bias: Option<&Tensor>, dtype: DType) -> Tensor {
-    let y = sums.to_dtype(DType::F32) * by;
+fn dequantize(products: Tensor, by: Tensor, bias: Option<&Tensor>, dtype: DType) -> Tensor {
+    let y = products.to_dtype(DType::F32) * by;
     let y = match bias {
         Some(bias) => y + bias.detach().to_dtype(DType::F32),
         None => y,
@@ -392,22 +394,22 @@ fn scaled(sums: Tensor, by: Tensor, bias: Option<&Tensor>, dtype: DType) -> Tens
 #[track_caller]
 pub(crate) fn convolution(
     (called, x, weight): (&'static str, &Tensor, &Tensor),
-    given: &Conv,
+    conv: &Conv,
     padding: impl FnOnce() -> std::result::Result<Vec<(usize, usize)>, OpError>,
     convolve: impl FnOnce(&Tensor, &Tensor, &Conv) -> Tensor,
 ) -> Option<Tensor> {
-    let found = begin(x, weight, false)?.and_then(|input| Ok((input, padding()?)));
-    let (input, padding) = match found {
-        Ok(found) => found,
+    let prepared = quantize_input_of(x, weight, false)?.and_then(|input| Ok((input, padding()?)));
+    let (input, padding) = match prepared {
+        Ok(prepared) => prepared,
         Err(e) => return Some(compose(called, &[x, weight], |_| Err(e))),
     };
-    store(x, &input);
+    store_input(x, &input);
     Some(for_caller(|| {
-        let (w, factors) = weight_bytes(weight);
-        let (mut q, scale, zero) = input_bytes(x, &input);
+        let (w, factors) = quantize_weight(weight);
+        let (mut q, scale, zero) = quantize_input(x, &input);
         let mut options = Conv {
             bias: None,
-            ..given.clone()
+            ..conv.clone()
         };
         if let (Zero::Number(byte), true) = (&zero, padding.iter().any(|p| *p != (0, 0))) {
             // The padding is the byte that represents 0.
@@ -424,15 +426,17 @@ pub(crate) fn convolution(
             }
         }
         let wide = w.to_dtype(DType::I32);
-        let sums = convolve(&q.to_dtype(DType::I32), &wide, &options);
+        let products = convolve(&q.to_dtype(DType::I32), &wide, &options);
         let column = |v: Tensor| {
             let mut shape = vec![1i64; padding.len() + 1];
             shape[0] = -1;
             v.reshape(shape)
         };
         let dims: Vec<i64> = (1..w.ndim() as i64).collect();
-        let sums = without_zero(sums, zero, || column(wide.sum(dims).to_dtype(DType::I32)));
-        let bias = given.bias.as_ref().map(|b| column(b.clone()));
-        scaled(sums, column(scale * factors), bias.as_ref(), x.dtype())
+        let products = less_zero(products, zero, || {
+            column(wide.sum(dims).to_dtype(DType::I32))
+        });
+        let bias = conv.bias.as_ref().map(|b| column(b.clone()));
+        dequantize(products, column(scale * factors), bias.as_ref(), x.dtype())
     }))
 }

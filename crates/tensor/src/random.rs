@@ -34,8 +34,8 @@ pub(crate) fn numbers(
         )?;
         let (up, down) = (b.scalar_like(steps, &u)?, b.scalar_like(1.0 / steps, &u)?);
         let scaled = b.pointwise(Pw::Mul, &[u, up])?;
-        let whole = b.pointwise(Pw::Floor, &[scaled])?;
-        let u = b.pointwise(Pw::Mul, &[whole, down])?;
+        let floored = b.pointwise(Pw::Floor, &[scaled])?;
+        let u = b.pointwise(Pw::Mul, &[floored, down])?;
         return b.cast(&u, dtype);
     }
     b.op(ops::Random { kind, dtype, shape }, &[key])
@@ -63,7 +63,7 @@ impl Tensor {
     pub fn randint(low: impl Into<Int>, high: impl Into<Int>, shape: impl IntoShape) -> Tensor {
         let (low, high) = (low.into().0, high.into().0);
         compose("randint", &[], |b| {
-            integers(b, [low, high], &dims(shape, DType::I64)?)
+            draw(b, [low, high], &dims(shape, DType::I64)?)
         })
     }
 
@@ -71,7 +71,7 @@ impl Tensor {
     #[track_caller]
     pub fn rand_like(&self) -> Tensor {
         compose("rand_like", &[self], |b| {
-            let dtype = crate::promote::to_float(self.dtype());
+            let dtype = crate::promote::float_dtype(self.dtype());
             numbers(b, RandomKind::Uniform, dtype, self.dims())
         })
     }
@@ -80,7 +80,7 @@ impl Tensor {
     #[track_caller]
     pub fn randn_like(&self) -> Tensor {
         compose("randn_like", &[self], |b| {
-            let dtype = crate::promote::to_float(self.dtype());
+            let dtype = crate::promote::float_dtype(self.dtype());
             numbers(b, RandomKind::Normal, dtype, self.dims())
         })
     }
@@ -90,14 +90,14 @@ impl Tensor {
     pub fn randint_like(&self, low: impl Into<Int>, high: impl Into<Int>) -> Tensor {
         let (low, high) = (low.into().0, high.into().0);
         compose("randint_like", &[self], |b| {
-            let all = integers(b, [low, high], self.dims())?;
-            b.cast(&all, self.dtype())
+            let values = draw(b, [low, high], self.dims())?;
+            b.cast(&values, self.dtype())
         })
     }
 }
 
 /// Integers of a range, as i64.
-fn integers(b: &mut Recorder, [low, high]: [i64; 2], shape: &[Dim]) -> Result<Tensor, OpError> {
+fn draw(b: &mut Recorder, [low, high]: [i64; 2], shape: &[Dim]) -> Result<Tensor, OpError> {
     if low >= high {
         return Err(OpError(format!("there is no integer in {low}..{high}")));
     }
@@ -106,7 +106,7 @@ fn integers(b: &mut Recorder, [low, high]: [i64; 2], shape: &[Dim]) -> Result<Te
         .ok_or_else(|| OpError(format!("{low}..{high} holds more than 2^63 integers")))?;
     let bits = numbers(b, RandomKind::Bits, DType::I64, shape)?;
     let range = b.scalar_like(count, &bits)?;
-    let within = b.pointwise(Pw::Remainder, &[bits, range])?;
-    let low = b.scalar_like(low, &within)?;
-    b.pointwise(Pw::Add, &[within, low])
+    let offset = b.pointwise(Pw::Remainder, &[bits, range])?;
+    let low = b.scalar_like(low, &offset)?;
+    b.pointwise(Pw::Add, &[offset, low])
 }

@@ -34,9 +34,9 @@ impl Builder for Recorder {
     type Value = Tensor;
 
     fn emit(&mut self, op: Op, inputs: &[Tensor]) -> Result<SmallVec<[Tensor; 1]>, OpError> {
-        let names = names::of(&op, inputs)?;
+        let names = names::infer(&op, inputs)?;
         let mut outputs = self.lazy.record(op, &quantization::read(inputs))?;
-        let strides = (self.views.then(|| strides::of(&outputs[0], inputs))).flatten();
+        let strides = (self.views.then(|| strides::infer(&outputs[0], inputs))).flatten();
         let named = |handle| Tensor {
             handle,
             strides: strides.clone(),
@@ -98,7 +98,7 @@ impl Recorder {
 
     /// Casts both operands to the dtype that they promote to.
     pub(crate) fn promoted(&mut self, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), OpError> {
-        let dtype = promote::common(&[a, b])?;
+        let dtype = promote::common_dtype(&[a, b])?;
         Ok((self.cast(a, dtype)?, self.cast(b, dtype)?))
     }
 }
@@ -172,7 +172,7 @@ fn attempt<T>(
     f: impl FnOnce(&mut Recorder) -> Result<T, OpError>,
 ) -> Result<T, Tensor> {
     let mut recorder = recorder_for(called, operands, loc)?;
-    f(&mut recorder).map_err(|e| failed(called, operands, e, loc))
+    f(&mut recorder).map_err(|e| poison(called, operands, e, loc))
 }
 
 /// Returns the recorder of a call, or the first operand that is poisoned. Not inlined into [`attempt`], which is
@@ -201,7 +201,7 @@ fn recorder_for(
 
 /// A poisoned tensor in place of the result that could not be recorded.
 #[cold]
-fn failed(
+fn poison(
     called: &'static str,
     operands: &[&Tensor],
     error: OpError,
@@ -228,13 +228,13 @@ fn op_error(
     loc: &'static Location<'static>,
 ) -> Error {
     let note = |(i, t): (usize, &&Tensor)| {
-        let on = match t.device() {
+        let suffix = match t.device() {
             Device::Cpu => String::new(),
             device => format!(" on {device}"),
         };
         let fact = symbols::named(&t.fact().to_string());
         Note {
-            text: format!("operand {i}: {fact}{on}"),
+            text: format!("operand {i}: {fact}{suffix}"),
             label: t.handle.label(),
             unnamed: format!(
                 " from {} at {}",

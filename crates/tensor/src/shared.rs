@@ -1,6 +1,6 @@
 //! Cells whose values are in memory that several processes have.
 
-use crate::var::outside_compile;
+use crate::var::check_outside_compile;
 use crate::{Device, Error, ErrorKind, Result, Var};
 use std::panic::Location;
 
@@ -40,7 +40,7 @@ impl Var {
         if self.is_shared() {
             return Ok(());
         }
-        outside_compile("share_memory_", "shared", "share")?;
+        check_outside_compile("share_memory_", "shared", "share")?;
         if self.device() != Device::Cpu {
             let text = format!(
                 "memory of {} can't be shared: move the Var to the CPU",
@@ -65,7 +65,7 @@ impl Var {
 
     /// Errs if the cell is shared, whose memory has a size and a place.
     #[track_caller]
-    pub(crate) fn unshared(&self, called: &str) -> Result<()> {
+    pub(crate) fn check_unshared(&self, called: &str) -> Result<()> {
         if !self.is_shared() {
             return Ok(());
         }

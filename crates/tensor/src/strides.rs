@@ -68,38 +68,38 @@ impl Tensor {
     /// True if PyTorch could view the same memory in this shape.
     pub(crate) fn is_viewable(&self, shape: &[Dim]) -> bool {
         match &self.strides {
-            Some(strides) => viewed(self.dims(), strides, shape).is_some(),
+            Some(strides) => reshape_strides(self.dims(), strides, shape).is_some(),
             None => true,
         }
     }
 }
 
 /// The strides of a value recorded within a view, if they aren't contiguous.
-pub(crate) fn of(recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
+pub(crate) fn infer(recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
     let (op, shape, x) = (&recorded.node.op, recorded.dims(), inputs.first()?);
     if matches!(op, Op::Reshape(_)) && x.strides.is_none() {
         return None;
     }
-    let new = moved(op, x.dims(), &x.strides(), shape)?;
+    let new = view_strides(op, x.dims(), &x.strides(), shape)?;
     (!are_contiguous(shape, &new)).then(|| new.into())
 }
 
 /// The strides of the result of `op`, if it is a view of its operand, whose dims and strides are given.
-pub(crate) fn moved(op: &Op, dims: &[Dim], old: &[Dim], shape: &[Dim]) -> Option<Vec<Dim>> {
+pub(crate) fn view_strides(op: &Op, dims: &[Dim], old: &[Dim], shape: &[Dim]) -> Option<Vec<Dim>> {
     match op {
         Op::Permute(p) => Some(p.perm.iter().map(|a| old[*a].clone()).collect()),
         Op::Slice(s) if s.axes.iter().all(|a| a.step > 0) => {
             let steps = s.axes.iter().map(|a| Dim::Const(a.step));
             Some(old.iter().zip(steps).map(|(s, step)| s * &step).collect())
         }
-        Op::Broadcast(_) => Some(stretched(dims, old, shape)),
-        Op::Reshape(_) => viewed(dims, old, shape),
+        Op::Broadcast(_) => Some(broadcast_strides(dims, old, shape)),
+        Op::Reshape(_) => reshape_strides(dims, old, shape),
         _ => None,
     }
 }
 
 /// The strides after a broadcast: 0 for stretched dims.
-fn stretched(dims: &[Dim], old: &[Dim], shape: &[Dim]) -> Vec<Dim> {
+fn broadcast_strides(dims: &[Dim], old: &[Dim], shape: &[Dim]) -> Vec<Dim> {
     let added = shape.len() - dims.len();
     let stride = |i: usize| match i.checked_sub(added) {
         Some(a) if dims[a] == shape[i] => old[a].clone(),
@@ -129,7 +129,7 @@ fn are_contiguous(shape: &[Dim], strides: &[Dim]) -> bool {
 
 /// The strides of another shape with the same number of elements, if no copy is needed. Runs of dims that are nested
 /// in memory are split and joined freely (PyTorch's `computeStride`).
-fn viewed(shape: &[Dim], strides: &[Dim], new_shape: &[Dim]) -> Option<Vec<Dim>> {
+fn reshape_strides(shape: &[Dim], strides: &[Dim], new_shape: &[Dim]) -> Option<Vec<Dim>> {
     if is_empty(shape) {
         return Some(contiguous(new_shape));
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn check(shape: &[i64], strides: &[i64], new: &[i64]) -> Option<Vec<i64>> {
-        let found = viewed(&dims(shape), &dims(strides), &dims(new))?;
+        let found = reshape_strides(&dims(shape), &dims(strides), &dims(new))?;
         found.iter().map(Dim::as_const).collect()
     }
 

@@ -135,7 +135,7 @@ impl Tensor {
 /// ```
 #[track_caller]
 pub fn explain(tensors: impl Nest) -> Result<Explain> {
-    cached::explain(&Flat::of(&tensors).all, Location::caller())
+    cached::explain(&Flat::of(&tensors).leaves, Location::caller())
 }
 
 /// The values of a tensor or a structure of them ([`Nest`]), computed by the reference evaluation: slow, simple, in
@@ -155,6 +155,6 @@ pub fn explain(tensors: impl Nest) -> Result<Explain> {
 #[track_caller]
 pub fn evaluate_reference<N: Nest>(tensors: N) -> Result<N::Owned> {
     let flat = Flat::of(&tensors);
-    let values = reference::evaluate_reference(&flat.all, Location::caller())?;
+    let values = reference::evaluate_reference(&flat.leaves, Location::caller())?;
     Ok(flat.build::<N>(values.into_iter().map(Tensor::from)))
 }

@@ -63,7 +63,7 @@ impl Var {
     fn with_role(value: &Tensor, role: Role) -> Result<Var> {
         value.shape()?;
         value.handle.settled()?;
-        outside_compile("Var::new", "made", "make")?;
+        check_outside_compile("Var::new", "made", "make")?;
         let var = Var {
             cell: Cell::new(&value.handle, role),
         };
@@ -129,7 +129,7 @@ impl Var {
     }
 
     /// The value, moved to the cell's device if it has none, or an error if the cell can't hold it.
-    fn fitting(&self, value: &Tensor, loc: &'static Location<'static>) -> Result<Tensor> {
+    fn check_value(&self, value: &Tensor, loc: &'static Location<'static>) -> Result<Tensor> {
         value.check()?;
         if body::is_tracing() {
             let message = "a Var can't be assigned inside scan and cond; return the value and assign it \
@@ -237,8 +237,8 @@ impl Var {
 
     /// The device of the values.
     pub fn device(&self) -> Device {
-        let given = given::value(self.id()).map(|t| t.device());
-        given.unwrap_or_else(|| self.cell.leaf.device.get())
+        let replaced = given::value(self.id()).map(|t| t.device());
+        replaced.unwrap_or_else(|| self.cell.leaf.device.get())
     }
 
     /// Moves the cell's value and gradient to another device, for all holders of the cell. Snapshots stay where they
@@ -252,12 +252,12 @@ impl Var {
         if self.device() == device {
             return Ok(());
         }
-        outside_compile("to_", "moved", "move")?;
+        check_outside_compile("to_", "moved", "move")?;
         if self.source().is_some() {
             self.cell.leaf.device.set(device);
             return Ok(());
         }
-        self.unshared("to_")?;
+        self.check_unshared("to_")?;
         if let Some(narrow) = self.cell.leaf.narrow() {
             let cell = narrow.cell().clone();
             Var { cell }.to_(device)?;
@@ -294,12 +294,12 @@ impl Var {
             let message = format!("only floats have gradients, not {dtype}");
             return Err(Error::invalid("to_dtype_", message));
         }
-        outside_compile("to_dtype_", "cast", "cast")?;
+        check_outside_compile("to_dtype_", "cast", "cast")?;
         if self.source().is_some() {
             self.cell.leaf.set_dtype(dtype);
             return Ok(());
         }
-        self.unshared("to_dtype_")?;
+        self.check_unshared("to_dtype_")?;
         // Computed here: if the run failed later, the cell would return to a value of the old dtype.
         let value = self.get().detach().to_dtype(dtype);
         value.realize()?;
@@ -349,7 +349,7 @@ impl Var {
 
 /// Returns an error while a function is recorded for `compile`.
 #[track_caller]
-pub(crate) fn outside_compile(called: &str, done: &str, first: &str) -> Result<()> {
+pub(crate) fn check_outside_compile(called: &str, done: &str, first: &str) -> Result<()> {
     if !scope::is_recording() {
         return Ok(());
     }
@@ -413,9 +413,9 @@ impl Var {
     pub fn set_source(&self, source: Option<Arc<dyn Source>>) {
         if source.is_some() {
             let message = "the value is computed from other cells";
-            let held = Tensor::from_error(Error::at_caller(ErrorKind::Value, "Var", message));
+            let unreadable = Tensor::from_error(Error::at_caller(ErrorKind::Value, "Var", message));
             let mut state = self.cell.idle();
-            state.set(held.handle);
+            state.set(unreadable.handle);
             state.realized = None;
             self.cell.leaf.set_narrow(None);
         }
@@ -479,21 +479,21 @@ pub fn assign_unless<V: AsVar, T: AsTensor>(
 
 /// Adds the assignments that give a cell a value: its own, or those of the cells from which it is computed.
 #[track_caller]
-fn held(
+fn push_assignments(
     var: &Var,
     value: &Tensor,
     loc: &'static Location<'static>,
-    all: &mut Vec<(Var, Tensor)>,
+    assignments: &mut Vec<(Var, Tensor)>,
 ) -> Result<()> {
-    let value = var.fitting(value, loc)?;
+    let value = var.check_value(value, loc)?;
     match var.source().filter(|_| given::value(var.id()).is_none()) {
         Some(source) => {
             let originals = on_behalf_of_caller(source.library(), || source.inverse(&value))?;
             for (var, value) in &originals {
-                held(var, value, loc, all)?;
+                push_assignments(var, value, loc, assignments)?;
             }
         }
-        None => all.push((var.clone(), value)),
+        None => assignments.push((var.clone(), value)),
     }
     Ok(())
 }
@@ -509,10 +509,10 @@ fn assign_all<V: AsVar, T: AsTensor>(
     let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let mut fitting = Vec::new();
     for (var, value) in assignments {
-        held(var.as_var(), &value.as_tensor(), loc, &mut fitting)?;
+        push_assignments(var.as_var(), &value.as_tensor(), loc, &mut fitting)?;
     }
-    let mut all: Vec<(Arc<Cell>, Tensor)> = Vec::new();
-    let mut given: Vec<(u64, Tensor)> = Vec::new();
+    let mut cell_values: Vec<(Arc<Cell>, Tensor)> = Vec::new();
+    let mut replacements: Vec<(u64, Tensor)> = Vec::new();
     let new = |var: &Var, value: Tensor| match unless {
         Some(flag) => where_(flag.to(var.device()), var.get(), value),
         None => value,
@@ -520,39 +520,39 @@ fn assign_all<V: AsVar, T: AsTensor>(
     for (var, value) in fitting {
         if given::value(var.id()).is_some() {
             let value = new(&var, value);
-            given.push((var.id(), value));
+            replacements.push((var.id(), value));
             continue;
         }
         if let Some(narrow) = var.cell.leaf.narrow() {
             let copy = value.detach().to_dtype(narrow.cell().leaf.dtype());
             let cell = narrow.cell().clone();
-            all.push((cell.clone(), new(&Var { cell }, copy)));
+            cell_values.push((cell.clone(), new(&Var { cell }, copy)));
         }
         let value = new(&var, value);
-        all.push((var.cell, value));
+        cell_values.push((var.cell, value));
     }
     let replace_given = || {
-        let given = given.iter();
-        given.for_each(|(id, value)| given::replace(*id, value.handle.plain()));
+        let replacements = replacements.iter();
+        replacements.for_each(|(id, value)| given::replace(*id, value.handle.plain()));
     };
     if scope::is_recording() {
-        for (cell, value) in &all {
+        for (cell, value) in &cell_values {
             scope::assign(cell, &value.handle);
         }
         replace_given();
         return Ok(());
     }
-    let values = all.iter().map(|(_, value)| value);
-    for value in values.chain(given.iter().map(|(_, value)| value)) {
+    let values = cell_values.iter().map(|(_, value)| value);
+    for value in values.chain(replacements.iter().map(|(_, value)| value)) {
         // A computed value that turned out to be wrong could not be undone.
         value.handle.settled()?;
     }
     replace_given();
-    let mut recordings = (all.iter()).filter_map(|(_, value)| value.handle.recording());
-    if let Some(first) = recordings.next() {
-        recordings.for_each(|other| first.join(&other));
+    let mut recordings = (cell_values.iter()).filter_map(|(_, value)| value.handle.recording());
+    if let Some(recording) = recordings.next() {
+        recordings.for_each(|other| recording.join(&other));
     }
-    for (cell, value) in &all {
+    for (cell, value) in &cell_values {
         cell.hold(&value.handle, loc);
     }
     Ok(())

@@ -1,13 +1,13 @@
 //! The place of a view in the tensor that it is a view of, as files of PyTorch hold it.
 
 use crate::Tensor;
-use crate::strides::{contiguous, moved};
+use crate::strides::{contiguous, view_strides};
 use kiln_base::Dim;
 use kiln_ir::Op;
 use kiln_lazy::Handle;
 use kiln_lazy::node::{Node, NodeState};
 
-/// A view's place within the tensor that it is a view of: the element at `i` is number `offset + Σ i · strides`.
+/// A view's offset and strides within the tensor that it is a view of: the element at `i` is number `offset + Σ i · strides`.
 pub struct ViewWithin {
     /// The tensor that it is a view of, contiguous.
     pub whole: Tensor,
@@ -18,19 +18,19 @@ pub struct ViewWithin {
 }
 
 impl Tensor {
-    /// Returns the tensor that this one is a view of, with the view's place in it, as PyTorch saves it: the last
+    /// Returns the tensor that this one is a view of, with the view's offset and strides, as PyTorch saves it: the last
     /// tensor of the chain of views that `is_whole` accepts. Values that are computed know of no chain.
     pub fn view_within(&self, is_whole: impl Fn(&Tensor) -> bool) -> Option<ViewWithin> {
         let (mut at, mut views, mut found) = (self.handle.plain(), Vec::new(), None);
         while let Some(operand) = viewed_operand(&at.node) {
             views.push(std::mem::replace(&mut at, operand).node.clone());
-            let whole = Tensor::from(at.plain());
-            if is_whole(&whole) {
-                found = Some((whole, views.len()));
+            let operand = Tensor::from(at.plain());
+            if is_whole(&operand) {
+                found = Some((operand, views.len()));
             }
         }
-        let (whole, count) = found?;
-        let mut dims = whole.dims();
+        let (base, count) = found?;
+        let mut dims = base.dims();
         let (mut strides, mut offset) = (contiguous(dims), Dim::ZERO);
         for view in views[..count].iter().rev() {
             if let Op::Slice(s) = &view.op {
@@ -38,14 +38,14 @@ impl Tensor {
                 offset = starts.fold(offset, |sum, (a, stride)| &sum + &(&a.start * stride));
             }
             let new = &view.facts[0].shape;
-            strides = moved(&view.op, dims, &strides, new)?;
+            strides = view_strides(&view.op, dims, &strides, new)?;
             dims = new;
         }
         let known = |d: &Dim| d.as_const().and_then(|d| usize::try_from(d).ok());
         Some(ViewWithin {
             offset: known(&offset)?,
             strides: strides.iter().map(known).collect::<Option<_>>()?,
-            whole,
+            whole: base,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::lists::{AutocastList, AutocastRule, rule};
 use super::{Autocast, current_autocast, set_autocast};
-use crate::autograd::{Derivative, differentiated};
+use crate::autograd::{Derivative, with_derivative};
 use crate::record::compose;
 use crate::{
     Affine, AsTensor, Attention, BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Conv,
@@ -28,11 +28,11 @@ pub(crate) struct Cast {
 /// The casts of an operation, if it is called inside `autocast` and in the list of its operands' device.
 #[track_caller]
 pub(crate) fn begin(name: &str, operands: &[&Tensor]) -> Option<Cast> {
-    listed(current_autocast()?, name, operands)
+    find_cast(current_autocast()?, name, operands)
 }
 
 #[track_caller]
-fn listed(options: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
+fn find_cast(options: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
     let device = operands.iter().find_map(|t| t.handle.node.device);
     let list = options
         .list
@@ -73,7 +73,7 @@ fn is_cast(dtype: DType) -> bool {
 impl Cast {
     /// Casts an operand as the operation requires.
     #[track_caller]
-    pub(crate) fn of(&self, t: &Tensor) -> Tensor {
+    pub(crate) fn apply(&self, t: &Tensor) -> Tensor {
         if let Some(e) = &self.error {
             return Tensor::from_error(e.clone());
         }
@@ -95,7 +95,9 @@ impl Cast {
         if body::is_tracing() {
             return None;
         }
-        let narrow = leaf.narrow().or_else(|| self.first(leaf, t, loc))?;
+        let narrow = leaf
+            .narrow()
+            .or_else(|| self.keep_narrow_copy(leaf, t, loc))?;
         let fits = narrow.cell().leaf.dtype() == self.dtype;
         if !fits || !narrow.stands_for(&t.handle, loc) {
             return None;
@@ -105,22 +107,22 @@ impl Cast {
         let wide = t.dtype();
         let derivative =
             move || -> Arc<Derivative> { Arc::new(move |_, _, g| vec![Some(g.to_dtype(wide))]) };
-        Some(differentiated(&copy, &[t], ("autocast", loc), derivative))
+        Some(with_derivative(&copy, &[t], ("autocast", loc), derivative))
     }
 
     /// The narrow copy that is kept from this cast on, if the cell requests one and holds this tensor; see
     /// [`Var::keep_casts`].
-    fn first(
+    fn keep_narrow_copy(
         &self,
         leaf: &Leaf,
         t: &Tensor,
         loc: &'static Location<'static>,
     ) -> Option<Arc<Narrow>> {
-        let of = leaf.keeps_casts()?;
-        if t.dtype() != DType::F32 || !self.dtype.is_half() || scope::is_written(&of) {
+        let requested = leaf.keeps_casts()?;
+        if t.dtype() != DType::F32 || !self.dtype.is_half() || scope::is_written(&requested) {
             return None;
         }
-        let var = Var { cell: of };
+        let var = Var { cell: requested };
         // Outside recordings the copy is computed, so that this step has the plan of all steps. While recording it
         // can't be.
         let compute = |var: &Var| match scope::is_recording() {
@@ -142,12 +144,12 @@ impl Cast {
         Some(leaf.narrow_or(narrow))
     }
 
-    /// [`Cast::of`] for an operand that may be missing.
+    /// [`Cast::apply`] for an operand that may be missing.
     #[track_caller]
     #[allow(clippy::manual_map)] // a closure would hide whose line it is
-    pub(crate) fn maybe(&self, t: Option<&Tensor>) -> Option<Tensor> {
+    pub(crate) fn apply_to_option(&self, t: Option<&Tensor>) -> Option<Tensor> {
         match t {
-            Some(t) => Some(self.of(t)),
+            Some(t) => Some(self.apply(t)),
             None => None,
         }
     }
@@ -174,7 +176,7 @@ impl Cast {
 pub fn autocast_operand(name: &str, t: impl AsTensor) -> Tensor {
     let t: &Tensor = &t.as_tensor();
     match begin(name, &[t]) {
-        Some(cast) => cast.of(t),
+        Some(cast) => cast.apply(t),
         None => t.clone(),
     }
 }
@@ -185,10 +187,10 @@ pub(crate) fn cast_all(name: &str, operands: &mut [Tensor]) {
     let Some(options) = current_autocast() else {
         return;
     };
-    let cast = listed(options, name, &operands.iter().collect::<Vec<_>>());
+    let cast = find_cast(options, name, &operands.iter().collect::<Vec<_>>());
     if let Some(cast) = cast {
         for t in operands {
-            *t = cast.of(t);
+            *t = cast.apply(t);
         }
     }
 }
@@ -211,7 +213,7 @@ macro_rules! castable {
 
             #[track_caller]
             fn cast(mut self, cast: &Cast) -> $name {
-                $(self.$tensor = cast.maybe(self.$tensor.as_ref());)*
+                $(self.$tensor = cast.apply_to_option(self.$tensor.as_ref());)*
                 self
             }
         }

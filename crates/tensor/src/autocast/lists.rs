@@ -62,8 +62,8 @@ pub fn autocast_ops() -> &'static [AutocastOp] {
 
 /// The rule of an operation, if it is in a list.
 pub(super) fn rule(name: &str, list: AutocastList) -> Option<AutocastRule> {
-    let at = OPS.binary_search_by(|op| op.name.cmp(name)).ok()?;
-    OPS[at].rule(list)
+    let index = OPS.binary_search_by(|op| op.name.cmp(name)).ok()?;
+    OPS[index].rule(list)
 }
 
 macro_rules! rule {

@@ -1,6 +1,6 @@
 //! Trading time for memory: forward values that a backward pass recomputes.
 
-use crate::nest::{Flat, built};
+use crate::nest::{Flat, build};
 use crate::{Nest, Returned, Tensor, is_grad_enabled};
 use kiln_lazy::caller::user_line;
 use kiln_lazy::grad::again::again;
@@ -25,19 +25,19 @@ pub fn checkpoint<I: Nest, R: Returned>(
     inputs: I,
 ) -> R::Like<R::Nest> {
     let loc = user_line(Location::caller());
-    let Flat { all, counts, .. } = Flat::of(&inputs);
+    let Flat { leaves, counts, .. } = Flat::of(&inputs);
     // A loop around a body decides itself which values to keep.
-    if !is_grad_enabled() || body::is_tracing() || all.iter().any(|t| t.error().is_some()) {
-        return R::like(f(built::<I, Tensor>(&counts, all)).into_result(), &[]);
+    if !is_grad_enabled() || body::is_tracing() || leaves.iter().any(|t| t.error().is_some()) {
+        return R::like(f(build::<I, Tensor>(&counts, leaves)).into_result(), &[]);
     }
-    let handles: Vec<Handle> = all.iter().map(|t| t.handle.clone()).collect();
+    let handles: Vec<Handle> = leaves.iter().map(|t| t.handle.clone()).collect();
     let named = |(handle, t): (Handle, Tensor)| Tensor { handle, ..t };
-    let run = |leaves: &[Handle]| {
-        let leaves = leaves.iter().cloned().zip(all).map(named);
-        match f(built::<I, Tensor>(&counts, leaves)).into_result() {
+    let run = |handles: &[Handle]| {
+        let leaves = handles.iter().cloned().zip(leaves).map(named);
+        match f(build::<I, Tensor>(&counts, leaves)).into_result() {
             Ok(nest) => {
-                let Flat { all, counts, .. } = Flat::of(&nest);
-                (Ok(counts), all.into_iter().map(|t| t.handle).collect())
+                let Flat { leaves, counts, .. } = Flat::of(&nest);
+                (Ok(counts), leaves.into_iter().map(|t| t.handle).collect())
             }
             Err(e) => (Err(e), Vec::new()),
         }
@@ -46,7 +46,7 @@ pub fn checkpoint<I: Nest, R: Returned>(
     match result {
         Ok(counts) => {
             let outputs = outputs.into_iter().map(Tensor::from);
-            R::like(Ok(built::<R::Nest, Tensor>(&counts, outputs)), &counts)
+            R::like(Ok(build::<R::Nest, Tensor>(&counts, outputs)), &counts)
         }
         Err(e) => R::like(Err(e), &[]),
     }

@@ -1,6 +1,6 @@
 //! Functions with user-defined derivatives.
 
-use crate::nest::{Counts, Flat, built};
+use crate::nest::{Counts, Flat, build};
 use crate::record::{compose_many, user_error};
 use crate::{
     Autocast, DType, ErrorKind, Nest, Returned, Tensor, current_autocast, is_grad_enabled, no_grad,
@@ -46,15 +46,15 @@ where
 {
     CustomFunction {
         cast_inputs: None,
-        forward: Box::new(move |given| {
-            let result = forward(given).into_result();
+        forward: Box::new(move |inputs| {
+            let result = forward(inputs).into_result();
             result.map(|(output, saved)| (Flat::of(&output), Flat::of(&saved)))
         }),
         backward: Arc::new(move |counts, saved, cotangents| {
-            let saved = built::<S, Tensor>(&counts.saved, saved);
-            let cotangents = built::<O, Tensor>(&counts.outputs, cotangents);
-            let (flat, paths) = Flat::named(&backward(saved, cotangents));
-            paths.into_iter().zip(flat.all).collect()
+            let saved = build::<S, Tensor>(&counts.saved, saved);
+            let cotangents = build::<O, Tensor>(&counts.outputs, cotangents);
+            let (flat, paths) = Flat::with_paths(&backward(saved, cotangents));
+            paths.into_iter().zip(flat.leaves).collect()
         }),
         returned: std::marker::PhantomData,
     }
@@ -111,19 +111,19 @@ where
     #[track_caller]
     pub fn apply(&self, inputs: impl Nest<Owned = I>) -> R::Like<O> {
         let loc = user_line(Location::caller());
-        let (mut given, paths) = Flat::named(&inputs);
+        let (mut given, paths) = Flat::with_paths(&inputs);
         let mut casts = current_autocast();
         if let (Some(dtype), Some(_)) = (self.cast_inputs, casts) {
             casts = None;
             let narrow = |t: &&mut Tensor| t.dtype().is_float() && t.dtype() != DType::F64;
-            for t in given.all.iter_mut().filter(narrow) {
+            for t in given.leaves.iter_mut().filter(narrow) {
                 *t = t.to_dtype(dtype);
             }
         }
-        let marked: Vec<Tensor> = given.all.iter().map(marked).collect();
+        let marked: Vec<Tensor> = given.leaves.iter().map(mark).collect();
         let result = {
             let _casts = set_autocast(casts);
-            no_grad(|| (self.forward)(built::<I, Tensor>(&given.counts, marked.iter().cloned())))
+            no_grad(|| (self.forward)(build::<I, Tensor>(&given.counts, marked.iter().cloned())))
         };
         let (outputs, saved) = match result {
             Ok(result) => result,
@@ -131,7 +131,7 @@ where
         };
         let counts = outputs.counts.clone();
         let call = Call {
-            inputs: given.all,
+            inputs: given.leaves,
             paths,
             marked,
             backward: self.backward.clone(),
@@ -139,12 +139,12 @@ where
             loc,
         };
         let outputs = call.outputs(outputs, saved);
-        R::like(outputs.map(|o| built::<O, Tensor>(&counts, o)), &counts)
+        R::like(outputs.map(|o| build::<O, Tensor>(&counts, o)), &counts)
     }
 }
 
 /// Marks an input for `forward` by a fresh leaf edge, so that it is recognised when `forward` returns it unchanged.
-fn marked(t: &Tensor) -> Tensor {
+fn mark(t: &Tensor) -> Tensor {
     let mut t = t.clone();
     t.handle.edge = match t.error() {
         None => Edge::Leaf(Leaf::new(t.fact().clone(), t.device())),
@@ -165,7 +165,7 @@ struct Call {
     loc: &'static Location<'static>,
 }
 
-/// The place where a derivative finds a saved value.
+/// The source of a saved value in the derivative.
 #[derive(Copy, Clone)]
 enum SavedFrom {
     /// Among the operands: the inputs, followed by other saved values.
@@ -179,24 +179,24 @@ impl Call {
     #[track_caller]
     fn outputs(self, outputs: Flat, saved: Flat) -> crate::Result<Vec<Tensor>> {
         let (inputs, loc) = (&self.inputs, self.loc);
-        if let Err(e) = keeps_derivative() {
+        if let Err(e) = check_may_not_flow() {
             return Err(user_error(ErrorKind::Op, "custom_function", e.0, loc));
         }
-        let mut results: Vec<Tensor> = outputs.all.iter().map(|t| t.detach()).collect();
+        let mut results: Vec<Tensor> = outputs.leaves.iter().map(|t| t.detach()).collect();
         let flows = is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
-        let all = inputs.iter().chain(&outputs.all).chain(&saved.all);
-        let failed = all.into_iter().any(|t| t.error().is_some());
+        let tensors = inputs.iter().chain(&outputs.leaves).chain(&saved.leaves);
+        let failed = tensors.into_iter().any(|t| t.error().is_some());
         if failed || !flows || results.iter().all(|t| !t.dtype().is_float()) {
             return Ok(results);
         }
         let mut operands = inputs.clone();
-        let places: Vec<SavedFrom> = (saved.all.iter())
-            .map(|t| self.place(t, &outputs.all, &mut operands))
+        let sources: Vec<SavedFrom> = (saved.leaves.iter())
+            .map(|t| self.find_source(t, &outputs.leaves, &mut operands))
             .collect();
         if results.len() > 1 {
-            results = joined(&results);
+            results = join_outputs(&results);
         }
-        let at: Vec<usize> = results.iter().map(|t| t.handle.output as usize).collect();
+        let indices: Vec<usize> = results.iter().map(|t| t.handle.output as usize).collect();
         let counts = SavedCounts {
             saved: saved.counts,
             outputs: outputs.counts,
@@ -204,42 +204,42 @@ impl Call {
         let (backward, paths) = (self.backward.clone(), self.paths.clone());
         let casts = self.casts;
         let rule: Arc<CustomRule> = Arc::new(move |operands, outputs, cotangents, needs_grad| {
-            if at.iter().all(|o| cotangents[*o].is_none()) {
+            if indices.iter().all(|o| cotangents[*o].is_none()) {
                 return Ok(vec![None; operands.len()]);
             }
             let value = |p: &SavedFrom| match p {
                 SavedFrom::Operand(i) => Tensor::from(operands[*i].clone()),
-                SavedFrom::Output(i) => Tensor::from(outputs[at[*i]].clone()),
+                SavedFrom::Output(i) => Tensor::from(outputs[indices[*i]].clone()),
             };
-            let saved = places.iter().map(value).collect();
+            let saved = sources.iter().map(value).collect();
             let cotangent = |o: &usize| match cotangents[*o].clone() {
                 Some(g) => Tensor::from(g),
                 None => no_grad(|| Tensor::from(outputs[*o].clone()).zeros_like()),
             };
             let _casts = set_autocast(casts);
-            let found = backward(&counts, saved, at.iter().map(cotangent).collect());
-            let mut all = gradients(found, &paths, operands, needs_grad)?;
-            all.resize(operands.len(), None);
-            Ok(all)
+            let returned = backward(&counts, saved, indices.iter().map(cotangent).collect());
+            let mut matched = match_gradients(returned, &paths, operands, needs_grad)?;
+            matched.resize(operands.len(), None);
+            Ok(matched)
         });
-        let place = ("custom_function", loc);
-        let node = GradNode::called_at(&results[0].handle.node, Some(rule), &operands, place);
+        let call_site = ("custom_function", loc);
+        let node = GradNode::called_at(&results[0].handle.node, Some(rule), &operands, call_site);
         for t in results.iter_mut().filter(|t| t.dtype().is_float()) {
             t.handle.edge = Edge::Node(node.clone(), t.handle.output);
         }
         Ok(results)
     }
 
-    /// Returns the place where the derivative will find a saved tensor. A tensor found nowhere else becomes an
+    /// Returns the source of a saved tensor in the derivative. A tensor without another source becomes an
     /// operand.
-    fn place(&self, t: &Tensor, outputs: &[Tensor], operands: &mut Vec<Tensor>) -> SavedFrom {
+    fn find_source(&self, t: &Tensor, outputs: &[Tensor], operands: &mut Vec<Tensor>) -> SavedFrom {
         let node = |t: &Tensor| (Arc::as_ptr(&t.handle.node), t.handle.output);
         let leaf = |t: &Tensor| match &t.handle.edge {
             Edge::Leaf(leaf) => Some(Arc::as_ptr(leaf)),
             _ => None,
         };
-        if let Some(at) = leaf(t)
-            && let Some(i) = self.marked.iter().position(|m| leaf(m) == Some(at))
+        if let Some(leaf_ptr) = leaf(t)
+            && let Some(i) = self.marked.iter().position(|m| leaf(m) == Some(leaf_ptr))
         {
             return SavedFrom::Operand(i);
         }
@@ -253,7 +253,7 @@ impl Call {
 
 /// The same values as the results of one operation.
 #[track_caller]
-fn joined(results: &[Tensor]) -> Vec<Tensor> {
+fn join_outputs(results: &[Tensor]) -> Vec<Tensor> {
     let refs: Vec<&Tensor> = results.iter().collect();
     let barrier = ops::Barrier { detach: false };
     compose_many("custom_function", &refs, results.len(), |b| {
@@ -262,26 +262,26 @@ fn joined(results: &[Tensor]) -> Vec<Tensor> {
 }
 
 /// Matches the gradients that a user's function returned with the inputs, by their paths.
-fn gradients(
-    found: Vec<(String, Tensor)>,
+fn match_gradients(
+    returned: Vec<(String, Tensor)>,
     paths: &[String],
     inputs: &[Handle],
     needs_grad: &[bool],
 ) -> Result<Vec<Option<Handle>>, OpError> {
-    let mut all = vec![None; paths.len()];
-    for (path, g) in found {
+    let mut ordered = vec![None; paths.len()];
+    for (path, g) in returned {
         let Some(i) = paths.iter().position(|p| *p == path) else {
             let gradient = called("gradient", &path);
             return Err(OpError(format!("{gradient} is that of no input")));
         };
-        fits(&g, &path, &inputs[i], needs_grad[i])?;
-        all[i] = Some(g.handle);
+        check_gradient(&g, &path, &inputs[i], needs_grad[i])?;
+        ordered[i] = Some(g.handle);
     }
-    Ok(all)
+    Ok(ordered)
 }
 
 /// Returns an error if `g` can't be the gradient of an input.
-fn fits(g: &Tensor, path: &str, x: &Handle, needs_grad: bool) -> Result<(), OpError> {
+fn check_gradient(g: &Tensor, path: &str, x: &Handle, needs_grad: bool) -> Result<(), OpError> {
     if let Some(e) = g.error() {
         let (op, text, loc) = (e.op(), e.message(), e.loc());
         let gradient = called("gradient", path);
@@ -300,7 +300,7 @@ fn fits(g: &Tensor, path: &str, x: &Handle, needs_grad: bool) -> Result<(), OpEr
 }
 
 /// Returns an error in a body that is differentiated by its recorded operations.
-pub(crate) fn keeps_derivative() -> Result<(), OpError> {
+pub(crate) fn check_may_not_flow() -> Result<(), OpError> {
     ensure!(
         !body::may_flow(),
         "the derivative of a custom function is lost inside scan and cond; call it outside, or \
@@ -313,11 +313,11 @@ pub(crate) fn keeps_derivative() -> Result<(), OpError> {
 pub(crate) type Derivative =
     dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Option<Tensor>> + Send + Sync;
 
-/// Gives `y` a derivative; `place` is the function that the user called, and its line.
-pub(crate) fn differentiated(
+/// Gives `y` a derivative; `call_site` is the function that the user called, and its line.
+pub(crate) fn with_derivative(
     y: &Tensor,
     inputs: &[&Tensor],
-    place: (&'static str, &'static Location<'static>),
+    call_site: (&'static str, &'static Location<'static>),
     backward: impl FnOnce() -> Arc<Derivative>,
 ) -> Tensor {
     let mut y = y.detach();
@@ -330,17 +330,17 @@ pub(crate) fn differentiated(
         let Some(g) = cotangents[output].clone() else {
             return Ok(vec![None; inputs.len()]);
         };
-        let given: Vec<Tensor> = inputs.iter().cloned().map(Tensor::from).collect();
-        let gradients = backward(&given, &outputs[output].clone().into(), &g.into());
-        checked(inputs, gradients, needs_grad)
+        let tensors: Vec<Tensor> = inputs.iter().cloned().map(Tensor::from).collect();
+        let gradients = backward(&tensors, &outputs[output].clone().into(), &g.into());
+        check_gradients(inputs, gradients, needs_grad)
     });
-    let node = GradNode::called_at(&y.handle.node, Some(rule), inputs, place);
+    let node = GradNode::called_at(&y.handle.node, Some(rule), inputs, call_site);
     y.handle.edge = Edge::Node(node, y.handle.output);
     y
 }
 
 /// Returns the gradients, or an error unless there is a fitting one for each input.
-fn checked(
+fn check_gradients(
     inputs: &[Handle],
     gradients: Vec<Option<Tensor>>,
     needs_grad: &[bool],
@@ -353,7 +353,7 @@ fn checked(
     );
     for (i, (x, g)) in inputs.iter().zip(&gradients).enumerate() {
         if let Some(g) = g {
-            fits(g, &i.to_string(), x, needs_grad[i])?;
+            check_gradient(g, &i.to_string(), x, needs_grad[i])?;
         }
     }
     let handle = |g: Option<Tensor>| g.map(|g| g.handle);

@@ -1,7 +1,7 @@
 //! Gradients as functions.
 
 use super::seed;
-use crate::nest::{Flat, partly};
+use crate::nest::{Flat, build_partly};
 use crate::options::options;
 use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor, set_device, user_line};
 use kiln_lazy::Handle;
@@ -54,21 +54,21 @@ pub fn grad<I: Nest>(outputs: impl Nest, inputs: I) -> Result<I::Owned> {
 #[track_caller]
 pub fn grad_with<I: Nest>(outputs: impl Nest, inputs: I, options: Grad) -> Result<I::Owned> {
     let loc = user_line(Location::caller());
-    let outputs = Flat::of(&outputs).all;
-    let (inputs, paths) = Flat::named(&inputs);
-    let mut found = gradients(&outputs, (&inputs.all, &paths), &options, loc)?;
+    let outputs = Flat::of(&outputs).leaves;
+    let (inputs, paths) = Flat::with_paths(&inputs);
+    let mut results = gradients(&outputs, (&inputs.leaves, &paths), &options, loc)?;
     if options.materialize_grads {
-        for (g, x) in found.iter_mut().zip(&inputs.all) {
+        for (g, x) in results.iter_mut().zip(&inputs.leaves) {
             if g.is_none() {
                 *g = Some(x.zeros_like());
             }
         }
     }
-    partly::<I, Tensor>(&inputs.counts, found).map_err(|at| {
+    build_partly::<I, Tensor>(&inputs.counts, results).map_err(|index| {
         let message = format!(
             "no output depends on {}; give it as Some(..) for a gradient of None, or set \
              materialize_grads for zeros",
-            called("input", &paths[at])
+            called("input", &paths[index])
         );
         Error::new(ErrorKind::Value, "grad", message, loc)
     })
@@ -82,11 +82,11 @@ fn gradients(
     loc: &'static Location<'static>,
 ) -> Result<Vec<Option<Tensor>>> {
     let wrong = |m: String| Error::new(ErrorKind::Value, "grad", m, loc);
-    let given = &options.grad_outputs.all;
-    if !given.is_empty() && given.len() != outputs.len() {
-        let (outputs, given) = (outputs.len(), given.len());
+    let seeds = &options.grad_outputs.leaves;
+    if !seeds.is_empty() && seeds.len() != outputs.len() {
+        let (outputs, seeds) = (outputs.len(), seeds.len());
         return Err(wrong(format!(
-            "{outputs} outputs need as many gradients, not {given}"
+            "{outputs} outputs need as many gradients, not {seeds}"
         )));
     }
     for (x, path) in inputs.iter().zip(paths) {
@@ -101,15 +101,15 @@ fn gradients(
     }
     let mut seeded = Vec::with_capacity(outputs.len());
     for (i, y) in outputs.iter().enumerate() {
-        seeded.push((&y.handle, seed(y, given.get(i), "grad", loc)?.handle));
+        seeded.push((&y.handle, seed(y, seeds.get(i), "grad", loc)?.handle));
     }
     let keep = Keep {
         graph: options.retain_graph || options.create_graph,
         create: options.create_graph,
     };
     let inputs: Vec<&Handle> = inputs.iter().map(|t| &t.handle).collect();
-    let found = engine::run(&seeded, Some(&inputs), keep, loc)?;
-    Ok(found
+    let leaf_gradients = engine::run(&seeded, Some(&inputs), keep, loc)?;
+    Ok(leaf_gradients
         .into_iter()
         .map(|(_, g)| g.map(Tensor::from))
         .collect())
@@ -147,17 +147,17 @@ pub fn gradcheck_with<I: Nest, R: Returned>(
     inputs: I,
     options: GradCheck,
 ) -> Result<()> {
-    let (inputs, paths) = Flat::named(&inputs);
+    let (inputs, paths) = Flat::with_paths(&inputs);
     let total = |x: &[Tensor]| {
-        let mut sums = results::<I, R>(&f, &inputs, x)?
+        let mut totals = evaluate::<I, R>(&f, &inputs, x)?
             .into_iter()
             .map(|y| y.sum(()));
-        let first = sums.next();
+        let first_total = totals.next();
         let none = || Tensor::zeros((), DType::F64);
-        Ok(sums.fold(first.unwrap_or_else(none), |a, b| a + b))
+        Ok(totals.fold(first_total.unwrap_or_else(none), |a, b| a + b))
     };
-    let checked = (&inputs.all[..], &paths[..]);
-    compared("gradcheck", &total, checked, &options, Location::caller())
+    let checked = (&inputs.leaves[..], &paths[..]);
+    compare_with_differences("gradcheck", &total, checked, &options, Location::caller())
 }
 
 /// Compares the second derivatives of `f` with central differences of its gradients, all in f64. Each element of a
@@ -190,33 +190,33 @@ pub fn gradgradcheck_with<I: Nest, R: Returned>(
     options: GradCheck,
 ) -> Result<()> {
     let loc = user_line(Location::caller());
-    let (inputs, paths) = Flat::named(&inputs);
+    let (inputs, paths) = Flat::with_paths(&inputs);
     let total = |x: &[Tensor]| {
         let leaf = |x: &Tensor| match x.requires_grad() {
             true => x.clone(),
             false => x.detach().requires_grad_(true),
         };
         let x: Vec<Tensor> = x.iter().map(leaf).collect();
-        let y = weighted(&results::<I, R>(&f, &inputs, &x)?, &x)?;
-        let found = gradients(&[y], (&x, &paths), &Grad::new().create_graph(true), loc)?;
-        weighted(&found.into_iter().flatten().collect::<Vec<_>>(), &x)
+        let y = weighted_sum(&evaluate::<I, R>(&f, &inputs, &x)?, &x)?;
+        let gradients = gradients(&[y], (&x, &paths), &Grad::new().create_graph(true), loc)?;
+        weighted_sum(&gradients.into_iter().flatten().collect::<Vec<_>>(), &x)
     };
-    let checked = (&inputs.all[..], &paths[..]);
-    compared("gradgradcheck", &total, checked, &options, loc)
+    let checked = (&inputs.leaves[..], &paths[..]);
+    compare_with_differences("gradgradcheck", &total, checked, &options, loc)
 }
 
 /// The results of a function for inputs, as a list.
-fn results<I: Nest, R: Returned>(
+fn evaluate<I: Nest, R: Returned>(
     f: &impl Fn(I::Owned) -> R,
     inputs: &Flat,
     x: &[Tensor],
 ) -> Result<Vec<Tensor>> {
-    let given = crate::nest::built::<I, Tensor>(&inputs.counts, x.iter().cloned());
-    Ok(Flat::of(&f(given).into_result()?).all)
+    let arguments = crate::nest::build::<I, Tensor>(&inputs.counts, x.iter().cloned());
+    Ok(Flat::of(&f(arguments).into_result()?).leaves)
 }
 
 /// A sum of all elements, each with its own weight. It also depends on `x`, by terms that are zero.
-fn weighted(values: &[Tensor], x: &[Tensor]) -> Result<Tensor> {
+fn weighted_sum(values: &[Tensor], x: &[Tensor]) -> Result<Tensor> {
     let _here = x.first().map(|x| set_device(x.device()));
     let nothing = x.iter().map(|x| x.sum(()) * 0.0);
     let mut sum = nothing.fold(Tensor::zeros((), DType::F64), |a, b| a + b);
@@ -227,7 +227,7 @@ fn weighted(values: &[Tensor], x: &[Tensor]) -> Result<Tensor> {
     Ok(sum)
 }
 
-fn compared(
+fn compare_with_differences(
     check: &str,
     total: &dyn Fn(&[Tensor]) -> Result<Tensor>,
     (inputs, paths): (&[Tensor], &[String]),
@@ -252,21 +252,22 @@ fn compared(
             Some(g) => g.to_vec::<f64>()?,
             None => vec![0.0; x.len()],
         };
-        for at in 0..x.len() {
-            let moved = |by: f64| -> Result<f64> {
+        for element in 0..x.len() {
+            let perturbed = |step: f64| -> Result<f64> {
                 let mut x = x.clone();
-                x[at] += by;
-                let mut all: Vec<Tensor> = inputs.iter().map(|x| x.detach()).collect();
-                all[i] = Tensor::from_slice(&x, &shape).to(inputs[i].device());
-                total(&all)?.item::<f64>()
+                x[element] += step;
+                let mut perturbed_inputs: Vec<Tensor> = inputs.iter().map(|x| x.detach()).collect();
+                perturbed_inputs[i] = Tensor::from_slice(&x, &shape).to(inputs[i].device());
+                total(&perturbed_inputs)?.item::<f64>()
             };
-            let numeric = (moved(options.eps)? - moved(-options.eps)?) / (2.0 * options.eps);
-            let difference = (g[at] - numeric).abs();
+            let numeric =
+                (perturbed(options.eps)? - perturbed(-options.eps)?) / (2.0 * options.eps);
+            let difference = (g[element] - numeric).abs();
             if difference.is_nan() || difference > options.atol + options.rtol * numeric.abs() {
                 return Err(wrong(format!(
-                    "the gradient of {} at element {at} is {}, but central differences give {numeric}",
+                    "the gradient of {} at element {element} is {}, but central differences give {numeric}",
                     called("input", &paths[i]),
-                    g[at]
+                    g[element]
                 )));
             }
         }

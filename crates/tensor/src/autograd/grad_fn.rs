@@ -18,7 +18,7 @@ enum Target {
 }
 
 impl GradFn {
-    fn of(edge: &Edge) -> Option<GradFn> {
+    fn from_edge(edge: &Edge) -> Option<GradFn> {
         match edge {
             Edge::None => None,
             Edge::Node(node, _) => Some(GradFn(Target::Node(node.clone()))),
@@ -56,7 +56,7 @@ impl GradFn {
         match &self.0 {
             Target::Node(node) => node.saved().map_or(Vec::new(), |saved| {
                 let edges = saved.inputs.iter().map(|(_, edge)| edge);
-                edges.map(GradFn::of).collect()
+                edges.map(GradFn::from_edge).collect()
             }),
             Target::Leaf(_) => Vec::new(),
         }
@@ -90,7 +90,7 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     pub fn grad_fn(&self) -> Option<GradFn> {
-        let found = GradFn::of(&self.handle.edge);
-        found.filter(|f| matches!(f.0, Target::Node(_)))
+        let function = GradFn::from_edge(&self.handle.edge);
+        function.filter(|f| matches!(f.0, Target::Node(_)))
     }
 }

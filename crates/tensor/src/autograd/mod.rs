@@ -13,7 +13,7 @@ mod watch;
 
 pub use checkpoint::checkpoint;
 pub use function::{CustomFunction, custom_function};
-pub(crate) use function::{Derivative, differentiated, keeps_derivative};
+pub(crate) use function::{Derivative, check_may_not_flow, with_derivative};
 pub use functional::{
     Grad, GradCheck, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
 };
@@ -120,7 +120,7 @@ impl Tensor {
     #[track_caller]
     pub fn set_grad(&self, grad: impl MaybeTensor) -> Result<()> {
         match self.keeper() {
-            Some(leaf) => replace(&leaf, grad.into_option(), Location::caller()),
+            Some(leaf) => replace_grad(&leaf, grad.into_option(), Location::caller()),
             None => Ok(()),
         }
     }
@@ -159,8 +159,8 @@ impl Tensor {
     ) -> Result<HookHandle> {
         self.check()?;
         match &self.handle.edge {
-            Edge::Leaf(leaf) => Ok(leaf.hooks.add(seen(f))),
-            Edge::Node(node, output) => Ok(node.hooks(*output).add(seen(f))),
+            Edge::Leaf(leaf) => Ok(leaf.hooks.add(wrap_hook(f))),
+            Edge::Node(node, output) => Ok(node.hooks(*output).add(wrap_hook(f))),
             Edge::None => Err(Error::new(
                 ErrorKind::Value,
                 "register_hook",
@@ -208,23 +208,26 @@ impl Tensor {
             create: options.create_graph,
         };
         AFTER.with_borrow_mut(Vec::clear);
-        let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
+        let leaf_gradients = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
         let adding = lock(&ADDING);
-        let pending = found.iter().any(|(leaf, _)| {
-            let held = leaf.as_ref().and_then(|l| l.grad());
-            held.is_some_and(|g| !g.is_realized())
+        let pending = leaf_gradients.iter().any(|(leaf, _)| {
+            let old = leaf.as_ref().and_then(|l| l.grad());
+            old.is_some_and(|g| !g.is_realized())
         });
         let mut gradients: Vec<Tensor> = Vec::new();
-        for (leaf, g) in found {
+        for (leaf, g) in leaf_gradients {
             let (Some(leaf), Some(g)) = (leaf, g) else {
                 continue;
             };
             // If the cell was cast in the meantime, the gradient is cast to its dtype.
             let g = Tensor::from(g).to_dtype(leaf.dtype());
             if g.dims() != &leaf.shape()[..] {
-                let (name, now) = (leaf.label.get(), leaf.fact());
+                let (name, fact) = (leaf.label.get(), leaf.fact());
                 let name = name.map_or("a Var".to_string(), |name| format!("`{name}`"));
-                let message = format!("{name} is {now} now, but was {} when it was used", g.fact());
+                let message = format!(
+                    "{name} is {fact} now, but was {} when it was used",
+                    g.fact()
+                );
                 return Err(Error::new(ErrorKind::Value, "backward", message, loc));
             }
             let sum = match leaf.grad() {
@@ -275,14 +278,14 @@ pub fn after_backward(f: impl FnOnce() -> Result<()> + 'static) {
 }
 
 /// Wraps a hook on tensors as a hook on handles.
-fn seen(
+fn wrap_hook(
     f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> impl Fn(&Handle) -> Option<Handle> + Send + Sync + 'static {
     move |g| f(&g.clone().into()).map(|t| t.handle)
 }
 
 /// Replaces the gradient of a leaf.
-fn replace(leaf: &Leaf, grad: Option<Tensor>, loc: &'static Location<'static>) -> Result<()> {
+fn replace_grad(leaf: &Leaf, grad: Option<Tensor>, loc: &'static Location<'static>) -> Result<()> {
     if let Some(g) = &grad {
         g.check()?;
         if *g.fact() != leaf.fact() || g.device() != leaf.device.get() {
@@ -380,7 +383,7 @@ impl Var {
     /// If dtype, shape or device differ from the cell's.
     #[track_caller]
     pub fn set_grad(&self, grad: impl MaybeTensor) -> Result<()> {
-        replace(&self.cell.leaf, grad.into_option(), Location::caller())
+        replace_grad(&self.cell.leaf, grad.into_option(), Location::caller())
     }
 
     /// Clears the gradient.
@@ -398,6 +401,6 @@ impl Var {
         &self,
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
     ) -> Result<HookHandle> {
-        Ok(self.cell.leaf.hooks.add(seen(f)))
+        Ok(self.cell.leaf.hooks.add(wrap_hook(f)))
     }
 }

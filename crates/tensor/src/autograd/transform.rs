@@ -5,7 +5,7 @@
 //! be requested for other tensors too: those that require them among the inputs, or those that the function captures.
 
 use super::seed;
-use crate::nest::{Counts, Flat, NestOf, built, built_of};
+use crate::nest::{Counts, Flat, NestOf, build, build_of};
 use crate::record::compose;
 use crate::{
     Error, ErrorKind, Nest, Result, Returned, Tensor, enable_grad, is_grad_enabled, no_grad,
@@ -45,9 +45,9 @@ const UNROLLED: i64 = 8;
 /// If `f` fails, or an input is not a float tensor.
 #[track_caller]
 pub fn vjp<I: Nest, R: Returned>(f: impl FnOnce(I::Owned) -> R, inputs: I) -> Result<Pulled<I, R>> {
-    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "vjp", Location::caller())?;
-    let y = recorded.results.iter().map(|y| recorded.settled(y));
-    let y = built::<R::Nest, Tensor>(&recorded.gives, y.collect::<Vec<_>>());
+    let recorded = RecordedFunction::record::<I, R>(f, &inputs, "vjp", Location::caller())?;
+    let y = recorded.results.iter().map(|y| recorded.finish(y));
+    let y = build::<R::Nest, Tensor>(&recorded.gives, y.collect::<Vec<_>>());
     let types = PhantomData;
     Ok((y, Pullback { recorded, types }))
 }
@@ -72,41 +72,41 @@ impl<I: Nest<Owned = I>, O: Nest<Owned = O>> Pullback<I, O> {
     #[track_caller]
     pub fn call(&self, gradients: impl Nest<Owned = O>) -> Result<I> {
         let loc = Location::caller();
-        let (given, paths) = Flat::named(&gradients);
+        let (flat, paths) = Flat::with_paths(&gradients);
         let recorded = &self.recorded;
-        same_kind(
-            &given,
+        check_same_kind(
+            &flat,
             (&recorded.results, &recorded.gives),
-            |i, given, y| {
+            |i, actual, y| {
                 let name = called("gradient", &paths[i]);
-                let message = format!("{name} is {given}, but the result is {y}");
+                let message = format!("{name} is {actual}, but the result is {y}");
                 Error::new(ErrorKind::Value, "vjp", message, loc)
             },
         )?;
-        let found =
-            on_behalf_of_caller(HERE, || recorded.pulled(&recorded.results, &given.all, loc))?;
-        let found = found.iter().map(|g| recorded.settled(g));
-        Ok(built::<I, Tensor>(
+        let pulled =
+            on_behalf_of_caller(HERE, || recorded.pull(&recorded.results, &flat.leaves, loc))?;
+        let pulled = pulled.iter().map(|g| recorded.finish(g));
+        Ok(build::<I, Tensor>(
             &recorded.takes,
-            found.collect::<Vec<_>>(),
+            pulled.collect::<Vec<_>>(),
         ))
     }
 }
 
 /// Returns the error of `wrong` if tensors don't have the structure, dtypes and shapes of others.
-fn same_kind(
-    given: &Flat,
+fn check_same_kind(
+    actual: &Flat,
     (wanted, counts): (&[Tensor], &Counts),
     wrong: impl Fn(usize, String, String) -> Error,
 ) -> Result<()> {
-    for (i, (t, of)) in given.all.iter().zip(wanted).enumerate() {
-        if t.check()?.fact() != of.fact() {
-            return Err(wrong(i, t.fact().to_string(), of.fact().to_string()));
+    for (i, (t, expected)) in actual.leaves.iter().zip(wanted).enumerate() {
+        if t.check()?.fact() != expected.fact() {
+            return Err(wrong(i, t.fact().to_string(), expected.fact().to_string()));
         }
     }
-    if given.counts != *counts || given.all.len() != wanted.len() {
+    if actual.counts != *counts || actual.leaves.len() != wanted.len() {
         let number = |n: usize| format!("one of {n} tensors");
-        return Err(wrong(0, number(given.all.len()), number(wanted.len())));
+        return Err(wrong(0, number(actual.leaves.len()), number(wanted.len())));
     }
     Ok(())
 }
@@ -132,17 +132,20 @@ pub fn jvp<I: Nest, R: Returned>(
     tangents: impl Nest<Owned = I::Owned>,
 ) -> Result<(R::Nest, R::Nest)> {
     let loc = Location::caller();
-    let (along, paths) = Flat::named(&tangents);
-    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "jvp", loc)?;
-    same_kind(&along, (&recorded.inputs, &recorded.takes), |i, t, x| {
+    let (along, paths) = Flat::with_paths(&tangents);
+    let recorded = RecordedFunction::record::<I, R>(f, &inputs, "jvp", loc)?;
+    check_same_kind(&along, (&recorded.inputs, &recorded.takes), |i, t, x| {
         let name = called("tangent", paths.get(i).map_or("", |p| p));
         let message = format!("{name} is {t}, but the input is {x}");
         Error::new(ErrorKind::Value, "jvp", message, loc)
     })?;
-    let dy = on_behalf_of_caller(HERE, || recorded.pushed(&along.all, loc))?;
-    let results = |all: &[Tensor]| {
-        let all = all.iter().map(|t| recorded.settled(t)).collect::<Vec<_>>();
-        built::<R::Nest, Tensor>(&recorded.gives, all)
+    let dy = on_behalf_of_caller(HERE, || recorded.push(&along.leaves, loc))?;
+    let results = |values: &[Tensor]| {
+        let values = values
+            .iter()
+            .map(|t| recorded.finish(t))
+            .collect::<Vec<_>>();
+        build::<R::Nest, Tensor>(&recorded.gives, values)
     };
     Ok((results(&recorded.results), results(&dy)))
 }
@@ -173,11 +176,11 @@ pub fn jacobian<I: Nest, R: Returned<Nest: NestOf>>(
     inputs: I,
 ) -> Result<<R::Nest as NestOf>::Of<I::Owned>> {
     let loc = Location::caller();
-    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "jacobian", loc)?;
+    let recorded = RecordedFunction::record::<I, R>(f, &inputs, "jacobian", loc)?;
     let blocks = on_behalf_of_caller(HERE, || recorded.jacobian(&recorded.results, loc))?;
     let mut blocks = blocks.into_iter();
-    Ok(built_of::<R::Nest, _>(&recorded.gives, || {
-        built::<I, Tensor>(&recorded.takes, blocks.next().unwrap_or_default())
+    Ok(build_of::<R::Nest, _>(&recorded.gives, || {
+        build::<I, Tensor>(&recorded.takes, blocks.next().unwrap_or_default())
     }))
 }
 
@@ -201,14 +204,14 @@ pub fn hessian<I: Nest<Owned: NestOf>, R: Returned<Nest = Tensor>>(
     inputs: I,
 ) -> Result<<I::Owned as NestOf>::Of<I::Owned>> {
     let loc = Location::caller();
-    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "hessian", loc)?;
+    let recorded = RecordedFunction::record::<I, R>(f, &inputs, "hessian", loc)?;
     let blocks = on_behalf_of_caller(HERE, || {
-        let slopes = recorded.slopes(&recorded.results[0], loc)?;
+        let slopes = recorded.scalar_gradients(&recorded.results[0], loc)?;
         recorded.jacobian(&slopes, loc)
     })?;
     let mut blocks = blocks.into_iter();
-    Ok(built_of::<I::Owned, _>(&recorded.takes, || {
-        built::<I, Tensor>(&recorded.takes, blocks.next().unwrap_or_default())
+    Ok(build_of::<I::Owned, _>(&recorded.takes, || {
+        build::<I, Tensor>(&recorded.takes, blocks.next().unwrap_or_default())
     }))
 }
 
@@ -225,15 +228,15 @@ struct RecordedFunction {
 
 impl RecordedFunction {
     #[track_caller]
-    fn of<I: Nest, R: Returned>(
+    fn record<I: Nest, R: Returned>(
         f: impl FnOnce(I::Owned) -> R,
         inputs: &I,
         op: &'static str,
         loc: &'static Location<'static>,
     ) -> Result<RecordedFunction> {
-        let (given, paths) = Flat::named(inputs);
+        let (flat, paths) = Flat::with_paths(inputs);
         let mut inputs = Vec::new();
-        for (x, path) in given.all.iter().zip(&paths) {
+        for (x, path) in flat.leaves.iter().zip(&paths) {
             if !x.check()?.dtype().is_float() {
                 let (name, fact) = (called("input", path), x.fact());
                 let message = format!("only floats have derivatives, but {name} is {fact}");
@@ -241,25 +244,25 @@ impl RecordedFunction {
             }
             inputs.push(stand_in(x, op).check()?.clone());
         }
-        let stand_ins = built::<I, Tensor>(&given.counts, inputs.iter().cloned());
+        let stand_ins = build::<I, Tensor>(&flat.counts, inputs.iter().cloned());
         let result = enable_grad(|| f(stand_ins)).into_result()?;
         let results = Flat::of(&result);
-        for y in &results.all {
+        for y in &results.leaves {
             y.check()?;
         }
-        let create =
-            is_grad_enabled() && (body::may_flow() || reach_beyond(&results.all, &inputs, loc)?);
+        let create = is_grad_enabled()
+            && (body::may_flow() || reach_other_leaves(&results.leaves, &inputs, loc)?);
         Ok(RecordedFunction {
             inputs,
-            results: results.all,
-            takes: given.counts,
+            results: results.leaves,
+            takes: flat.counts,
             gives: results.counts,
             create,
         })
     }
 
     /// A derivative or a result as the user receives it: without gradients unless it may be differentiated again.
-    fn settled(&self, t: &Tensor) -> Tensor {
+    fn finish(&self, t: &Tensor) -> Tensor {
         let mut t = t.clone();
         if !self.create {
             t.handle.edge = Edge::None;
@@ -268,19 +271,19 @@ impl RecordedFunction {
     }
 
     /// The gradients of the inputs for one number, recorded so that they can be differentiated again.
-    fn slopes(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
-        let found = match y.requires_grad() {
+    fn scalar_gradients(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
+        let gradients = match y.requires_grad() {
             true => {
                 let seed = seed(y, None, "hessian", loc)?;
                 enable_grad(|| gradients(&[(y, seed)], &self.inputs, true, loc))?
             }
             false => vec![None; self.inputs.len()],
         };
-        Ok(or_zeros(found, &self.inputs))
+        Ok(or_zeros(gradients, &self.inputs))
     }
 
     /// The gradients of the inputs for those of the results.
-    fn pulled(
+    fn pull(
         &self,
         results: &[Tensor],
         cotangents: &[Tensor],
@@ -288,12 +291,12 @@ impl RecordedFunction {
     ) -> Result<Vec<Tensor>> {
         let pairs = results.iter().zip(cotangents.iter().cloned());
         let seeds: Vec<_> = pairs.filter(|(y, _)| y.requires_grad()).collect();
-        let found = gradients(&seeds, &self.inputs, self.create, loc)?;
-        Ok(or_zeros(found, &self.inputs))
+        let pulled = gradients(&seeds, &self.inputs, self.create, loc)?;
+        Ok(or_zeros(pulled, &self.inputs))
     }
 
     /// The derivatives of the results along tangents of the inputs.
-    fn pushed(&self, along: &[Tensor], loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
+    fn push(&self, along: &[Tensor], loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
         let cotangent = |y: &Tensor| y.zeros_like().requires_grad_(y.requires_grad());
         let cotangents: Vec<Tensor> = self.results.iter().map(cotangent).collect();
         let pairs = self.results.iter().zip(cotangents.iter().cloned());
@@ -302,8 +305,8 @@ impl RecordedFunction {
         let linear = pulled.iter().zip(along);
         let linear = linear.filter_map(|(g, t)| Some((g.as_ref()?, t.clone())));
         let seeds: Vec<_> = linear.filter(|(g, _)| g.requires_grad()).collect();
-        let found = gradients(&seeds, &cotangents, self.create, loc)?;
-        Ok(or_zeros(found, &self.results))
+        let pushed = gradients(&seeds, &cotangents, self.create, loc)?;
+        Ok(or_zeros(pushed, &self.results))
     }
 
     /// For each result, the derivatives with respect to each input.
@@ -321,26 +324,26 @@ impl RecordedFunction {
 
     /// The derivatives of the elements of `y` with respect to each input.
     fn rows(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
-        let here = set_device(y.device());
+        let device_scope = set_device(y.device());
         let zeros = |x: &Tensor| Tensor::zeros([y.dims(), x.dims()].concat(), x.dtype());
         if !y.requires_grad() || y.fact().numel().is(0) {
             return Ok(self.inputs.iter().map(zeros).collect());
         }
         let count = y.fact().numel();
         let numbers = Tensor::arange(0, count.clone(), 1);
-        drop(here);
+        drop(device_scope);
         let row = |i: &Tensor| {
-            let one = numbers.eq(i).to_dtype(y.dtype()).reshape(y.dims());
-            gradients(&[(y, one.check()?.clone())], &self.inputs, self.create, loc)
+            let hot = numbers.eq(i).to_dtype(y.dtype()).reshape(y.dims());
+            gradients(&[(y, hot.check()?.clone())], &self.inputs, self.create, loc)
         };
         let mut reached = Vec::new();
-        let found: Vec<Tensor> = match count.as_const().filter(|n| *n <= UNROLLED) {
+        let gradients: Vec<Tensor> = match count.as_const().filter(|n| *n <= UNROLLED) {
             Some(n) => {
                 let mut rows = Vec::new();
                 for i in 0..n {
-                    let found = row(&numbers.select(0, i))?;
-                    reached = found.iter().map(Option::is_some).collect();
-                    rows.push(found.into_iter().flatten().collect::<Vec<_>>());
+                    let gradients = row(&numbers.select(0, i))?;
+                    reached = gradients.iter().map(Option::is_some).collect();
+                    rows.push(gradients.into_iter().flatten().collect::<Vec<_>>());
                 }
                 let inputs = 0..rows[0].len();
                 inputs
@@ -349,16 +352,16 @@ impl RecordedFunction {
             }
             None => {
                 scan((), &numbers, |(), i| {
-                    let found = row(&i)?;
-                    reached = found.iter().map(Option::is_some).collect();
-                    Ok(((), found.into_iter().flatten().collect::<Vec<_>>()))
+                    let gradients = row(&i)?;
+                    reached = gradients.iter().map(Option::is_some).collect();
+                    Ok(((), gradients.into_iter().flatten().collect::<Vec<_>>()))
                 })?
                 .1
             }
         };
-        let mut found = found.into_iter();
+        let mut gradients = gradients.into_iter();
         let block = |(x, reached): (&Tensor, &bool)| match reached {
-            true => found.next().map_or_else(
+            true => gradients.next().map_or_else(
                 || zeros(x),
                 |rows| rows.reshape([y.dims(), x.dims()].concat()),
             ),
@@ -374,7 +377,7 @@ impl RecordedFunction {
 fn stand_in(x: &Tensor, op: &'static str) -> Tensor {
     let shared = body::is_tracing() || x.requires_grad();
     let own = match shared {
-        true => on_behalf_of_caller(HERE, || enable_grad(|| same(x, op))),
+        true => on_behalf_of_caller(HERE, || enable_grad(|| copy_value(x, op))),
         false => x.clone(),
     };
     match own.requires_grad() {
@@ -384,7 +387,7 @@ fn stand_in(x: &Tensor, op: &'static str) -> Tensor {
 }
 
 /// The same value as the result of a separate operation.
-fn same(x: &Tensor, op: &'static str) -> Tensor {
+fn copy_value(x: &Tensor, op: &'static str) -> Tensor {
     compose(op, &[x], |b| {
         let shape = x.dims().into();
         b.op(ops::Reshape { shape }, std::slice::from_ref(x))
@@ -392,7 +395,7 @@ fn same(x: &Tensor, op: &'static str) -> Tensor {
 }
 
 /// True if gradients of the results flow to more leaves than the inputs.
-fn reach_beyond(
+fn reach_other_leaves(
     results: &[Tensor],
     inputs: &[Tensor],
     loc: &'static Location<'static>,
@@ -408,31 +411,31 @@ fn reach_beyond(
 }
 
 /// The gradients of these tensors, zeros where there are none.
-fn or_zeros(gradients: Vec<Option<Tensor>>, of: &[Tensor]) -> Vec<Tensor> {
-    let gradients = gradients.into_iter().zip(of);
+fn or_zeros(gradients: Vec<Option<Tensor>>, tensors: &[Tensor]) -> Vec<Tensor> {
+    let gradients = gradients.into_iter().zip(tensors);
     gradients
         .map(|(g, x)| g.unwrap_or_else(|| x.zeros_like()))
         .collect()
 }
 
-/// The gradients of the tensors `of` for those of `seeds`, `None` where no seed depends on a tensor.
+/// The gradients of `tensors` for those of `seeds`, `None` where no seed depends on a tensor.
 fn gradients(
     seeds: &[(&Tensor, Tensor)],
-    of: &[Tensor],
+    tensors: &[Tensor],
     create: bool,
     loc: &'static Location<'static>,
 ) -> Result<Vec<Option<Tensor>>> {
     if seeds.is_empty() {
-        return Ok(vec![None; of.len()]);
+        return Ok(vec![None; tensors.len()]);
     }
     let seeds = seeds.iter().map(|(y, g)| (&y.handle, g.handle.clone()));
-    let of: Vec<&Handle> = of.iter().map(|t| &t.handle).collect();
+    let tensors: Vec<&Handle> = tensors.iter().map(|t| &t.handle).collect();
     let keep = Keep {
         graph: true,
         create,
     };
-    let found = engine::run(&seeds.collect::<Vec<_>>(), Some(&of), keep, loc)?;
-    Ok(found
+    let leaf_gradients = engine::run(&seeds.collect::<Vec<_>>(), Some(&tensors), keep, loc)?;
+    Ok(leaf_gradients
         .into_iter()
         .map(|(_, g)| g.map(Tensor::from))
         .collect())

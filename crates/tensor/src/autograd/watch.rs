@@ -1,6 +1,6 @@
 //! Hooks on the gradients of several tensors at once.
 
-use super::function::keeps_derivative;
+use super::function::check_may_not_flow;
 use crate::record::compose_many;
 use crate::{Tensor, is_grad_enabled};
 use kiln_ir::{Builder, OpError, ensure, ops};
@@ -29,7 +29,7 @@ pub fn watch_gradients(
         let Some(new) = f(&shown) else {
             return Ok(gradients.to_vec());
         };
-        fits(inputs, &new)?;
+        check_gradients(inputs, &new)?;
         Ok(new.into_iter().map(|g| g.map(|g| g.handle)).collect())
     });
     compose_many(
@@ -37,7 +37,7 @@ pub fn watch_gradients(
         &operands,
         tensors.len(),
         |b| {
-            keeps_derivative()?;
+            check_may_not_flow()?;
             let plain: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
             let same = b.emit(ops::Barrier { detach: false }.into(), &plain)?;
             let node = &same[0].handle.node;
@@ -56,7 +56,7 @@ pub fn watch_gradients(
     )
 }
 
-fn fits(inputs: &[Handle], new: &[Option<Tensor>]) -> Result<(), OpError> {
+fn check_gradients(inputs: &[Handle], new: &[Option<Tensor>]) -> Result<(), OpError> {
     ensure!(
         new.len() == inputs.len(),
         "the hook gave {} gradients for {} tensors",

@@ -1,6 +1,6 @@
 //! Activations with parameters, and softmax.
 
-use super::args::{DimArg, axis, needs_float};
+use super::args::{DimArg, axis, check_float};
 use super::index::as_vector;
 use crate::operand::AsTensor;
 use crate::options::options;
@@ -50,7 +50,7 @@ impl Tensor {
     /// x where it is positive, `negative_slope · x` elsewhere.
     pub fn leaky_relu_with(&self, negative_slope: f64) -> Tensor {
         compose("leaky_relu", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let low = b.with(Pw::Mul, self, negative_slope)?;
             let positive = b.with(Pw::Gt, self, 0.0)?;
             b.select(&positive, self, &low)
@@ -61,18 +61,19 @@ impl Tensor {
     #[autocast]
     pub fn prelu(&self, weight: impl AsTensor) -> Tensor {
         compose("prelu", &[self, weight], |b| {
-            needs_float(self, "operand")?;
-            super::args::same_device_and_dtype(self, "operand", weight, "weight")?;
+            check_float(self, "operand")?;
+            super::args::check_alike(self, "operand", weight, "weight")?;
             let channels = self.dims().get(1).cloned().unwrap_or(Dim::ONE);
-            let one = weight.fact().numel().is(1);
+            let has_one_element = weight.fact().numel().is(1);
             ensure!(
-                weight.ndim() <= 1 && (one || self.ndim() > 0 && weight.dims()[0] == channels),
+                weight.ndim() <= 1
+                    && (has_one_element || self.ndim() > 0 && weight.dims()[0] == channels),
                 "the weight must hold 1 or {channels} numbers for {}, not {}",
                 self.fact(),
                 weight.fact()
             );
             let mut shape = Shape::from_elem(Dim::ONE, self.ndim());
-            if !one {
+            if !has_one_element {
                 shape[1] = channels;
             }
             let slope = b.reshape(weight, &shape)?;
@@ -136,7 +137,7 @@ impl Tensor {
     /// x where |x| is above `lambd`, 0 elsewhere.
     pub fn hardshrink_with(&self, lambd: f64) -> Tensor {
         compose("hardshrink", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let above = b.with(Pw::Ge, self, -lambd)?;
             let below = b.with(Pw::Le, self, lambd)?;
             let inside = b.binary(Pw::And, &above, &below)?;
@@ -152,9 +153,9 @@ impl Tensor {
     /// x moved towards 0 by `lambd`; 0 where |x| ≤ `lambd`.
     pub fn softshrink_with(&self, lambd: f64) -> Tensor {
         compose("softshrink", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             ensure!(lambd >= 0.0, "lambd must not be negative, but is {lambd}");
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let (low, high) = (b.scalar_like(-lambd, &x)?, b.scalar_like(lambd, &x)?);
             let above = b.binary(Pw::Ge, &x, &low)?;
             let below = b.binary(Pw::Le, &x, &high)?;
@@ -170,7 +171,7 @@ impl Tensor {
     /// x − tanh x.
     pub fn tanhshrink(&self) -> Tensor {
         compose("tanhshrink", &[self], |b| {
-            let dtype = crate::promote::to_float(self.dtype());
+            let dtype = crate::promote::float_dtype(self.dtype());
             let x = b.cast(self, super::short::wide(dtype))?;
             let tanh = b.unary(Pw::Tanh, &x)?;
             let y = b.binary(Pw::Sub, &x, &tanh)?;
@@ -183,8 +184,8 @@ impl Tensor {
     pub fn softplus_with(&self, options: SoftPlus) -> Tensor {
         let SoftPlus { beta, threshold } = options;
         compose("softplus", &[self], |b| {
-            needs_float(self, "operand")?;
-            let x = b.widened(self)?;
+            check_float(self, "operand")?;
+            let x = b.widen(self)?;
             let scaled = b.with(Pw::Mul, &x, beta)?;
             let smooth = b.unary(Pw::Softplus, &scaled)?;
             let smooth = b.with(Pw::Div, &smooth, beta)?;
@@ -197,12 +198,12 @@ impl Tensor {
     /// The first half of a dim times the sigmoid of the second.
     pub fn glu(&self, dim: impl Into<DimArg>) -> Tensor {
         compose("glu", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let a = axis(self, &dim)?;
             let half = self.dims()[a].div_exact(&Dim::Const(2));
             let half = half
                 .map_err(|e| OpError(format!("dim {dim} can't be split into two halves: {e}")))?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let value = b.narrow(&x, a, 0i64, half.clone())?;
             let gate = b.narrow(&x, a, half.clone(), half)?;
             let gate = b.unary(Pw::Sigmoid, &gate)?;
@@ -213,7 +214,7 @@ impl Tensor {
 }
 
 pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: impl Into<DimArg>, log: bool) -> Recorded {
-    needs_float(x, "operand")?;
+    check_float(x, "operand")?;
     let lifted = as_vector(b, x)?;
     let axis = axis(&lifted, dim)?;
     let y = b.op(ops::Softmax { axis, log }, &[lifted])?;
@@ -222,8 +223,8 @@ pub(crate) fn softmax(b: &mut Recorder, x: &Tensor, dim: impl Into<DimArg>, log:
 
 /// x where it is positive, `height · (e^(x / width) − 1)` elsewhere.
 fn exponential(b: &mut Recorder, t: &Tensor, width: f64, height: f64) -> Recorded {
-    needs_float(t, "operand")?;
-    let x = b.widened(t)?;
+    check_float(t, "operand")?;
+    let x = b.widen(t)?;
     // NaN is not low. Where the exponential is not selected, it is computed of 0, since its derivative is multiplied
     // by 0.
     let low = b.with(Pw::Le, &x, 0.0)?;

@@ -1,7 +1,7 @@
 //! Pooling to a given size.
 
-use super::args::{OutputSize, addressable, known_dim, listable};
-use super::parts::windowed;
+use super::args::{OutputSize, check_addressable, check_listable, known_dim};
+use super::parts::split_windows;
 use super::pool::check_input;
 use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Tensor};
@@ -19,7 +19,7 @@ macro_rules! adaptive_pools {
             pub fn $name(&self, output_size: impl Into<OutputSize>) -> Tensor {
                 compose(stringify!($name), &[self], |b| {
                     check_input($spatial, self)?;
-                    super::args::needs_float(self, "input")?;
+                    super::args::check_float(self, "input")?;
                     adaptive_average(b, $spatial, self, &output_size)
                 })
             })*
@@ -74,7 +74,7 @@ fn region(i: i64, n: i64, out: i64) -> (i64, i64) {
 }
 
 /// Returns the output size of each spatial axis.
-fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpError> {
+fn output_sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpError> {
     ensure!(
         size.0.len() == spatial || size.0.len() == 1,
         "the output size needs one number or {spatial}, not {:?}",
@@ -95,7 +95,7 @@ fn sizes(x: &Tensor, spatial: usize, size: &OutputSize) -> Result<Vec<Dim>, OpEr
     for (a, out) in sizes.iter().enumerate() {
         shape[x.ndim() - spatial + a] = out.clone();
     }
-    addressable(&shape, x.dtype())?;
+    check_addressable(&shape, x.dtype())?;
     Ok(sizes)
 }
 
@@ -107,14 +107,17 @@ pub(crate) fn adaptive_average(
     t: &Tensor,
     size: &OutputSize,
 ) -> Recorded {
-    let first = t.ndim() - spatial;
-    let mut x = b.widened(t)?;
-    let sizes = sizes(t, spatial, size)?;
-    let pooled = sizes.iter().enumerate().map(|(a, out)| (first + a, out));
+    let first_axis = t.ndim() - spatial;
+    let mut x = b.widen(t)?;
+    let sizes = output_sizes(t, spatial, size)?;
+    let pooled = sizes
+        .iter()
+        .enumerate()
+        .map(|(a, out)| (first_axis + a, out));
     let pooled = pooled.filter(|(axis, out)| **out != t.dims()[*axis]);
     let equal = |(axis, out): (usize, &Dim)| {
-        let each = t.dims()[axis].div_exact(out).ok()?;
-        Some((axis, out.clone(), each))
+        let region_size = t.dims()[axis].div_exact(out).ok()?;
+        Some((axis, out.clone(), region_size))
     };
     x = match pooled.clone().map(equal).collect::<Option<Vec<_>>>() {
         Some(all) => average_equal(b, &x, &all)?,
@@ -131,17 +134,17 @@ pub(crate) fn adaptive_average(
 /// Means of equal regions along axes in order. Each axis comes with the number of regions and their size.
 fn average_equal(b: &mut Recorder, x: &Tensor, axes: &[(usize, Dim, Dim)]) -> Recorded {
     let mut split = Shape::from(x.dims());
-    let mut within = Vec::new();
+    let mut region_axes = Vec::new();
     for (i, (axis, out, each)) in axes.iter().enumerate() {
         split[axis + i] = out.clone();
-        within.push(axis + i + 1);
+        region_axes.push(axis + i + 1);
         split.insert(axis + i + 1, each.clone());
     }
-    if within.is_empty() {
+    if region_axes.is_empty() {
         return Ok(x.clone());
     }
-    let parts = b.reshape(x, &split)?;
-    b.mean(&parts, &within, false)
+    let regions = b.reshape(x, &split)?;
+    b.mean(&regions, &region_axes, false)
 }
 
 /// Means of regions of different sizes.
@@ -153,29 +156,29 @@ fn average_axis(b: &mut Recorder, x: &Tensor, axis: usize, out: i64) -> Recorded
     if let Some(known) = n.as_const() {
         return average_windows(b, x, axis, known, out);
     }
-    let mut parts = Vec::new();
+    let mut means = Vec::new();
     for i in 0..out {
         let start = (n * &Dim::Const(i)).div_floor(out);
         let end = &(n * &Dim::Const(i + 1)) + &Dim::Const(out - 1);
         let region = b.narrow(x, axis, start.clone(), &end.div_floor(out) - &start)?;
-        parts.push(b.mean(&region, &[axis], true)?);
+        means.push(b.mean(&region, &[axis], true)?);
     }
-    b.concat(&parts, axis)
+    b.concat(&means, axis)
 }
 
 /// [`average_axis`] for a known size, by windows of one size. The repeated elements of shorter windows count as
 /// zeros.
 fn average_windows(b: &mut Recorder, x: &Tensor, axis: usize, n: i64, out: i64) -> Recorded {
-    let (index, _) = uneven(n, out)?;
+    let (index, _) = uneven_regions(n, out)?;
     let width = index.len() as i64 / out;
     let sizes: Vec<i64> = (0..out)
         .map(|i| region(i, n, out))
         .map(|(s, e)| e - s)
         .collect();
-    let chosen = regions(b, x, axis, &index, out as usize)?;
-    let windows = windowed(b, &chosen, axis, &out.into(), &width.into())?;
+    let chosen = gather(b, x, axis, &index, out as usize)?;
+    let windows = split_windows(b, &chosen, axis, &out.into(), &width.into())?;
     let sizes = b.list(&sizes, &[sizes.len()], DType::I64)?;
-    let sizes = b.along(&sizes, axis, x.ndim())?;
+    let sizes = b.reshape_along(&sizes, axis, x.ndim())?;
     let column = b.unsqueeze(&sizes, x.ndim())?;
     let tap = b.iota(&width.into())?;
     let own = b.binary(Pw::Lt, &tap, &column)?;
@@ -194,31 +197,31 @@ fn adaptive_max(
     x: &Tensor,
     size: &OutputSize,
 ) -> Result<(Tensor, Tensor), OpError> {
-    let first = x.ndim() - spatial;
-    let sizes = sizes(x, spatial, size)?;
-    addressable(x.dims(), DType::I64)?;
+    let first_axis = x.ndim() - spatial;
+    let sizes = output_sizes(x, spatial, size)?;
+    check_addressable(x.dims(), DType::I64)?;
     if sizes.iter().any(|out| out.is(0)) {
         let mut shape = Shape::from(x.dims());
-        shape[first..].clone_from_slice(&sizes);
+        shape[first_axis..].clone_from_slice(&sizes);
         let index = b.full(0i64, DType::I64, &shape)?;
         return Ok((b.full(0i64, x.dtype(), &shape)?, index));
     }
     let mut windows = x.clone();
     let (mut widths, mut starts) = (Vec::new(), Vec::new());
     for (a, out) in sizes.iter().enumerate() {
-        let n = &x.dims()[first + a];
+        let n = &x.dims()[first_axis + a];
         let (width, start);
-        if let Ok(each) = n.div_exact(out) {
+        if let Ok(region) = n.div_exact(out) {
             let window = b.iota(out)?;
-            (width, start) = (each.clone(), b.with_size(Pw::Mul, &window, &each)?);
+            (width, start) = (region.clone(), b.with_size(Pw::Mul, &window, &region)?);
         } else {
-            let (index, firsts) = uneven(known_dim(n, x)?, known_dim(out, x)?)?;
+            let (index, firsts) = uneven_regions(known_dim(n, x)?, known_dim(out, x)?)?;
             width = (index.len() / firsts.len()).into();
-            windows = regions(b, &windows, first + a, &index, firsts.len())?;
+            windows = gather(b, &windows, first_axis + a, &index, firsts.len())?;
             start = b.list(&firsts, &[firsts.len()], DType::I64)?;
         }
-        windows = windowed(b, &windows, first + a, out, &width)?;
-        addressable(windows.dims(), DType::I64)?;
+        windows = split_windows(b, &windows, first_axis + a, out, &width)?;
+        check_addressable(windows.dims(), DType::I64)?;
         widths.push(width);
         starts.push(start);
     }
@@ -228,25 +231,25 @@ fn adaptive_max(
     let (values, index) = super::reduce::first_extreme(b, Reduction::Max, &flat, x.ndim())?;
     let values = b.squeeze(&values, &[x.ndim()])?;
     // Splits the index within the window into an index along each of its axes.
-    let mut rest = b.squeeze(&index, &[x.ndim()])?;
+    let mut flat_index = b.squeeze(&index, &[x.ndim()])?;
     let mut plane = b.full(0i64, DType::I64, values.dims())?;
     let mut stride = Dim::ONE;
     for a in (0..spatial).rev() {
-        let tap = b.with_size(Pw::Remainder, &rest, &widths[a])?;
-        rest = b.with_size(Pw::FloorDivide, &rest, &widths[a])?;
-        let start = b.along(&starts[a], first + a, x.ndim())?;
-        let at = b.binary(Pw::Add, &start, &tap)?;
-        let at = b.with_size(Pw::Mul, &at, &stride)?;
-        plane = b.binary(Pw::Add, &plane, &at)?;
-        stride = &stride * &x.dims()[first + a];
+        let tap = b.with_size(Pw::Remainder, &flat_index, &widths[a])?;
+        flat_index = b.with_size(Pw::FloorDivide, &flat_index, &widths[a])?;
+        let start = b.reshape_along(&starts[a], first_axis + a, x.ndim())?;
+        let position = b.binary(Pw::Add, &start, &tap)?;
+        let position = b.with_size(Pw::Mul, &position, &stride)?;
+        plane = b.binary(Pw::Add, &plane, &position)?;
+        stride = &stride * &x.dims()[first_axis + a];
     }
     Ok((values, plane))
 }
 
 /// Returns the indices of the elements of regions of different sizes, padded to one size, and the start of each
 /// region.
-fn uneven(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
-    listable(
+fn uneven_regions(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
+    check_listable(
         out.checked_mul(n / out + 2),
         &format!("pooling {n} elements to {out}"),
     )?;
@@ -258,7 +261,7 @@ fn uneven(n: i64, out: i64) -> Result<(Vec<i64>, Vec<i64>), OpError> {
 }
 
 /// The elements of `count` regions along an axis.
-fn regions(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: usize) -> Recorded {
+fn gather(b: &mut Recorder, x: &Tensor, axis: usize, index: &[i64], count: usize) -> Recorded {
     // The index has a separate axis for the regions, so that its size is a visible multiple of their number.
     let index = b.list(index, &[count, index.len() / count], DType::I64)?;
     let flat = b.reshape(&index, &[index.fact().numel()])?;

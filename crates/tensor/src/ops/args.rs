@@ -185,7 +185,7 @@ macro_rules! named_values {
 
             fn from_str(name: &str) -> Result<$type, kiln_ir::OpError> {
                 let values = [$(($name, $type::$value)),*];
-                crate::ops::args::named_value($what, name, &values)
+                crate::ops::args::parse_name($what, name, &values)
             }
         }
     };
@@ -193,13 +193,13 @@ macro_rules! named_values {
 pub(crate) use named_values;
 
 /// Returns the value of this name.
-pub(crate) fn named_value<T: Copy>(
+pub(crate) fn parse_name<T: Copy>(
     what: &str,
     name: &str,
     values: &[(&str, T)],
 ) -> Result<T, OpError> {
-    let found = values.iter().find(|(known, _)| *known == name);
-    found.map(|(_, value)| *value).ok_or_else(|| {
+    let entry = values.iter().find(|(known, _)| *known == name);
+    entry.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = values.iter().map(|(known, _)| *known).collect();
         let names = names.join(", ");
         OpError(format!("there is no {what} {name:?}; there are {names}"))
@@ -207,7 +207,7 @@ pub(crate) fn named_value<T: Copy>(
 }
 
 /// Returns an error for more than 64 dims, up to which PyTorch can reduce chosen dims.
-pub(crate) fn few_dims(t: &Tensor) -> Result<(), OpError> {
+pub(crate) fn check_few_dims(t: &Tensor) -> Result<(), OpError> {
     ensure!(
         t.ndim() <= 64,
         "dims can be chosen in tensors of up to 64 dims, not of {}",
@@ -228,7 +228,7 @@ impl DimArgs {
         if self.0.is_empty() {
             return Ok((0..t.ndim()).collect());
         }
-        few_dims(t)?;
+        check_few_dims(t)?;
         let mut axes = self.axes(t)?;
         axes.sort_unstable();
         Ok(axes)
@@ -294,7 +294,7 @@ const MAX_LIST: i64 = 1 << 26;
 
 /// Returns an error if a list of `len` numbers (`None`: more than an i64 counts) is too long to be computed while
 /// recording.
-pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
+pub(crate) fn check_listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
     ensure!(
         len.is_some_and(|n| n <= MAX_LIST),
         "{what} would take a list of {} numbers, but at most {MAX_LIST} can be part of a program",
@@ -307,7 +307,7 @@ pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
 const MAX_PARTS: i64 = 1 << 20;
 
 /// Returns an error if a call would return too many tensors, `count`.
-pub(crate) fn countable(count: i64) -> Result<(), OpError> {
+pub(crate) fn check_countable(count: i64) -> Result<(), OpError> {
     ensure!(
         count <= MAX_PARTS,
         "would give {count} tensors, but a call gives at most {MAX_PARTS}"
@@ -316,7 +316,7 @@ pub(crate) fn countable(count: i64) -> Result<(), OpError> {
 }
 
 /// Returns an error if the bytes or the strides of a tensor of this shape overflow an i64.
-pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
+pub(crate) fn check_addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
     ensure!(
         kiln_base::addressable(shape, dtype.size()),
         "{dtype} of shape {shape:?} would take more than 2^63 bytes"
@@ -325,13 +325,13 @@ pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
 }
 
 /// Returns an error unless both tensors are on one device; a number on the CPU may be moved to any.
-pub(crate) fn same_device(
+pub(crate) fn check_same_device(
     a: &Tensor,
     what_a: &str,
     b: &Tensor,
     what_b: &str,
 ) -> Result<(), OpError> {
-    let apart = match (a.handle.node.device, b.handle.node.device) {
+    let are_apart = match (a.handle.node.device, b.handle.node.device) {
         (Some(x), Some(y)) => x != y && !is_number(&a.handle) && !is_number(&b.handle),
         _ => false,
     };
@@ -340,7 +340,7 @@ pub(crate) fn same_device(
         None => what.to_string(),
     };
     ensure!(
-        !apart,
+        !are_apart,
         "the {} is on {} but the {} is on {}; move one with to(device)",
         named(what_a, a),
         a.device(),
@@ -351,13 +351,13 @@ pub(crate) fn same_device(
 }
 
 /// Returns an error unless both tensors are on one device and have one dtype.
-pub(crate) fn same_device_and_dtype(
+pub(crate) fn check_alike(
     a: &Tensor,
     what_a: &str,
     b: &Tensor,
     what_b: &str,
 ) -> Result<(), OpError> {
-    same_device(a, what_a, b, what_b)?;
+    check_same_device(a, what_a, b, what_b)?;
     ensure!(
         a.dtype() == b.dtype(),
         "the {what_a} is {} but the {what_b} is {}; cast one of them",
@@ -368,7 +368,7 @@ pub(crate) fn same_device_and_dtype(
 }
 
 /// Returns an error unless the tensor holds floats.
-pub(crate) fn needs_float(t: &Tensor, what: &str) -> Result<(), OpError> {
+pub(crate) fn check_float(t: &Tensor, what: &str) -> Result<(), OpError> {
     ensure!(
         t.dtype().is_float(),
         "the {what} must be a float tensor, not {}; cast it first",

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 impl<'a> Other<'a> {
     /// The operands of an operation with `t` on the left.
-    pub(crate) fn with<'t>(&'t self, t: &'t Tensor) -> SmallVec<[&'t Tensor; 3]> {
+    pub(crate) fn operands_with<'t>(&'t self, t: &'t Tensor) -> SmallVec<[&'t Tensor; 3]> {
         match self {
             Other::Tensor(o) => smallvec![t, &**o],
             Other::Number(_) => smallvec![t],
@@ -23,11 +23,11 @@ impl<'a> Other<'a> {
         b: &mut Recorder,
         t: &Tensor,
     ) -> Result<(Tensor, Tensor), OpError> {
-        self.promoted_by(b, t, |dtype| dtype)
+        self.promote_by(b, t, |dtype| dtype)
     }
 
     /// Casts both operands to the dtype that `computed` returns for the promoted one.
-    fn promoted_by(
+    fn promote_by(
         &self,
         b: &mut Recorder,
         t: &Tensor,
@@ -35,8 +35,8 @@ impl<'a> Other<'a> {
     ) -> Result<(Tensor, Tensor), OpError> {
         match self {
             Other::Tensor(o) => {
-                names::aligned(t, o)?;
-                let dtype = computed(promote::common(&[t, o])?);
+                names::check_aligned(t, o)?;
+                let dtype = computed(promote::common_dtype(&[t, o])?);
                 Ok((b.cast(t, dtype)?, b.cast(o, dtype)?))
             }
             Other::Number(s) => {
@@ -63,18 +63,18 @@ pub(crate) enum Rule {
 /// A binary operation with promotion.
 #[track_caller]
 pub(crate) fn binary(called: &'static str, op: Pw, rule: Rule, a: &Tensor, other: Other) -> Tensor {
-    if let Some(cast) = autocast::begin(called, &other.with(a)) {
+    if let Some(cast) = autocast::begin(called, &other.operands_with(a)) {
         let other = match &other {
-            Other::Tensor(t) => Other::from(cast.of(t)),
+            Other::Tensor(t) => Other::from(cast.apply(t)),
             Other::Number(n) => Other::Number(*n),
         };
-        let (a, _inside) = (cast.of(a), cast.enter());
+        let (a, _inside) = (cast.apply(a), cast.enter());
         return binary(called, op, rule, &a, other);
     }
-    compose(called, &other.with(a), |b| {
+    compose(called, &other.operands_with(a), |b| {
         check(op, a, &other)?;
-        let (x, y) = other.promoted_by(b, a, |dtype| match rule {
-            Rule::Float => promote::to_float(dtype),
+        let (x, y) = other.promote_by(b, a, |dtype| match rule {
+            Rule::Float => promote::float_dtype(dtype),
             Rule::Ordered if dtype == DType::Bool => DType::U8,
             _ => dtype,
         })?;
@@ -116,13 +116,13 @@ fn on_bool(op: Pw, a: &Tensor, other: &Other) -> Pw {
 /// A unary operation; `float` casts integers to f32 first.
 #[track_caller]
 pub(crate) fn unary(called: &'static str, op: Pw, float: bool, t: &Tensor) -> Tensor {
-    let cast = autocast::begin(called, &[t]).map(|cast| cast.of(t));
+    let cast = autocast::begin(called, &[t]).map(|cast| cast.apply(t));
     let t = cast.as_ref().unwrap_or(t);
     compose(called, &[t], |b| {
         let dtype = match (op, t.dtype()) {
             (Pw::Sign, DType::Bool) => return Ok(t.clone()),
             (Pw::Square, DType::Bool) => DType::I64,
-            (_, dtype) if float => promote::to_float(dtype),
+            (_, dtype) if float => promote::float_dtype(dtype),
             (_, dtype) => dtype,
         };
         let x = b.cast(t, dtype)?;
@@ -345,7 +345,7 @@ impl Tensor {
 
     /// `condition ? self : other`, broadcast; the condition is bool.
     pub fn where_cond<'a>(&self, condition: impl AsTensor, other: impl Into<Other<'a>>) -> Tensor {
-        let mut operands = other.with(self);
+        let mut operands = other.operands_with(self);
         operands.push(condition);
         compose("where", &operands, |b| {
             let (x, y) = other.promoted(b, self)?;
@@ -357,11 +357,11 @@ impl Tensor {
 /// A binary operation with a number on the left.
 #[track_caller]
 pub(super) fn reversed(row: Pw, number: Scalar, t: &Tensor) -> Tensor {
-    let cast = autocast::begin(row.name(), &[t]).map(|cast| cast.of(t));
+    let cast = autocast::begin(row.name(), &[t]).map(|cast| cast.apply(t));
     let t = cast.as_ref().unwrap_or(t);
     compose(row.name(), &[t], |b| {
-        let (x, n) = Other::Number(number).promoted_by(b, t, |dtype| match row {
-            Pw::Div => promote::to_float(dtype),
+        let (x, n) = Other::Number(number).promote_by(b, t, |dtype| match row {
+            Pw::Div => promote::float_dtype(dtype),
             _ => dtype,
         })?;
         b.pointwise(row, &[n, x])

@@ -1,10 +1,12 @@
 //! Assignment to an index: `x[..] = value`.
 
-use super::args::same_device_and_dtype;
+use super::args::check_alike;
 use super::indices::{Index, Indices};
 use super::places::Places;
 use super::scatter::Put;
-use super::subscript::{Item, fits, one_of, operands, part_of, places, resolve, take};
+use super::subscript::{
+    Item, check_mask, item_dims, operands, resolve, slice_one, slice_range, take,
+};
 use crate::operand::{AsTensor, Other};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
@@ -65,7 +67,7 @@ impl Tensor {
     ) -> Tensor {
         if self.dtype() != values.dtype() {
             return compose("index_put", &[self, values], |_| {
-                same_device_and_dtype(self, "tensor", values, "values")?;
+                check_alike(self, "tensor", values, "values")?;
                 Ok(self.clone())
             });
         }
@@ -82,23 +84,23 @@ fn assign(
     options: &Put,
 ) -> Tensor {
     let loc = Location::caller();
-    if let (false, Some((at, mask))) = (options.accumulate, only_mask(x, &items, value)) {
-        let mut operands = value.with(x);
+    if let (false, Some((axis, mask))) = (options.accumulate, only_mask(x, &items, value)) {
+        let mut operands = value.operands_with(x);
         operands.push(mask);
         return compose(called, &operands, |b| {
-            fits(x, at, mask.dims())?;
-            assign_where(b, x, at, mask, value)
+            check_mask(x, axis, mask.dims())?;
+            assign_where(b, x, axis, mask, value)
         });
     }
     let items = match resolve(x, &items) {
         Ok(items) => items,
         Err(e) => return Tensor::poisoned(e, loc),
     };
-    let mut all = operands(x, &items);
+    let mut tensors = operands(x, &items);
     if let Other::Tensor(t) = value {
-        all.push(t);
+        tensors.push(t);
     }
-    compose(called, &all, |b| {
+    compose(called, &tensors, |b| {
         if !options.accumulate && items.iter().all(Item::is_view) {
             assign_part(b, x, &items, value)
         } else {
@@ -107,15 +109,15 @@ fn assign(
     })
 }
 
-/// Returns the mask of `x[.., mask] = value` and its place, if the value doesn't depend on the number of chosen
+/// Returns the mask of `x[.., mask] = value` and its axis, if the value doesn't depend on the number of chosen
 /// elements. This assignment needs no positions.
 fn only_mask<'a>(x: &Tensor, items: &'a [Index], value: &Other) -> Option<(usize, &'a Tensor)> {
-    let places = places(x, items).ok()?;
-    let mut found = None;
-    for (item, (at, _)) in items.iter().zip(places) {
+    let dims = item_dims(x, items).ok()?;
+    let mut mask_item = None;
+    for (item, (axis, _)) in items.iter().zip(dims) {
         match item {
-            Index::Tensor(t) if t.dtype() == DType::Bool && t.ndim() > 0 && found.is_none() => {
-                found = Some((at, t));
+            Index::Tensor(t) if t.dtype() == DType::Bool && t.ndim() > 0 && mask_item.is_none() => {
+                mask_item = Some((axis, t));
             }
             Index::Ellipsis => {}
             Index::Slice {
@@ -126,20 +128,26 @@ fn only_mask<'a>(x: &Tensor, items: &'a [Index], value: &Other) -> Option<(usize
             _ => return None,
         }
     }
-    let (at, mask) = found?;
-    let trailing = x.ndim() - at - mask.ndim();
+    let (axis, mask) = mask_item?;
+    let trailing = x.ndim() - axis - mask.ndim();
     let fits = match value {
         Other::Number(_) => true,
         Other::Tensor(v) => v.ndim() <= trailing,
     };
-    fits.then_some((at, mask))
+    fits.then_some((axis, mask))
 }
 
-fn assign_where(b: &mut Recorder, x: &Tensor, at: usize, mask: &Tensor, value: &Other) -> Recorded {
+fn assign_where(
+    b: &mut Recorder,
+    x: &Tensor,
+    axis: usize,
+    mask: &Tensor,
+    value: &Other,
+) -> Recorded {
     let mut shape = Shape::from_elem(Dim::ONE, x.ndim());
-    shape[at..at + mask.ndim()].clone_from_slice(mask.dims());
+    shape[axis..axis + mask.ndim()].clone_from_slice(mask.dims());
     let mask = b.reshape(mask, &shape)?;
-    let value = b.valued(value, x)?;
+    let value = b.stored_value(value, x)?;
     let value = b.broadcast_to(&value, x.dims())?;
     b.select(&mask, &value, x)
 }
@@ -151,9 +159,9 @@ fn assign_part(b: &mut Recorder, x: &Tensor, items: &[Item], value: &Other) -> R
         let axis = region.len();
         match item {
             Item::NewAxis => shape.push(Dim::ONE),
-            Item::At(i) => region.push(one_of(x, axis, *i)?),
+            Item::At(i) => region.push(slice_one(x, axis, *i)?),
             Item::Slice(start, end, step) => {
-                region.push(part_of(x, axis, *start, *end, *step)?);
+                region.push(slice_range(x, axis, *start, *end, *step)?);
                 shape.push(region[axis].len.clone());
             }
             Item::Whole(n) => {
@@ -163,11 +171,11 @@ fn assign_part(b: &mut Recorder, x: &Tensor, items: &[Item], value: &Other) -> R
             _ => return Err(OpError::new("an index that is not a view")),
         }
     }
-    let rest = &x.dims()[region.len()..];
-    region.extend(rest.iter().map(SliceAxis::all));
-    shape.extend(rest.iter().cloned());
-    let value = b.valued(value, x)?;
-    let value = stretched(b, &value, &shape)?;
+    let trailing_dims = &x.dims()[region.len()..];
+    region.extend(trailing_dims.iter().map(SliceAxis::all));
+    shape.extend(trailing_dims.iter().cloned());
+    let value = b.stored_value(value, x)?;
+    let value = broadcast_value(b, &value, &shape)?;
     let lens: Shape = region.iter().map(|r| r.len.clone()).collect();
     if numel(&lens).is(0) {
         return Ok(x.clone());
@@ -184,13 +192,13 @@ pub(super) fn put(b: &mut Recorder, x: &Tensor, region: &[SliceAxis], value: Ten
         return Ok(value);
     }
     let inside = b.full(true, DType::Bool, &lens)?;
-    let inside = spread(b, inside, x, region)?;
-    let value = spread(b, value, x, region)?;
+    let inside = spread_region(b, inside, x, region)?;
+    let value = spread_region(b, value, x, region)?;
     b.select(&inside, &value, x)
 }
 
 /// Spreads a region's values to x's shape, with zeros elsewhere.
-fn spread(b: &mut Recorder, part: Tensor, x: &Tensor, region: &[SliceAxis]) -> Recorded {
+fn spread_region(b: &mut Recorder, part: Tensor, x: &Tensor, region: &[SliceAxis]) -> Recorded {
     let mut y = part;
     for (axis, r) in region.iter().enumerate() {
         let extent = &x.dims()[axis];
@@ -229,8 +237,8 @@ fn assign_elements(
     if let Some(indices) = only_indices(items) {
         let indices: Vec<Option<&Tensor>> = indices.iter().map(Option::as_ref).collect();
         if let Some(places) = Places::new(b, x, &indices)? {
-            let value = b.valued(value, x)?;
-            let value = stretched(b, &value, &places.result_shape(x))?;
+            let value = b.stored_value(value, x)?;
+            let value = broadcast_value(b, &value, &places.result_shape(x))?;
             return places.put(b, x, &value, kind);
         }
     }
@@ -238,8 +246,8 @@ fn assign_elements(
     let positions = b.iota(&total)?;
     let positions = b.reshape(&positions, x.dims())?;
     let positions = take(b, &positions, items)?;
-    let value = b.valued(value, x)?;
-    let value = stretched(b, &value, positions.dims())?;
+    let value = b.stored_value(value, x)?;
+    let value = broadcast_value(b, &value, positions.dims())?;
     let count = [positions.fact().numel()];
     let flat = b.reshape(x, &[total])?;
     let positions = b.reshape(&positions, &count)?;
@@ -265,7 +273,7 @@ fn only_indices(items: &[Item]) -> Option<Vec<Option<Tensor>>> {
 }
 
 /// Broadcasts a value to the part that it is assigned to. Leading dims of size 1 are dropped.
-fn stretched(b: &mut Recorder, value: &Tensor, shape: &[Dim]) -> Recorded {
+fn broadcast_value(b: &mut Recorder, value: &Tensor, shape: &[Dim]) -> Recorded {
     let mut extra = value.ndim().saturating_sub(shape.len());
     extra = value.dims()[..extra].iter().take_while(|d| d.is(1)).count();
     let v = b.reshape(value, &value.dims()[extra..])?;
@@ -279,7 +287,7 @@ fn stretched(b: &mut Recorder, value: &Tensor, shape: &[Dim]) -> Recorded {
 
 impl Recorder {
     /// A value to be stored in x, in the dtype of x.
-    fn valued(&mut self, value: &Other, x: &Tensor) -> Recorded {
+    fn stored_value(&mut self, value: &Other, x: &Tensor) -> Recorded {
         match value {
             Other::Number(n) => self.scalar_like(*n, x),
             Other::Tensor(t) => self.cast(t, x.dtype()),

@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::args::{known, known_dim, needs_float, same_device_and_dtype};
+use super::args::{check_alike, check_float, known, known_dim};
 use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorder, compose, compose_pair};
@@ -57,10 +57,10 @@ impl Tensor {
             operands: [self, key, value],
             options: &options,
         };
-        compose(NAME, &call.all(), |b| {
-            let (op, operands) = call.prepared(b)?;
+        compose(NAME, &call.tensors(), |b| {
+            let (op, operands) = call.prepare(b)?;
             let y = b.op(op, &operands)?;
-            call.finished(b, &y)
+            call.merge_heads(b, &y)
         })
     }
 
@@ -88,14 +88,14 @@ impl Tensor {
             operands: [self, key, value],
             options: &options,
         };
-        compose_pair(NAME, &call.all(), |b| {
-            let (op, operands) = call.prepared(b)?;
+        compose_pair(NAME, &call.tensors(), |b| {
+            let (op, operands) = call.prepare(b)?;
             let y = b.op(op, &operands)?;
             let mut weights = Shape::from(y.dims());
             weights[y.ndim() - 1] = operands[1].dims()[y.ndim() - 2].clone();
-            let ones = b.full(1.0, DType::F64, &weights)?;
-            let kept = op.drop(b, &ones, &operands[3..])?;
-            Ok((call.finished(b, &y)?, call.finished(b, &kept)?))
+            let keep_all = b.full(1.0, DType::F64, &weights)?;
+            let mask = op.drop(b, &keep_all, &operands[3..])?;
+            Ok((call.merge_heads(b, &y)?, call.merge_heads(b, &mask)?))
         })
     }
 }
@@ -112,18 +112,18 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// All tensors of the call.
-    fn all(&self) -> Vec<&Tensor> {
-        let given = self.operands.into_iter();
-        given.chain(&self.options.attn_mask).collect()
+    fn tensors(&self) -> Vec<&Tensor> {
+        let operands = self.operands.into_iter();
+        operands.chain(&self.options.attn_mask).collect()
     }
 
     /// Returns the op, and its operands with one batch shape. Grouped heads are two dims; keys and values are the
     /// same along the second.
-    fn prepared(&self, b: &mut Recorder) -> Result<(ops::Attention, Vec<Tensor>), OpError> {
+    fn prepare(&self, b: &mut Recorder) -> Result<(ops::Attention, Vec<Tensor>), OpError> {
         let [query, key, value] = self.operands;
-        needs_float(query, "query")?;
-        same_device_and_dtype(query, "query", key, "key")?;
-        same_device_and_dtype(query, "query", value, "value")?;
+        check_float(query, "query")?;
+        check_alike(query, "query", key, "key")?;
+        check_alike(query, "query", value, "value")?;
         ensure!(
             self.operands.iter().all(|t| t.ndim() >= 2),
             "query, key and value need at least 2 dims, not {}, {} and {}",
@@ -147,7 +147,7 @@ impl Call<'_> {
         let mut operands = self.operands.map(Tensor::clone).to_vec();
         operands.extend(self.options.attn_mask.clone());
         if self.options.enable_gqa {
-            operands = grouped(b, &operands)?;
+            operands = split_heads(b, &operands)?;
         }
         let batch = operands.iter().map(|t| &t.dims()[..t.ndim().max(2) - 2]);
         let batch = broadcast_shapes(batch).ok_or_else(|| {
@@ -181,7 +181,7 @@ impl Call<'_> {
     }
 
     /// Returns the result with a single dim of heads.
-    fn finished(&self, b: &mut Recorder, y: &Tensor) -> Result<Tensor, OpError> {
+    fn merge_heads(&self, b: &mut Recorder, y: &Tensor) -> Result<Tensor, OpError> {
         if !self.options.enable_gqa {
             return Ok(y.clone());
         }
@@ -194,7 +194,7 @@ impl Call<'_> {
 }
 
 /// Splits the heads of the operands into `[.., own, group, _, _]`; keys and values have `[.., own, 1, _, _]`.
-fn grouped(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError> {
+fn split_heads(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError> {
     let (query, key) = (&operands[0], &operands[1]);
     ensure!(
         operands[..3].iter().all(|x| x.ndim() >= 3),
@@ -204,20 +204,20 @@ fn grouped(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError
         operands[2].fact()
     );
     let heads = |x: &Tensor| known(x, x.ndim() - 3);
-    let (all, own) = (heads(query)?, heads(key)?);
+    let (query_heads, key_heads) = (heads(query)?, heads(key)?);
     ensure!(
-        own > 0 && all % own == 0,
-        "the {all} heads of the query are not a multiple of {own} heads"
+        key_heads > 0 && query_heads % key_heads == 0,
+        "the {query_heads} heads of the query are not a multiple of {key_heads} heads"
     );
     ensure!(
-        heads(&operands[2])? == own,
+        heads(&operands[2])? == key_heads,
         "the value {} and the key {} differ in the number of heads",
         operands[2].fact(),
         key.fact()
     );
     if let Some(mask) = operands.get(3).filter(|m| m.ndim() >= 3) {
         ensure!(
-            [1, all].contains(&heads(mask)?),
+            [1, query_heads].contains(&heads(mask)?),
             "the mask {} and the query {} differ in the number of heads",
             mask.fact(),
             query.fact()
@@ -227,13 +227,13 @@ fn grouped(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError
         if x.ndim() < 3 {
             return Ok(x.clone()); // a mask for all heads
         }
-        let at = x.ndim() - 3;
-        if heads(x)? != all || all == own {
-            return b.unsqueeze(x, at + 1);
+        let heads_axis = x.ndim() - 3;
+        if heads(x)? != query_heads || query_heads == key_heads {
+            return b.unsqueeze(x, heads_axis + 1);
         }
         let mut shape = Shape::from(x.dims());
-        shape[at] = Dim::Const(own);
-        shape.insert(at + 1, Dim::Const(all / own));
+        shape[heads_axis] = Dim::Const(key_heads);
+        shape.insert(heads_axis + 1, Dim::Const(query_heads / key_heads));
         b.reshape(x, &shape)
     };
     operands.iter().map(&mut split).collect()

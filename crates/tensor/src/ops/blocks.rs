@@ -1,6 +1,6 @@
 //! Tensors assembled from blocks and columns, and views with other strides.
 
-use super::args::{Int, IntList, addressable, known};
+use super::args::{Int, IntList, check_addressable, known};
 use crate::operand::{AsTensor, listed};
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -16,9 +16,9 @@ pub fn block_diag(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("block_diag", tensors, |b| {
-        let blocks = joined(b, tensors, |b, t| {
+        let blocks = promote_and_apply(b, tensors, |b, t| {
             ensure!(t.ndim() <= 2, "{} has more than 2 dims", t.fact());
-            at_least(b, t, 2, 0)
+            expand_rank(b, t, 2, 0)
         })?;
         let widths = blocks.iter().map(|t| known(t, 1));
         let widths = widths.collect::<Result<Vec<i64>, _>>()?;
@@ -39,12 +39,12 @@ pub fn column_stack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("column_stack", tensors, |b| {
-        let parts = joined(b, tensors, |b, t| match t.ndim() {
-            0 => at_least(b, t, 2, 0),
+        let columns = promote_and_apply(b, tensors, |b, t| match t.ndim() {
+            0 => expand_rank(b, t, 2, 0),
             1 => b.unsqueeze(t, 1),
             _ => Ok(t.clone()),
         })?;
-        b.concat(&parts, 1)
+        b.concat(&columns, 1)
     })
 }
 
@@ -54,28 +54,28 @@ pub fn dstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("dstack", tensors, |b| {
-        let parts = joined(b, tensors, three_dims)?;
-        b.concat(&parts, 2)
+        let layers = promote_and_apply(b, tensors, expand_to_3d)?;
+        b.concat(&layers, 2)
     })
 }
 
 /// Casts tensors to the dtype they promote to, and applies `form` to each.
-fn joined(
+fn promote_and_apply(
     b: &mut Recorder,
     tensors: &[&Tensor],
     form: impl Fn(&mut Recorder, &Tensor) -> Recorded,
 ) -> Result<Vec<Tensor>, OpError> {
     ensure!(!tensors.is_empty(), "needs at least one tensor");
-    let dtype = promote::common(tensors)?;
-    let mut one = |t: &&Tensor| {
+    let dtype = promote::common_dtype(tensors)?;
+    let mut convert = |t: &&Tensor| {
         let t = b.cast(t, dtype)?;
         form(b, &t)
     };
-    tensors.iter().map(&mut one).collect()
+    tensors.iter().map(&mut convert).collect()
 }
 
 /// Inserts dims of size 1 before `axis` until there are `rank`.
-fn at_least(b: &mut Recorder, t: &Tensor, rank: usize, axis: usize) -> Recorded {
+fn expand_rank(b: &mut Recorder, t: &Tensor, rank: usize, axis: usize) -> Recorded {
     let mut shape = Shape::from(t.dims());
     while shape.len() < rank {
         shape.insert(axis.min(shape.len()), Dim::ONE);
@@ -84,9 +84,9 @@ fn at_least(b: &mut Recorder, t: &Tensor, rank: usize, axis: usize) -> Recorded 
 }
 
 /// `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
-fn three_dims(b: &mut Recorder, t: &Tensor) -> Recorded {
-    let t = at_least(b, t, 2, 0)?;
-    at_least(b, &t, 3, 2)
+fn expand_to_3d(b: &mut Recorder, t: &Tensor) -> Recorded {
+    let t = expand_rank(b, t, 2, 0)?;
+    expand_rank(b, &t, 3, 2)
 }
 
 options! {
@@ -107,17 +107,17 @@ options! {
 impl Tensor {
     /// At least one dim: a number as `[1]`.
     pub fn atleast_1d(&self) -> Tensor {
-        compose("atleast_1d", &[self], |b| at_least(b, self, 1, 0))
+        compose("atleast_1d", &[self], |b| expand_rank(b, self, 1, 0))
     }
 
     /// At least two dims: a number as `[1, 1]`, a vector as the row `[1, n]`.
     pub fn atleast_2d(&self) -> Tensor {
-        compose("atleast_2d", &[self], |b| at_least(b, self, 2, 0))
+        compose("atleast_2d", &[self], |b| expand_rank(b, self, 2, 0))
     }
 
     /// At least three dims: a vector as `[1, n, 1]`, a matrix as `[m, n, 1]`.
     pub fn atleast_3d(&self) -> Tensor {
-        compose("atleast_3d", &[self], |b| three_dims(b, self))
+        compose("atleast_3d", &[self], |b| expand_to_3d(b, self))
     }
 
     /// `out[i, j, ..] = flat[offset + i · stride[0] + j · stride[1] + ..]`, where `flat` holds this tensor's elements
@@ -134,8 +134,9 @@ impl Tensor {
         let (mut stride, storage_offset) = (size.stride.0, size.storage_offset.0);
         let size = size.size.0;
         if stride.is_empty() {
-            let behind = |a: usize| size[a + 1..].iter().fold(1i64, |n, d| n.saturating_mul(*d));
-            stride = (0..size.len()).map(behind).collect();
+            let contiguous_stride =
+                |a: usize| size[a + 1..].iter().fold(1i64, |n, d| n.saturating_mul(*d));
+            stride = (0..size.len()).map(contiguous_stride).collect();
         }
         compose("as_strided", &[self], |b| {
             ensure!(
@@ -147,28 +148,28 @@ impl Tensor {
                 "sizes, strides and offset can't be negative"
             );
             let shape: Shape = size.iter().map(|n| Dim::Const(*n)).collect();
-            addressable(&shape, DType::I64)?;
+            check_addressable(&shape, DType::I64)?;
             let flat = b.reshape(self, &[self.fact().numel()])?;
             let steps = size.iter().zip(&stride);
-            let last = steps.clone().try_fold(storage_offset, |at, (n, s)| {
+            let last_offset = steps.clone().try_fold(storage_offset, |at, (n, s)| {
                 at.checked_add((n - 1).checked_mul(*s)?)
             });
             let elements = known(&flat, 0)?;
             ensure!(
-                size.contains(&0) || last.is_some_and(|at| at < elements),
+                size.contains(&0) || last_offset.is_some_and(|at| at < elements),
                 "the size {size:?} with the strides {stride:?} and the offset {storage_offset} reaches \
                  beyond the {elements} elements of {}",
                 self.fact()
             );
-            let mut at = b.full(storage_offset, DType::I64, &shape)?;
+            let mut offsets = b.full(storage_offset, DType::I64, &shape)?;
             for (i, (n, s)) in steps.enumerate() {
                 let steps = b.iota(&Dim::Const(*n))?;
                 let steps = b.with(Pw::Mul, &steps, *s)?;
-                let steps = b.along(&steps, i, shape.len())?;
-                at = b.binary(Pw::Add, &at, &steps)?;
+                let steps = b.reshape_along(&steps, i, shape.len())?;
+                offsets = b.binary(Pw::Add, &offsets, &steps)?;
             }
-            let at = b.reshape(&at, &[numel(&shape)])?;
-            let y = b.gather(&flat, 0, &at)?;
+            let offsets = b.reshape(&offsets, &[numel(&shape)])?;
+            let y = b.gather(&flat, 0, &offsets)?;
             let strides = stride.iter().map(|s| Dim::Const(*s)).collect();
             Ok(b.reshape(&y, &shape)?.with_strides(strides))
         })

@@ -1,6 +1,6 @@
 //! Convolutions.
 
-use super::args::{IntList, known, same_device_and_dtype};
+use super::args::{IntList, check_alike, known};
 use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -118,7 +118,7 @@ fn convolution(
             if let Some(bias) = bias {
                 check_bias(bias, &weight.dims()[0])?;
             }
-            Ok(described(spatial, weight, p)?.padding)
+            Ok(conv_op(spatial, weight, p)?.padding)
         },
         |x, weight, p| convolution(called, spatial, x, weight, p),
     );
@@ -129,22 +129,22 @@ fn convolution(
     operands.extend(bias);
     compose(called, &operands, |b| {
         check_operands(spatial, x, weight, bias)?;
-        let op = described(spatial, weight, p)?;
-        batched(b, spatial, x, |b, x| {
-            let (wide_x, wide_weight) = for_bias(b, x, weight, bias)?;
+        let op = conv_op(spatial, weight, p)?;
+        with_batch_dim(b, spatial, x, |b, x| {
+            let (wide_x, wide_weight) = widen_for_bias(b, x, weight, bias)?;
             let y = b.op(op, &[wide_x, wide_weight])?;
             with_bias(b, &y, bias, x.dtype())
         })
     })
 }
 
-fn described(spatial: usize, weight: &Tensor, p: &Conv) -> Result<ops::Conv, OpError> {
-    let stride = p.stride.each(spatial, "the stride", 1)?;
-    let dilation = p.dilation.each(spatial, "the dilation", 1)?;
+fn conv_op(spatial: usize, weight: &Tensor, p: &Conv) -> Result<ops::Conv, OpError> {
+    let stride = p.stride.for_axes(spatial, "the stride", 1)?;
+    let dilation = p.dilation.for_axes(spatial, "the dilation", 1)?;
     ensure!(p.groups > 0, "groups must be at least 1, not {}", p.groups);
     let padding = match &p.padding {
         Padding::Sizes(sizes) => {
-            let sizes = sizes.each(spatial, "the padding", 0)?;
+            let sizes = sizes.for_axes(spatial, "the padding", 0)?;
             sizes.iter().map(|n| (*n, *n)).collect()
         }
         Padding::Same => {
@@ -177,7 +177,7 @@ fn check_operands(
     weight: &Tensor,
     bias: Option<&Tensor>,
 ) -> Result<(), OpError> {
-    same_device_and_dtype(x, "input", weight, "weight")?;
+    check_alike(x, "input", weight, "weight")?;
     check_rank(spatial, x)?;
     ensure!(
         weight.ndim() == spatial + 2,
@@ -186,7 +186,7 @@ fn check_operands(
         weight.fact()
     );
     if let Some(bias) = bias {
-        same_device_and_dtype(x, "input", bias, "bias")?;
+        check_alike(x, "input", bias, "bias")?;
     }
     Ok(())
 }
@@ -204,7 +204,7 @@ pub(crate) fn check_rank(spatial: usize, x: &Tensor) -> Result<(), OpError> {
 }
 
 /// Applies a function of `[n, c, ..]` to a tensor of this shape or of shape `[c, ..]`.
-pub(crate) fn batched(
+pub(crate) fn with_batch_dim(
     b: &mut Recorder,
     spatial: usize,
     x: &Tensor,
@@ -220,14 +220,14 @@ pub(crate) fn batched(
 }
 
 /// Returns the operands of a product that a bias is added to: widened, so that the sum is rounded once.
-pub(crate) fn for_bias(
+pub(crate) fn widen_for_bias(
     b: &mut Recorder,
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor), OpError> {
     match bias {
-        Some(_) => Ok((b.widened(x)?, b.widened(weight)?)),
+        Some(_) => Ok((b.widen(x)?, b.widen(weight)?)),
         None => Ok((x.clone(), weight.clone())),
     }
 }
@@ -246,7 +246,7 @@ fn with_bias(b: &mut Recorder, y: &Tensor, bias: Option<&Tensor>, dtype: DType) 
         return Ok(y.clone());
     };
     check_bias(bias, &y.dims()[1])?;
-    let column = b.along(bias, 0, y.ndim() - 1)?;
+    let column = b.reshape_along(bias, 0, y.ndim() - 1)?;
     let column = b.cast(&column, y.dtype())?;
     let sum = b.binary(Pw::Add, y, &column)?;
     b.cast(&sum, dtype)
@@ -269,8 +269,8 @@ macro_rules! transposed_convolutions {
                 operands.extend(bias);
                 compose(stringify!($name), &operands, |b| {
                     check_operands($spatial, self, weight, bias)?;
-                    batched(b, $spatial, self, |b, x| {
-                        let y = transposed(b, $spatial, x, weight, &options)?;
+                    with_batch_dim(b, $spatial, self, |b, x| {
+                        let y = conv_transpose(b, $spatial, x, weight, &options)?;
                         with_bias(b, &y, bias, x.dtype())
                     })
                 })
@@ -291,7 +291,7 @@ transposed_convolutions! {
 
 /// The transpose of a convolution. The sizes of the convolution's input follow from those of `x`, so that padding at
 /// the end of each axis leaves no remainder. Where `output_padding` exceeds the padding, the excess is zeros.
-fn transposed(
+fn conv_transpose(
     b: &mut Recorder,
     spatial: usize,
     x: &Tensor,
@@ -299,10 +299,12 @@ fn transposed(
     p: &ConvTranspose,
 ) -> Recorded {
     let bias = p.bias.as_ref();
-    let stride = p.stride.each(spatial, "the stride", 1)?;
-    let padding = p.padding.each(spatial, "the padding", 0)?;
-    let extra = p.output_padding.each(spatial, "the output padding", 0)?;
-    let dilation = p.dilation.each(spatial, "the dilation", 1)?;
+    let stride = p.stride.for_axes(spatial, "the stride", 1)?;
+    let padding = p.padding.for_axes(spatial, "the padding", 0)?;
+    let extra = p
+        .output_padding
+        .for_axes(spatial, "the output padding", 0)?;
+    let dilation = p.dilation.for_axes(spatial, "the dilation", 1)?;
     ensure!(p.groups > 0, "groups must be at least 1, not {}", p.groups);
     ensure!(
         x.dims()[1] == weight.dims()[0],
@@ -320,10 +322,10 @@ fn transposed(
             "the output padding {} must be smaller than the stride or the dilation",
             extra[a]
         );
-        let behind = padding[a] - extra[a].min(padding[a]);
+        let trailing_padding = padding[a] - extra[a].min(padding[a]);
         let last = &(&x.dims()[a + 2] - &Dim::ONE) * &Dim::from(stride[a]);
         let reach = &Dim::from(dilation[a]) * &Dim::Const(known(weight, a + 2)? - 1);
-        let hidden = &Dim::from(padding[a]) + &Dim::from(behind);
+        let hidden = &Dim::from(padding[a]) + &Dim::from(trailing_padding);
         let extent = &(&(&last + &reach) + &Dim::ONE) - &hidden;
         ensure!(
             extent.as_const().is_none_or(|n| n >= 0),
@@ -331,7 +333,7 @@ fn transposed(
             a + 2,
             x.fact()
         );
-        borders.push((padding[a], behind));
+        borders.push((padding[a], trailing_padding));
         input.push(extent);
     }
     let conv = ops::Conv {
@@ -341,7 +343,7 @@ fn transposed(
         groups: p.groups as usize,
     };
     let op = ops::ConvTranspose { conv, input };
-    let (x, weight) = for_bias(b, x, weight, bias)?;
+    let (x, weight) = widen_for_bias(b, x, weight, bias)?;
     let mut y = b.op(op, &[x, weight])?;
     for a in 0..spatial {
         let zeros = extra[a] - extra[a].min(padding[a]);

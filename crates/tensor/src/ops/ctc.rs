@@ -1,10 +1,10 @@
 //! The CTC loss: for sequences that are not aligned with their labels.
 
-use super::args::{known, needs_float};
+use super::args::{check_float, known};
 use super::host::{or_poisoned, values, vector};
-use super::index::{checked_index, where_};
+use super::index::{check_index_range, where_};
 use super::join::stack;
-use super::loss::reduced;
+use super::loss::reduce_loss;
 use super::pad::PadMode;
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
@@ -72,7 +72,7 @@ impl Tensor {
         on_behalf_of_caller(SOURCE, || {
             let x = compose("ctc_loss", &operands, |b| {
                 check(operands, &options)?;
-                let x = b.widened(self)?;
+                let x = b.widen(self)?;
                 if x.ndim() == 2 {
                     b.unsqueeze(&x, 1)
                 } else {
@@ -87,15 +87,15 @@ impl Tensor {
                 [input_lengths, target_lengths].map(|l| l.to_dtype(DType::I64).reshape(-1));
             let targets = match (self.ndim(), targets.ndim()) {
                 (2, _) => targets.unsqueeze(0),
-                (_, 1) => rows(&targets, &lengths[1]),
+                (_, 1) => targets_as_rows(&targets, &lengths[1]),
                 _ => targets,
             };
             if targets.error().is_some() {
                 return targets;
             }
             let operands = [&x, &targets, &lengths[0], &lengths[1]];
-            let lengths = lengths_within(operands);
-            let losses = losses(&x, &targets, lengths, options.blank.0);
+            let lengths = check_lengths(operands);
+            let losses = sequence_losses(&x, &targets, lengths, options.blank.0);
             let losses = if self.ndim() == 2 {
                 losses.squeeze(0)
             } else {
@@ -113,7 +113,7 @@ impl Tensor {
                     let length = b.reshape(&length, losses.dims())?;
                     losses = b.binary(Pw::Div, &losses, &length)?;
                 }
-                let loss = reduced(b, &losses, options.reduction)?;
+                let loss = reduce_loss(b, &losses, options.reduction)?;
                 b.cast(&loss, self.dtype())
             })
         })
@@ -130,7 +130,7 @@ impl Settings for Ctc {
 
 fn check(operands: [&Tensor; 4], options: &Ctc) -> Result<(), OpError> {
     let [x, targets, input_lengths, target_lengths] = operands;
-    needs_float(x, "input")?;
+    check_float(x, "input")?;
     options.check()?;
     ensure!(
         (2..=3).contains(&x.ndim()),
@@ -187,7 +187,7 @@ fn check(operands: [&Tensor; 4], options: &Ctc) -> Result<(), OpError> {
 
 /// Arranges concatenated targets as rows, as long as the longest target.
 #[track_caller]
-fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
+fn targets_as_rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
     let read = || {
         let array = values(lengths)?;
         let lengths = array.ints().unwrap_or_default();
@@ -196,10 +196,10 @@ fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
             lengths.iter().sum::<i64>(),
         );
         let checked = compose("ctc_loss", &[targets], |_| {
-            let least = lengths.iter().min().copied().unwrap_or(0);
+            let shortest = lengths.iter().min().copied().unwrap_or(0);
             ensure!(
-                least >= 0,
-                "target_lengths must not be negative, but one is {least}"
+                shortest >= 0,
+                "target_lengths must not be negative, but one is {shortest}"
             );
             ensure!(
                 targets.dims()[0].is(sum),
@@ -208,16 +208,16 @@ fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
             );
             Ok(targets.clone())
         });
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         let mut start = 0;
         for n in lengths {
             // Elements after the end of a row are ignored.
-            places.extend((start..start + longest).map(|at| at.min(sum - 1)));
+            positions.extend((start..start + longest).map(|i| i.min(sum - 1)));
             start += n;
         }
-        let places = vector(&places, targets.device());
+        let positions = vector(&positions, targets.device());
         Ok(checked
-            .index_select(0, places)
+            .index_select(0, positions)
             .reshape([lengths.len() as i64, longest]))
     };
     or_poisoned(read())
@@ -225,27 +225,27 @@ fn rows(targets: &Tensor, lengths: &Tensor) -> Tensor {
 
 /// Returns both lengths, or data errors where they are out of range.
 #[track_caller]
-fn lengths_within([x, targets, input_lengths, target_lengths]: [&Tensor; 4]) -> [Tensor; 2] {
-    let within = |lengths: &Tensor, of: &Tensor, axis: usize, text: &'static str| {
+fn check_lengths([x, targets, input_lengths, target_lengths]: [&Tensor; 4]) -> [Tensor; 2] {
+    let in_range = |lengths: &Tensor, padded: &Tensor, axis: usize, text: &'static str| {
         let lengths = &lengths.to(x.device());
-        compose("ctc_loss", &[lengths, of], |b| {
-            let most = b.count(of, &[axis], DType::I64)?;
+        compose("ctc_loss", &[lengths, padded], |b| {
+            let largest = b.count(padded, &[axis], DType::I64)?;
             let (low, high) = (
                 b.with(Pw::Ge, lengths, 0i64)?,
-                b.binary(Pw::Le, lengths, &most)?,
+                b.binary(Pw::Le, lengths, &largest)?,
             );
             let fine = b.binary(Pw::And, &low, &high)?;
             b.require(&fine, lengths, text)
         })
     };
     [
-        within(
+        in_range(
             input_lengths,
             x,
             0,
             "input_lengths must lie between 0 and the number of steps",
         ),
-        within(
+        in_range(
             target_lengths,
             targets,
             1,
@@ -259,16 +259,16 @@ fn lengths_within([x, targets, input_lengths, target_lengths]: [&Tensor; 4]) -> 
 /// States are the labels, with blanks around each. A step reaches a state from itself, from the state before it, and,
 /// skipping a blank, from the previous label if it differs.
 #[track_caller]
-fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Tensor {
+fn sequence_losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Tensor {
     let _here = set_device(x.device());
     let [input_lengths, target_lengths] = lengths.map(|l| l.unsqueeze(1));
     let count = 2 * targets.dims()[1].as_const().unwrap_or(0) + 1;
-    let places = Tensor::arange(0, count / 2, 1);
-    let labels = where_(places.lt(&target_lengths), targets, blank);
+    let state_numbers = Tensor::arange(0, count / 2, 1);
+    let labels = where_(state_numbers.lt(&target_lengths), targets, blank);
     let labels = compose("ctc_loss", &[&labels], |b| {
         b.indexed_by("targets", targets);
         let classes = b.reshape(&labels, &[labels.fact().numel()])?;
-        let classes = checked_index(b, &classes, &x.dims()[2])?;
+        let classes = check_index_range(b, &classes, &x.dims()[2])?;
         b.reshape(&classes, labels.dims())
     });
     let blanks = PadMode::Constant(blank.into());
@@ -286,7 +286,7 @@ fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Ten
         let moved = chances.pad([2, 0], never);
         let jumped = where_(&jumps, moved.narrow(1, 0, count), f64::NEG_INFINITY);
         let reached =
-            log_sum([&chances, &moved.narrow(1, 1, count), &jumped]) + x.gather(1, &states);
+            log_sum_exp([&chances, &moved.narrow(1, 1, count), &jumped]) + x.gather(1, &states);
         (where_(input_lengths.gt(step), reached, chances), ())
     });
     let last = &target_lengths * 2;
@@ -295,17 +295,17 @@ fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Ten
         chances.gather(1, (&last - 1).clamp_min(0)),
         f64::NEG_INFINITY,
     );
-    -log_sum([&chances.gather(1, &last), &in_label]).squeeze(1)
+    -log_sum_exp([&chances.gather(1, &last), &in_label]).squeeze(1)
 }
 
 /// `log Σ e^x`, with a gradient of zero where all terms are zero.
 #[track_caller]
-fn log_sum<const N: usize>(logs: [&Tensor; N]) -> Tensor {
-    let most = logs[1..]
+fn log_sum_exp<const N: usize>(logs: [&Tensor; N]) -> Tensor {
+    let largest = logs[1..]
         .iter()
-        .fold(logs[0].detach(), |most, x| most.maximum(x.detach()));
-    let none = most.eq(f64::NEG_INFINITY);
-    let base = most.masked_fill(&none, 0.0);
+        .fold(logs[0].detach(), |largest, x| largest.maximum(x.detach()));
+    let none = largest.eq(f64::NEG_INFINITY);
+    let base = largest.masked_fill(&none, 0.0);
     let sum = logs
         .map(|x| (x - &base).exp())
         .into_iter()

@@ -1,6 +1,6 @@
 //! Triangles and diagonals.
 
-use super::args::{DimArg, DimArgs, Int, IntList, addressable, axis, known, listable};
+use super::args::{DimArg, DimArgs, Int, IntList, axis, check_addressable, check_listable, known};
 use super::places::inverse;
 use crate::operand::AsTensor;
 use crate::options::options;
@@ -52,8 +52,8 @@ impl Tensor {
             ensure!(n >= 0, "n must not be negative, but is {n}");
             ensure!(m >= 0, "m must not be negative, but is {m}");
             let shape = [n.into(), m.into()];
-            addressable(&shape, dtype)?;
-            let (row, column) = row_and_column(b, &shape)?;
+            check_addressable(&shape, dtype)?;
+            let (row, column) = coordinates(b, &shape)?;
             let diagonal = b.binary(Pw::Eq, &row, &column)?;
             b.cast(&diagonal, dtype)
         })
@@ -106,7 +106,7 @@ impl Tensor {
         let Diagonal { offset, dim1, dim2 } = which;
         let offset = offset.0;
         compose("diagonal", &[self], |b| {
-            let perm = matrices_last(self, &dim1, &dim2)?;
+            let perm = permute_matrices_last(self, &dim1, &dim2)?;
             let matrices = b.permute(self, &perm)?;
             let strides = self.strides();
             let mut strides: Vec<Dim> = perm.iter().map(|a| strides[*a].clone()).collect();
@@ -127,7 +127,7 @@ impl Tensor {
         let Diagonal { offset, dim1, dim2 } = which;
         let offset = offset.0;
         compose("diagonal_scatter", &[self, src], |b| {
-            let perm = matrices_last(self, &dim1, &dim2)?;
+            let perm = permute_matrices_last(self, &dim1, &dim2)?;
             let matrices = b.permute(self, &perm)?;
             let diagonal = extract(b, &matrices, offset)?;
             ensure!(
@@ -144,15 +144,15 @@ impl Tensor {
             // A step along the diagonal is one row and one column.
             let (rows, columns) = (known(&matrices, last)?, known(&matrices, last + 1)?);
             let start = offset.min(0).unsigned_abs() as i64 * columns + offset.max(0);
-            let at = b.iota(&src.dims()[last])?;
-            let at = b.with(Pw::Mul, &at, columns + 1)?;
-            let at = b.with(Pw::Add, &at, start)?;
-            let at = b.along(&at, last, last + 1)?;
-            let at = b.broadcast_to(&at, src.dims())?;
+            let positions = b.iota(&src.dims()[last])?;
+            let positions = b.with(Pw::Mul, &positions, columns + 1)?;
+            let positions = b.with(Pw::Add, &positions, start)?;
+            let positions = b.reshape_along(&positions, last, last + 1)?;
+            let positions = b.broadcast_to(&positions, src.dims())?;
             let mut flat = Shape::from(src.dims());
             flat[last] = (rows * columns).into();
             let flat = b.reshape(&matrices, &flat)?;
-            let flat = b.scatter(ScatterKind::Set, &flat, last, &at, &src)?;
+            let flat = b.scatter(ScatterKind::Set, &flat, last, &positions, &src)?;
             let placed = b.reshape(&flat, matrices.dims())?;
             b.permute(&placed, &inverse(&perm))
         })
@@ -168,13 +168,13 @@ impl Tensor {
             ensure!(n == 2 || even, "the dims of {} differ in size", self.fact());
             super::index::check_fill(self.dtype(), value)?;
             let mut inside: Option<Tensor> = None;
-            let first = b.iota(&self.dims()[0])?;
-            let first = b.along(&first, 0, n)?;
+            let first_index = b.iota(&self.dims()[0])?;
+            let first_index = b.reshape_along(&first_index, 0, n)?;
             for a in 1..n {
                 let number = b.iota(&self.dims()[a])?;
-                let number = b.along(&number, a, n)?;
-                let same = b.binary(Pw::Eq, &first, &number)?;
-                inside = Some(b.accumulated(Pw::And, inside, same)?);
+                let number = b.reshape_along(&number, a, n)?;
+                let is_diagonal = b.binary(Pw::Eq, &first_index, &number)?;
+                inside = Some(b.accumulate(Pw::And, inside, is_diagonal)?);
             }
             let inside = inside.ok_or_else(|| OpError::new("needs at least 2 dims"))?;
             b.fill_where(&inside, value, self)
@@ -197,12 +197,12 @@ impl Tensor {
             let (rows, columns) = (axis(&matrices, &dim1)?, axis(&matrices, &dim2)?);
             ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
             let n = matrices.ndim();
-            let mut rest = 0..n - 2;
+            let mut batch_axes = 0..n - 2;
             let perm: Vec<usize> = (0..n)
                 .map(|i| match i {
                     i if i == rows => n - 2,
                     i if i == columns => n - 1,
-                    _ => rest.next().unwrap_or(0),
+                    _ => batch_axes.next().unwrap_or(0),
                 })
                 .collect();
             b.permute(&matrices, &perm)
@@ -234,7 +234,7 @@ impl Tensor {
     ) -> Tensor {
         let (row, col, offset) = (row.into().0, col.into().0, offset.into().0);
         compose("tril_indices", &[], |b| {
-            positions(b, row, col, |r, c| c - r <= offset)
+            list_positions(b, row, col, |r, c| c - r <= offset)
         })
     }
 
@@ -252,7 +252,7 @@ impl Tensor {
     ) -> Tensor {
         let (row, col, offset) = (row.into().0, col.into().0, offset.into().0);
         compose("triu_indices", &[], |b| {
-            positions(b, row, col, |r, c| c - r >= offset)
+            list_positions(b, row, col, |r, c| c - r >= offset)
         })
     }
 
@@ -287,7 +287,7 @@ impl Tensor {
     }
 }
 
-fn positions(
+fn list_positions(
     b: &mut Recorder,
     rows: i64,
     columns: i64,
@@ -297,27 +297,27 @@ fn positions(
         rows >= 0 && columns >= 0,
         "a matrix can't be {rows} by {columns}"
     );
-    listable(
+    check_listable(
         rows.max(1).checked_mul(columns.max(1)),
         &format!("the positions of a {rows} by {columns} matrix"),
     )?;
-    let all = (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c)));
-    let (mut values, second): (Vec<i64>, Vec<i64>) = all.filter(|(r, c)| inside(*r, *c)).unzip();
+    let cells = (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c)));
+    let (mut values, second): (Vec<i64>, Vec<i64>) = cells.filter(|(r, c)| inside(*r, *c)).unzip();
     let count = values.len();
     values.extend(second);
     b.list(&values, &[2, count], DType::I64)
 }
 
 /// Returns the order of dims that moves two of them to the end: the rows and columns of matrices.
-fn matrices_last(t: &Tensor, dim1: &DimArg, dim2: &DimArg) -> Result<Vec<usize>, OpError> {
+fn permute_matrices_last(t: &Tensor, dim1: &DimArg, dim2: &DimArg) -> Result<Vec<usize>, OpError> {
     let (rows, columns) = (axis(t, dim1)?, axis(t, dim2)?);
     ensure!(rows != columns, "the dims {dim1} and {dim2} are the same");
-    let rest = (0..t.ndim()).filter(|a| *a != rows && *a != columns);
-    Ok(rest.chain([rows, columns]).collect())
+    let batch_axes = (0..t.ndim()).filter(|a| *a != rows && *a != columns);
+    Ok(batch_axes.chain([rows, columns]).collect())
 }
 
 /// Row and column numbers of matrices of this shape, to broadcast.
-pub(super) fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor, Tensor), OpError> {
+pub(super) fn coordinates(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor, Tensor), OpError> {
     let [.., rows, columns] = shape else {
         return Err(OpError::new("needs at least 2 dims"));
     };
@@ -329,7 +329,7 @@ pub(super) fn row_and_column(b: &mut Recorder, shape: &[Dim]) -> Result<(Tensor,
 /// Returns the elements whose column is in `relation` to row + offset; zeros elsewhere.
 pub(super) fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) -> Recorded {
     ensure!(x.ndim() >= 2, "{} has fewer than 2 dims", x.fact());
-    let (row, column) = row_and_column(b, x.dims())?;
+    let (row, column) = coordinates(b, x.dims())?;
     // Outside all rows and columns, but not so large that adding a row number overflows.
     let offset = offset.clamp(-(1 << 62), 1 << 62);
     let edge = b.with(Pw::Add, &row, offset)?;
@@ -342,7 +342,7 @@ pub(super) fn triangle(b: &mut Recorder, x: &Tensor, offset: i64, relation: Pw) 
 pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     let n = x.ndim();
     let (rows, columns) = (known(x, n - 2)?, known(x, n - 1)?);
-    addressable(x.dims(), x.dtype())?;
+    check_addressable(x.dims(), x.dtype())?;
     let (down, right) = (offset.saturating_neg().max(0), offset.max(0));
     let len = (rows - down).min(columns - right).max(0);
     if len == 0 {
@@ -360,8 +360,8 @@ pub(crate) fn extract(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     shape[n - 2] = len.into();
     shape.push((len + 1).into());
     let rows = b.reshape(&flat, &shape)?;
-    let first = b.narrow(&rows, n - 1, 0i64, 1i64)?;
-    b.squeeze(&first, &[n - 1])
+    let first_row = b.narrow(&rows, n - 1, 0i64, 1i64)?;
+    b.squeeze(&first_row, &[n - 1])
 }
 
 /// Returns matrices with the vectors of the last dim on a diagonal. Each element is followed by a row of zeros, which
@@ -378,7 +378,7 @@ fn embed(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     };
     let mut room = Shape::from(&x.dims()[..last]);
     room.extend([side.into(), side.into()]);
-    addressable(&room, x.dtype())?;
+    check_addressable(&room, x.dtype())?;
     let column = b.unsqueeze(x, last + 1)?;
     let spaced = b.pad_axis(&column, last + 1, 0i64, n, 0i64)?;
     let mut shape = Shape::from(&x.dims()[..last]);

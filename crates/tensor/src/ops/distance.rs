@@ -1,6 +1,6 @@
 //! Distances and angles between vectors.
 
-use super::args::{DimArg, DimArgs, known, listable, needs_float, same_device_and_dtype};
+use super::args::{DimArg, DimArgs, check_alike, check_float, check_listable, known};
 use super::reduce::norm;
 use super::short::wide;
 use crate::operand::{AsTensor, listed};
@@ -44,9 +44,9 @@ impl Tensor {
     pub fn cosine_similarity_with(&self, x2: impl AsTensor, options: Cosine) -> Tensor {
         compose("cosine_similarity", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
-            needs_float(&x, "operand")?;
+            check_float(&x, "operand")?;
             let dtype = x.dtype();
-            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+            let (x, y) = (b.widen(&x)?, b.widen(&y)?);
             let shape = kiln_ir::broadcast_shapes([x.dims(), y.dims()]).ok_or_else(|| {
                 OpError(format!(
                     "{} and {} do not broadcast",
@@ -77,7 +77,7 @@ impl Tensor {
     pub fn pairwise_distance_with(&self, x2: impl AsTensor, options: Pairwise) -> Tensor {
         compose("pairwise_distance", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
-            let dtype = promote::to_float(x.dtype());
+            let dtype = promote::float_dtype(x.dtype());
             let wide = wide(dtype);
             let (x, y) = (b.cast(&x, wide)?, b.cast(&y, wide)?);
             let difference = b.binary(Pw::Sub, &x, &y)?;
@@ -98,9 +98,9 @@ impl Tensor {
     #[autocast]
     pub fn dist_with(&self, other: impl AsTensor, p: f64) -> Tensor {
         compose("dist", &[self, other], |b| {
-            same_device_and_dtype(self, "operand", other, "other operand")?;
-            needs_float(self, "operand")?;
-            let (x, y) = (b.widened(self)?, b.widened(other)?);
+            check_alike(self, "operand", other, "other operand")?;
+            check_float(self, "operand")?;
+            let (x, y) = (b.widen(self)?, b.widen(other)?);
             let difference = b.binary(Pw::Sub, &x, &y)?;
             let flat = b.reshape(&difference, &[difference.fact().numel()])?;
             let norm = norm(b, &flat, p, &[0], false)?;
@@ -121,22 +121,22 @@ impl Tensor {
     #[autocast]
     pub fn pdist_with(&self, p: f64) -> Tensor {
         compose("pdist", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             ensure!(self.ndim() == 2, "expected a matrix, not {}", self.fact());
             ensure!(p >= 0.0, "the order of a distance can't be negative ({p})");
             let n = known(self, 0)?;
-            listable(
+            check_listable(
                 n.checked_mul(n).map(|n| n / 2),
                 &format!("the pairs of the {n} rows of {}", self.fact()),
             )?;
             let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
-            let (first, second): (Vec<i64>, Vec<i64>) = pairs.unzip();
-            let (first, second) = (
-                b.list(&first, &[first.len()], DType::I64)?,
-                b.list(&second, &[second.len()], DType::I64)?,
+            let (rows_a, rows_b): (Vec<i64>, Vec<i64>) = pairs.unzip();
+            let (rows_a, rows_b) = (
+                b.list(&rows_a, &[rows_a.len()], DType::I64)?,
+                b.list(&rows_b, &[rows_b.len()], DType::I64)?,
             );
-            let x = b.index_select(self, 0, &first)?;
-            let y = b.index_select(self, 0, &second)?;
+            let x = b.index_select(self, 0, &rows_a)?;
+            let y = b.index_select(self, 0, &rows_b)?;
             let difference = b.binary(Pw::Sub, &x, &y)?;
             norm(b, &difference, p, &[1], false)
         })
@@ -156,8 +156,8 @@ pub fn cdist_with(x1: impl AsTensor, x2: impl AsTensor, p: f64) -> Tensor {
     autocast::cast_all("cdist", &mut both);
     let (x1, x2) = (&both[0], &both[1]);
     compose("cdist", &[x1, x2], |b| {
-        needs_float(x1, "operand")?;
-        same_device_and_dtype(x1, "first operand", x2, "second")?;
+        check_float(x1, "operand")?;
+        check_alike(x1, "first operand", x2, "second")?;
         ensure!(p >= 0.0, "the order of a distance can't be negative ({p})");
         let (n, m) = (x1.ndim(), x2.ndim());
         ensure!(

@@ -1,6 +1,6 @@
 //! Dropout of elements and of whole channels.
 
-use super::args::needs_float;
+use super::args::check_float;
 use crate::Tensor;
 use crate::random::numbers;
 use crate::record::{Recorded, Recorder, compose};
@@ -19,7 +19,7 @@ impl Tensor {
     /// [`Tensor::dropout`]; the identity unless `training`.
     pub fn dropout_with(&self, p: f64, training: bool) -> Tensor {
         compose("dropout", &[self], |b| {
-            if !drops(self, p, training)? {
+            if !drops_elements(self, p, training)? {
                 return Ok(self.clone());
             }
             let keep = keep_mask(b, self.dims(), p)?;
@@ -40,7 +40,7 @@ impl Tensor {
         compose("dropout1d", &[self], |b| {
             let fits = matches!(self.ndim(), 2 | 3);
             ensure!(fits, "takes [c, l] or [n, c, l], not {}", self.fact());
-            channels(b, self, p, training, self.ndim() - 1)
+            drop_channels(b, self, p, training, self.ndim() - 1)
         })
     }
 
@@ -52,7 +52,9 @@ impl Tensor {
 
     /// [`Tensor::dropout2d`]; the identity unless `training`.
     pub fn dropout2d_with(&self, p: f64, training: bool) -> Tensor {
-        compose("dropout2d", &[self], |b| channels(b, self, p, training, 2))
+        compose("dropout2d", &[self], |b| {
+            drop_channels(b, self, p, training, 2)
+        })
     }
 
     /// [`Tensor::dropout`] of whole channels of `[n, c, d, h, w]`. Other ranks are interpreted as `[c, ..]`, such as
@@ -65,7 +67,7 @@ impl Tensor {
     pub fn dropout3d_with(&self, p: f64, training: bool) -> Tensor {
         compose("dropout3d", &[self], |b| {
             let own = if self.ndim() == 5 { 2 } else { 1 };
-            channels(b, self, p, training, own)
+            drop_channels(b, self, p, training, own)
         })
     }
 
@@ -78,10 +80,10 @@ impl Tensor {
     /// [`Tensor::alpha_dropout`]; the identity unless `training`.
     pub fn alpha_dropout_with(&self, p: f64, training: bool) -> Tensor {
         compose("alpha_dropout", &[self], |b| {
-            if !drops(self, p, training)? {
+            if !drops_elements(self, p, training)? {
                 return Ok(self.clone());
             }
-            alpha(b, self, self.dims(), p)
+            alpha_dropout(b, self, self.dims(), p)
         })
     }
 
@@ -93,23 +95,23 @@ impl Tensor {
     /// [`Tensor::feature_alpha_dropout`]; the identity unless `training`.
     pub fn feature_alpha_dropout_with(&self, p: f64, training: bool) -> Tensor {
         compose("feature_alpha_dropout", &[self], |b| {
-            if !drops(self, p, training)? {
+            if !drops_elements(self, p, training)? {
                 return Ok(self.clone());
             }
-            alpha(b, self, &one_a_channel(self, 2)?, p)
+            alpha_dropout(b, self, &channel_shape(self, 2)?, p)
         })
     }
 }
 
 /// True if elements are dropped. Checks the probability in any case.
-fn drops(x: &Tensor, p: f64, training: bool) -> Result<bool, OpError> {
+fn drops_elements(x: &Tensor, p: f64, training: bool) -> Result<bool, OpError> {
     ensure!(
         (0.0..=1.0).contains(&p),
         "the probability must lie in 0..=1, not {p}"
     );
     let drops = training && p != 0.0;
     if drops {
-        needs_float(x, "input")?;
+        check_float(x, "input")?;
     }
     Ok(drops)
 }
@@ -126,28 +128,28 @@ fn keep_mask(b: &mut Recorder, shape: &[Dim], p: f64) -> Recorded {
 }
 
 /// The shape with one decision for each channel; the channels are the last of the first `own` dims.
-fn one_a_channel(x: &Tensor, own: usize) -> Result<Shape, OpError> {
+fn channel_shape(x: &Tensor, own: usize) -> Result<Shape, OpError> {
     ensure!(
         x.ndim() >= own,
         "needs at least {own} dims to have channels, not {}",
         x.fact()
     );
-    let one = |(axis, d): (usize, &Dim)| if axis < own { d.clone() } else { Dim::ONE };
-    Ok(x.dims().iter().enumerate().map(one).collect())
+    let size = |(axis, d): (usize, &Dim)| if axis < own { d.clone() } else { Dim::ONE };
+    Ok(x.dims().iter().enumerate().map(size).collect())
 }
 
-fn channels(b: &mut Recorder, x: &Tensor, p: f64, training: bool, own: usize) -> Recorded {
-    if !drops(x, p, training)? {
+fn drop_channels(b: &mut Recorder, x: &Tensor, p: f64, training: bool, own: usize) -> Recorded {
+    if !drops_elements(x, p, training)? {
         return Ok(x.clone());
     }
-    let keep = keep_mask(b, &one_a_channel(x, own)?, p)?;
+    let keep = keep_mask(b, &channel_shape(x, own)?, p)?;
     let keep = b.cast(&keep, x.dtype())?;
     let factor = b.with(Pw::Mul, &keep, scale(p))?;
     b.binary(Pw::Mul, x, &factor)
 }
 
 /// Alpha dropout with one decision for each element of `shape`, which broadcasts to x.
-fn alpha(b: &mut Recorder, x: &Tensor, shape: &[Dim], p: f64) -> Recorded {
+fn alpha_dropout(b: &mut Recorder, x: &Tensor, shape: &[Dim], p: f64) -> Recorded {
     /// SELU's limit at −∞, negated.
     const LIMIT: f64 = 1.758_099_340_847_376_6;
     let scale = match p {

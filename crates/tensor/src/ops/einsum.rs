@@ -43,13 +43,14 @@ pub fn einsum(equation: &str, operands: impl IntoIterator<Item: AsTensor>) -> Te
         let mut left = terms
             .next()
             .ok_or_else(|| OpError::new("needs at least one operand"))?;
-        let mut rest: Vec<Term> = terms.collect();
-        while !rest.is_empty() {
-            let right = rest.remove(0);
-            let needed = |l: &char| output.contains(l) || rest.iter().any(|t| t.labels.contains(l));
-            left = left.times(b, right, needed)?;
+        let mut remaining: Vec<Term> = terms.collect();
+        while !remaining.is_empty() {
+            let right = remaining.remove(0);
+            let needed =
+                |l: &char| output.contains(l) || remaining.iter().any(|t| t.labels.contains(l));
+            left = left.multiply(b, right, needed)?;
         }
-        left.arranged(b, &output)
+        left.arrange(b, &output)
     })
 }
 
@@ -71,32 +72,32 @@ fn parse(equation: &str, operands: &[&Tensor]) -> Result<(Vec<Labels>, Labels), 
     );
     let mut inputs = Vec::new();
     let mut longest = 0;
-    for (part, t) in parts.iter().zip(operands) {
-        let named = part.replace("...", "").chars().count();
-        let hidden = if part.contains("...") {
+    for (labels_text, t) in parts.iter().zip(operands) {
+        let named = labels_text.replace("...", "").chars().count();
+        let hidden = if labels_text.contains("...") {
             t.ndim().saturating_sub(named)
         } else {
             0
         };
         longest = longest.max(hidden);
-        let labels = expanded(part, hidden)?;
+        let labels = expand_ellipsis(labels_text, hidden)?;
         ensure!(
             labels.len() == t.ndim(),
-            "{part:?} names {} dims, but the operand is {}",
+            "{labels_text:?} names {} dims, but the operand is {}",
             labels.len(),
             t.fact()
         );
         inputs.push(labels);
     }
     let output = match right {
-        Some(r) => expanded(&r, longest)?,
+        Some(r) => expand_ellipsis(&r, longest)?,
         None => {
-            let all: Vec<char> = inputs.iter().flatten().copied().collect();
-            let once = |c: &&char| all.iter().filter(|d| d == c).count() == 1;
-            let mut letters: Labels = all
+            let input_labels: Vec<char> = inputs.iter().flatten().copied().collect();
+            let is_unique = |c: &&char| input_labels.iter().filter(|d| d == c).count() == 1;
+            let mut letters: Labels = input_labels
                 .iter()
                 .filter(|c| c.is_ascii())
-                .filter(once)
+                .filter(is_unique)
                 .copied()
                 .collect();
             letters.sort_unstable();
@@ -120,7 +121,7 @@ fn parse(equation: &str, operands: &[&Tensor]) -> Result<(Vec<Labels>, Labels), 
     Ok((inputs, output))
 }
 
-fn expanded(part: &str, hidden: usize) -> Result<Labels, OpError> {
+fn expand_ellipsis(part: &str, hidden: usize) -> Result<Labels, OpError> {
     let mut labels = Labels::new();
     let pieces: Vec<&str> = part.split("...").collect();
     ensure!(pieces.len() <= 2, "{part:?} has more than one ellipsis");
@@ -145,12 +146,12 @@ struct Term {
 impl Term {
     /// Merges repeated labels by taking the diagonal of their dims.
     fn diagonal(mut self, b: &mut Recorder) -> Result<Term, OpError> {
-        let twice = |labels: &Labels| {
+        let repeated = |labels: &Labels| {
             let pairs = (0..labels.len()).flat_map(|j| (0..j).map(move |i| (i, j)));
             let mut pairs = pairs.filter(|(i, j)| labels[*i] == labels[*j]);
             pairs.next()
         };
-        while let Some((i, j)) = twice(&self.labels) {
+        while let Some((i, j)) = repeated(&self.labels) {
             let dims = self.tensor.dims();
             ensure!(
                 dims[i] == dims[j],
@@ -170,12 +171,12 @@ impl Term {
     }
 
     fn size(&self, label: char) -> Option<&Dim> {
-        let at = self.labels.iter().position(|l| *l == label)?;
-        Some(&self.tensor.dims()[at])
+        let index = self.labels.iter().position(|l| *l == label)?;
+        Some(&self.tensor.dims()[index])
     }
 
     /// Sums over the labels for which `kept` is false.
-    fn summed(self, b: &mut Recorder, kept: impl Fn(&char) -> bool) -> Result<Term, OpError> {
+    fn sum_except(self, b: &mut Recorder, kept: impl Fn(&char) -> bool) -> Result<Term, OpError> {
         let axes: Vec<usize> = (0..self.labels.len())
             .filter(|i| !kept(&self.labels[*i]))
             .collect();
@@ -187,7 +188,7 @@ impl Term {
     }
 
     /// Permutes the dims into the order of these labels, which must be all of this term's.
-    fn permuted(&self, b: &mut Recorder, order: &[char]) -> Recorded {
+    fn permute(&self, b: &mut Recorder, order: &[char]) -> Recorded {
         let perm: Vec<usize> = order
             .iter()
             .filter_map(|l| self.labels.iter().position(|m| m == l))
@@ -196,15 +197,15 @@ impl Term {
     }
 
     /// The product of two terms, as a batched matrix product; labels not needed later are summed.
-    fn times(
+    fn multiply(
         self,
         b: &mut Recorder,
         other: Term,
         needed: impl Fn(&char) -> bool,
     ) -> Result<Term, OpError> {
-        let left = self.summed_where_alone(b, &other, &needed)?;
-        let right = other.summed_where_alone(b, &left, &needed)?;
-        let (left, right) = aligned(b, left, right)?;
+        let left = self.sum_unshared(b, &other, &needed)?;
+        let right = other.sum_unshared(b, &left, &needed)?;
+        let (left, right) = align(b, left, right)?;
         let both = |l: &char| right.labels.contains(l);
         let pick = |labels: &Labels, f: &dyn Fn(&char) -> bool| -> Labels {
             labels.iter().copied().filter(f).collect()
@@ -221,9 +222,9 @@ impl Term {
         let joined = |tail: [&Shape; 2]| -> Shape {
             bs.iter().cloned().chain(tail.map(|s| numel(s))).collect()
         };
-        let l = left.permuted(b, &[&batch[..], &rows, &inner].concat())?;
+        let l = left.permute(b, &[&batch[..], &rows, &inner].concat())?;
         let l = b.reshape(&l, &joined([&ms, &ks]))?;
-        let r = right.permuted(b, &[&batch[..], &inner, &columns].concat())?;
+        let r = right.permute(b, &[&batch[..], &inner, &columns].concat())?;
         let r = b.reshape(&r, &joined([&ks, &ns]))?;
         let product = b.product(&l, &r)?;
         let shape: Shape = [&bs[..], &ms, &ns].concat().into_iter().collect();
@@ -233,24 +234,24 @@ impl Term {
         })
     }
 
-    fn summed_where_alone(
+    fn sum_unshared(
         self,
         b: &mut Recorder,
         other: &Term,
         needed: &impl Fn(&char) -> bool,
     ) -> Result<Term, OpError> {
-        self.summed(b, |l| needed(l) || other.labels.contains(l))
+        self.sum_except(b, |l| needed(l) || other.labels.contains(l))
     }
 
     /// The result in the order of the output's labels.
-    fn arranged(self, b: &mut Recorder, output: &Labels) -> Recorded {
-        let term = self.summed(b, |l| output.contains(l))?;
-        term.permuted(b, output)
+    fn arrange(self, b: &mut Recorder, output: &Labels) -> Recorded {
+        let term = self.sum_except(b, |l| output.contains(l))?;
+        term.permute(b, output)
     }
 }
 
 /// Gives shared labels the same size in both terms, by broadcasting dims of size 1.
-fn aligned(b: &mut Recorder, mut x: Term, mut y: Term) -> Result<(Term, Term), OpError> {
+fn align(b: &mut Recorder, mut x: Term, mut y: Term) -> Result<(Term, Term), OpError> {
     for label in x.labels.clone() {
         let (Some(m), Some(n)) = (x.size(label).cloned(), y.size(label).cloned()) else {
             continue;
@@ -261,8 +262,8 @@ fn aligned(b: &mut Recorder, mut x: Term, mut y: Term) -> Result<(Term, Term), O
         );
         let (short, size) = if m.is(1) { (&mut x, n) } else { (&mut y, m) };
         let mut shape = Shape::from(short.tensor.dims());
-        if let Some(at) = short.labels.iter().position(|l| *l == label) {
-            shape[at] = size;
+        if let Some(axis) = short.labels.iter().position(|l| *l == label) {
+            shape[axis] = size;
         }
         short.tensor = b.broadcast_to(&short.tensor, &shape)?;
     }

@@ -2,7 +2,7 @@
 
 use super::args::named_values;
 use super::index::as_index;
-use super::search::insertion;
+use super::search::insertion_index;
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::options::options;
@@ -73,8 +73,8 @@ impl Tensor {
                 "the weight must be a matrix, not {}",
                 self.fact()
             );
-            super::args::needs_float(self, "weight")?;
-            super::args::same_device(self, "weight", indices, "indices")?;
+            super::args::check_float(self, "weight")?;
+            super::args::check_same_device(self, "weight", indices, "indices")?;
             b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let flat = b.reshape(&i, &[i.fact().numel()])?;
@@ -96,7 +96,7 @@ impl Tensor {
                     mode == BagMode::Sum,
                     "weights apply to sums only, not to {mode:?}"
                 );
-                super::args::same_device_and_dtype(self, "weight", w, "weight of each sample")?;
+                super::args::check_alike(self, "weight", w, "weight of each sample")?;
                 ensure!(
                     w.dims() == indices.dims(),
                     "the weights {} do not have the shape of the indices {}",
@@ -107,7 +107,7 @@ impl Tensor {
                 let w = b.reshape(&w, &[numel(w.dims()), Dim::ONE])?;
                 rows = b.binary(Pw::Mul, &rows, &w)?;
             }
-            let y = combined(b, &rows, &bag, bags, mode)?;
+            let y = combine_bags(b, &rows, &bag, bags, mode)?;
             b.cast(&y, self.dtype())
         })
     }
@@ -123,7 +123,7 @@ fn bag_numbers(
     match (indices.ndim(), offsets) {
         (2, None) => {
             let number = b.iota(&indices.dims()[0])?;
-            let number = b.along(&number, 0, 2)?;
+            let number = b.reshape_along(&number, 0, 2)?;
             let number = b.broadcast_to(&number, indices.dims())?;
             let number = b.reshape(&number, &[indices.fact().numel()])?;
             Ok((number, super::args::known(indices, 0)?))
@@ -137,8 +137,8 @@ fn bag_numbers(
             let offsets = as_index(b, offsets, "offsets")?;
             let bags = super::args::known(&offsets, 0)? - include_last as i64;
             ensure!(bags >= 0, "the last offset is missing");
-            let at = b.iota(&indices.dims()[0])?;
-            let begun = insertion(b, &offsets, &at, true)?;
+            let numbers = b.iota(&indices.dims()[0])?;
+            let begun = insertion_index(b, &offsets, &numbers, true)?;
             Ok((b.with(Pw::Sub, &begun, 1i64)?, bags))
         }
         (2, Some(_)) => Err(OpError::new(
@@ -155,7 +155,7 @@ fn bag_numbers(
 }
 
 /// Combines the rows of each bag. One extra bag takes the rows that are ignored.
-fn combined(
+fn combine_bags(
     b: &mut Recorder,
     rows: &Tensor,
     bag: &Tensor,
@@ -163,37 +163,37 @@ fn combined(
     mode: BagMode,
 ) -> Result<Tensor, OpError> {
     let size = rows.dims()[1].clone();
-    let place = b.along(bag, 0, 2)?;
-    let place = b.broadcast_to(&place, rows.dims())?;
+    let bag_index = b.reshape_along(bag, 0, 2)?;
+    let bag_index = b.broadcast_to(&bag_index, rows.dims())?;
     let zeros = b.full(0i64, rows.dtype(), &[(bags + 1).into(), size])?;
     let y = match mode {
         BagMode::Max => {
             // Bags without rows stay zero.
-            let least = super::scatter::neutral(ScatterKind::Max, rows.dtype());
-            let least = b.full(least, rows.dtype(), rows.dims())?;
-            let start = b.scatter(ScatterKind::Set, &zeros, 0, &place, &least)?;
-            let best = b.scatter(ScatterKind::Max, &start, 0, &place, &rows.detach())?;
-            first_best(b, rows, &place, &best)?
+            let lowest = super::scatter::neutral(ScatterKind::Max, rows.dtype());
+            let lowest = b.full(lowest, rows.dtype(), rows.dims())?;
+            let start = b.scatter(ScatterKind::Set, &zeros, 0, &bag_index, &lowest)?;
+            let best = b.scatter(ScatterKind::Max, &start, 0, &bag_index, &rows.detach())?;
+            select_first_max(b, rows, &bag_index, &best)?
         }
-        _ => b.scatter(ScatterKind::Sum, &zeros, 0, &place, rows)?,
+        _ => b.scatter(ScatterKind::Sum, &zeros, 0, &bag_index, rows)?,
     };
     let y = b.narrow(&y, 0, 0i64, bags)?;
     if mode != BagMode::Mean {
         return Ok(y);
     }
-    let ones = b.full(1i64, DType::I64, bag.dims())?;
+    let unit = b.full(1i64, DType::I64, bag.dims())?;
     let counts = b.full(0i64, DType::I64, &[(bags + 1).into()])?;
-    let counts = b.scatter(ScatterKind::Sum, &counts, 0, bag, &ones)?;
+    let counts = b.scatter(ScatterKind::Sum, &counts, 0, bag, &unit)?;
     let counts = b.narrow(&counts, 0, 0i64, bags)?;
     let counts = b.with(Pw::Maximum, &counts, 1i64)?;
     let counts = b.cast(&counts, rows.dtype())?;
-    let counts = b.along(&counts, 0, 2)?;
+    let counts = b.reshape_along(&counts, 0, 2)?;
     b.binary(Pw::Div, &y, &counts)
 }
 
 /// Selects, for each bag and column, the first row with the largest number, which receives the gradient; zero for
 /// bags without rows.
-fn first_best(b: &mut Recorder, rows: &Tensor, place: &Tensor, best: &Tensor) -> Recorded {
+fn select_first_max(b: &mut Recorder, rows: &Tensor, place: &Tensor, best: &Tensor) -> Recorded {
     const NONE: i64 = i64::MAX;
     let wins = b.gather(best, 0, place)?;
     let wins = b.binary(Pw::Eq, rows, &wins)?;
@@ -202,14 +202,14 @@ fn first_best(b: &mut Recorder, rows: &Tensor, place: &Tensor, best: &Tensor) ->
     // Rows count from 1; a row of zeros is prepended.
     let number = b.iota(&rows.dims()[0])?;
     let number = b.with(Pw::Add, &number, 1i64)?;
-    let number = b.along(&number, 0, 2)?;
+    let number = b.reshape_along(&number, 0, 2)?;
     let number = b.broadcast_to(&number, rows.dims())?;
     let none = b.scalar_like(NONE, &number)?;
     let number = b.select(&wins, &number, &none)?;
     let start = b.full(NONE, DType::I64, best.dims())?;
-    let first = b.scatter(ScatterKind::Min, &start, 0, place, &number)?;
-    let missing = b.with(Pw::Eq, &first, NONE)?;
-    let first = b.fill_where(&missing, 0i64, &first)?;
+    let first_row = b.scatter(ScatterKind::Min, &start, 0, place, &number)?;
+    let missing = b.with(Pw::Eq, &first_row, NONE)?;
+    let first_row = b.fill_where(&missing, 0i64, &first_row)?;
     let padded = b.pad_axis(rows, 0, Dim::ONE, Dim::ZERO, 0.0)?;
-    b.gather(&padded, 0, &first)
+    b.gather(&padded, 0, &first_row)
 }

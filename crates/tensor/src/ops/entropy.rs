@@ -1,8 +1,8 @@
 //! Cross-entropy losses.
 
-use super::args::{needs_float, same_device};
-use super::index::{checked_index, needs_index};
-use super::loss::reduced;
+use super::args::{check_float, check_same_device};
+use super::index::{check_index, check_index_range};
+use super::loss::reduce_loss;
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
@@ -96,10 +96,10 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("binary_cross_entropy", &operands, |b| {
-            let (probability, y) = probabilities(b, self, target)?;
+            let (probability, y) = widen_probabilities(b, self, target)?;
             let text = "all elements of input should be between 0 and 1";
-            let probability = within_0_and_1(b, &probability, text)?;
-            let y = within_0_and_1(b, &y, "all elements of target should be between 0 and 1")?;
+            let probability = check_probabilities(b, &probability, text)?;
+            let y = check_probabilities(b, &y, "all elements of target should be between 0 and 1")?;
             let loss = b.binary(Pw::BinaryCrossEntropy, &probability, &y)?;
             weighted(b, &loss, weight, options.reduction, self.dtype())
         })
@@ -121,17 +121,17 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(weight.into_iter().chain(pos_weight));
         compose("binary_cross_entropy_with_logits", &operands, |b| {
-            let (x, y) = probabilities(b, self, target)?;
+            let (x, y) = widen_probabilities(b, self, target)?;
             // (1 − y) · x − w · log sigmoid(x) with w = 1 + (pos_weight − 1) · y.
-            let one = b.scalar_like(1.0, &x)?;
-            let rest = b.binary(Pw::Sub, &one, &y)?;
-            let linear = b.binary(Pw::Mul, &rest, &x)?;
+            let unit = b.scalar_like(1.0, &x)?;
+            let complement = b.binary(Pw::Sub, &unit, &y)?;
+            let linear = b.binary(Pw::Mul, &complement, &x)?;
             let mut log = b.unary(Pw::LogSigmoid, &x)?;
             if let Some(p) = pos_weight {
                 let p = b.cast(p, x.dtype())?;
-                let extra = b.binary(Pw::Sub, &p, &one)?;
+                let extra = b.binary(Pw::Sub, &p, &unit)?;
                 let extra = b.binary(Pw::Mul, &extra, &y)?;
-                let factor = b.binary(Pw::Add, &extra, &one)?;
+                let factor = b.binary(Pw::Add, &extra, &unit)?;
                 log = b.binary(Pw::Mul, &log, &factor)?;
             }
             let loss = b.binary(Pw::Sub, &linear, &log)?;
@@ -157,8 +157,8 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(&options.weight);
         compose("nll_loss", &operands, |b| {
-            needs_float(self, "input")?;
-            let x = b.widened(self)?;
+            check_float(self, "input")?;
+            let x = b.widen(self)?;
             let loss = class_loss(b, &x, target, &options)?;
             b.cast(&loss, self.dtype())
         })
@@ -185,11 +185,11 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(&options.weight);
         compose("cross_entropy", &operands, |b| {
-            needs_float(self, "input")?;
+            check_float(self, "input")?;
             ensure!(self.ndim() > 0, "the input must have a class dim");
             options.check()?;
             let dim = (self.ndim() > 1) as i64;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let log = super::activation::softmax(b, &x, dim, true)?;
             let loss = match target.dtype().is_float() {
                 true => probability_loss(b, &log, target, &options)?,
@@ -201,22 +201,26 @@ impl Tensor {
 }
 
 /// Widens the input and target of a binary cross-entropy, which must have the same shape.
-fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor), OpError> {
-    needs_float(x, "input")?;
-    same_device(x, "input", y, "target")?;
+fn widen_probabilities(
+    b: &mut Recorder,
+    x: &Tensor,
+    y: &Tensor,
+) -> Result<(Tensor, Tensor), OpError> {
+    check_float(x, "input")?;
+    check_same_device(x, "input", y, "target")?;
     ensure!(
         x.dims() == y.dims(),
         "the input {} and the target {} must have one shape",
         x.fact(),
         y.fact()
     );
-    let x = b.widened(x)?;
+    let x = b.widen(x)?;
     let y = b.cast(y, x.dtype())?;
     Ok((x, y))
 }
 
 /// Returns the tensor, with a data error if any element is not a probability.
-pub(super) fn within_0_and_1(b: &mut Recorder, x: &Tensor, what: &'static str) -> Recorded {
+pub(super) fn check_probabilities(b: &mut Recorder, x: &Tensor, what: &'static str) -> Recorded {
     let (low, high) = (b.with(Pw::Ge, x, 0.0)?, b.with(Pw::Le, x, 1.0)?);
     let fine = b.binary(Pw::And, &low, &high)?;
     b.require(&fine, x, what)
@@ -231,11 +235,11 @@ pub(super) fn weighted(
 ) -> Recorded {
     let mut loss = loss.clone();
     if let Some(w) = weight {
-        same_device(&loss, "input", w, "weight")?;
+        check_same_device(&loss, "input", w, "weight")?;
         let w = b.cast(w, loss.dtype())?;
         loss = b.binary(Pw::Mul, &loss, &w)?;
     }
-    let loss = reduced(b, &loss, reduction)?;
+    let loss = reduce_loss(b, &loss, reduction)?;
     b.cast(&loss, dtype)
 }
 
@@ -246,7 +250,7 @@ fn class_axis(x: &Tensor) -> Result<usize, OpError> {
 
 /// A weight of classes, in the dtype of x.
 pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &Tensor) -> Recorded {
-    same_device(x, "input", weight, "weight")?;
+    check_same_device(x, "input", weight, "weight")?;
     ensure!(
         weight.ndim() == 1 && weight.dims()[0] == x.dims()[axis],
         "the weight must hold one number for each of {} classes, not {}",
@@ -259,7 +263,7 @@ pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &T
 /// The loss of log probabilities for class indices.
 fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, options: &CrossEntropy) -> Recorded {
     let (weight, smoothing) = (options.weight.as_ref(), options.label_smoothing);
-    same_device(log, "input", target, "target")?;
+    check_same_device(log, "input", target, "target")?;
     let axis = class_axis(log)?;
     let mut off = Shape::from(log.dims());
     let classes = off.remove(axis);
@@ -281,47 +285,47 @@ fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, options: &CrossEn
     } else {
         target.clone()
     };
-    needs_index(&target, "target")?;
+    check_index(&target, "target")?;
     let ignored = b.with(Pw::Eq, &target, options.ignore_index)?;
     let safe = b.fill_where(&ignored, 0i64, &target)?;
     let index = b.unsqueeze(&safe, axis)?;
     let picked = b.gather(log, axis, &index)?;
     let picked = b.reshape(&picked, &off)?;
     // The weight of each target; 0 where the target is ignored.
-    let ones = match weight {
+    let row_weights = match weight {
         Some(w) => {
             let w = class_weight(b, log, axis, w)?;
             let flat = b.reshape(&safe, &[safe.fact().numel()])?;
-            let flat = checked_index(b, &flat, &classes)?;
+            let flat = check_index_range(b, &flat, &classes)?;
             let w = b.gather(&w, 0, &flat)?;
             b.reshape(&w, &off)?
         }
         None => b.full(1.0, log.dtype(), &off)?,
     };
-    let share = b.fill_where(&ignored, 0.0, &ones)?;
+    let share = b.fill_where(&ignored, 0.0, &row_weights)?;
     let minus = b.unary(Pw::Neg, &picked)?;
-    let loss = b.binary(Pw::Mul, &minus, &ones)?;
+    let loss = b.binary(Pw::Mul, &minus, &row_weights)?;
     let mut loss = b.fill_where(&ignored, 0.0, &loss)?;
     if smoothing > 0.0 {
-        let mut all = log.clone();
+        let mut class_scores = log.clone();
         if let Some(w) = weight {
             let w = class_weight(b, log, axis, w)?;
-            let w = b.along(&w, axis, log.ndim())?;
-            all = b.binary(Pw::Mul, log, &w)?;
+            let w = b.reshape_along(&w, axis, log.ndim())?;
+            class_scores = b.binary(Pw::Mul, log, &w)?;
         }
-        let sum = b.sum(&all, &[axis], false)?;
+        let sum = b.sum(&class_scores, &[axis], false)?;
         let even = b.fill_where(&ignored, 0.0, &sum)?;
         let count = b.count(log, &[axis], log.dtype())?;
         let even = b.binary(Pw::Div, &even, &count)?;
         let even = b.with(Pw::Mul, &even, smoothing)?;
-        let rest = b.with(Pw::Mul, &loss, 1.0 - smoothing)?;
-        loss = b.binary(Pw::Sub, &rest, &even)?;
+        let label_loss = b.with(Pw::Mul, &loss, 1.0 - smoothing)?;
+        loss = b.binary(Pw::Sub, &label_loss, &even)?;
     }
     if options.reduction != Reduction::Mean {
-        return reduced(b, &loss, options.reduction);
+        return reduce_loss(b, &loss, options.reduction);
     }
-    let sum = reduced(b, &loss, Reduction::Sum)?;
-    let total = reduced(b, &share, Reduction::Sum)?;
+    let sum = reduce_loss(b, &loss, Reduction::Sum)?;
+    let total = reduce_loss(b, &share, Reduction::Sum)?;
     b.binary(Pw::Div, &sum, &total)
 }
 
@@ -333,7 +337,7 @@ fn probability_loss(
     options: &CrossEntropy,
 ) -> Recorded {
     let (weight, smoothing) = (options.weight.as_ref(), options.label_smoothing);
-    same_device(log, "input", target, "target")?;
+    check_same_device(log, "input", target, "target")?;
     let axis = class_axis(log)?;
     ensure!(
         target.dims() == log.dims(),
@@ -351,15 +355,15 @@ fn probability_loss(
     let mut term = b.binary(Pw::Mul, log, &p)?;
     if let Some(w) = weight {
         let w = class_weight(b, log, axis, w)?;
-        let w = b.along(&w, axis, log.ndim())?;
+        let w = b.reshape_along(&w, axis, log.ndim())?;
         term = b.binary(Pw::Mul, &term, &w)?;
     }
     let sum = b.sum(&term, &[axis], false)?;
     let loss = b.unary(Pw::Neg, &sum)?;
     if options.reduction != Reduction::Mean {
-        return reduced(b, &loss, options.reduction);
+        return reduce_loss(b, &loss, options.reduction);
     }
-    let sum = reduced(b, &loss, Reduction::Sum)?;
+    let sum = reduce_loss(b, &loss, Reduction::Sum)?;
     let samples: Vec<usize> = (0..log.ndim()).filter(|a| *a != axis).collect();
     let count = b.count(log, &samples, log.dtype())?;
     b.binary(Pw::Div, &sum, &count)

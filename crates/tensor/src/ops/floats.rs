@@ -1,6 +1,6 @@
 //! The parts of floating-point numbers, and steps between them.
 
-use super::args::{Int, needs_float, same_device_and_dtype};
+use super::args::{Int, check_alike, check_float};
 use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose, compose_pair};
@@ -20,22 +20,22 @@ impl Tensor {
 
     /// Returns |a| with the sign of b, where −0 counts as negative; always a float.
     pub fn copysign<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
-        compose("copysign", &other.with(self), |b| {
+        compose("copysign", &other.operands_with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
-            let dtype = promote::to_float(x.dtype());
+            let dtype = promote::float_dtype(x.dtype());
             let (x, y) = (b.cast(&x, dtype)?, b.cast(&y, dtype)?);
             let size = b.unary(Pw::Abs, &x)?;
             let minus = b.unary(Pw::Neg, &size)?;
             let negative = b.unary(Pw::SignBit, &y)?;
             let signed = b.select(&negative, &minus, &size)?;
-            b.connected(&signed, &y)
+            b.connect(&signed, &y)
         })
     }
 
     /// 0 below zero, 1 above, `values` at zero. Both tensors must have the same dtype.
     pub fn heaviside(&self, values: impl AsTensor) -> Tensor {
         compose("heaviside", &[self, values], |b| {
-            same_device_and_dtype(self, "input", values, "values")?;
+            check_alike(self, "input", values, "values")?;
             if self.dtype() == DType::Bool {
                 return b.binary(Pw::Or, self, values);
             }
@@ -49,7 +49,7 @@ impl Tensor {
     /// x · 2ᵉ for an exponent e.
     pub fn ldexp(&self, other: impl AsTensor) -> Tensor {
         compose("ldexp", &[self, other], |b| {
-            let exponent = b.cast(other, promote::to_float(other.dtype()))?;
+            let exponent = b.cast(other, promote::float_dtype(other.dtype()))?;
             let power = b.unary(Pw::Exp2, &exponent)?;
             let (x, power) = b.promoted(self, &power)?;
             b.binary(Pw::Mul, &x, &power)
@@ -60,7 +60,7 @@ impl Tensor {
     /// mantissas, with exponent 0.
     pub fn frexp(&self) -> (Tensor, Tensor) {
         compose_pair("frexp", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             // The logarithm finds the exponent up to an error of one, and no intermediate value is subnormal.
             let x = b.cast(self, DType::F64)?;
             let size = b.unary(Pw::Abs, &x)?;
@@ -72,8 +72,8 @@ impl Tensor {
             let number = b.unary(Pw::Not, &zero)?;
             let number = b.binary(Pw::And, &finite, &number)?;
             let size = b.unary(Pw::Abs, &scaled.detach())?;
-            let one = b.scalar_like(1.0, &size)?;
-            let size = b.select(&number, &size, &one)?;
+            let unit = b.scalar_like(1.0, &size)?;
+            let size = b.select(&number, &size, &unit)?;
             let log = b.unary(Pw::Log2, &size)?;
             let exponent = b.unary(Pw::Floor, &log)?;
             let exponent = b.with(Pw::Add, &exponent, 1.0)?;
@@ -110,7 +110,7 @@ impl Tensor {
     pub fn nextafter(&self, other: impl AsTensor) -> Tensor {
         compose("nextafter", &[self, other], |b| {
             let (x, y) = b.promoted(self, other)?;
-            needs_float(&x, "operand")?;
+            check_float(&x, "operand")?;
             next(b, &x, &y)
         })
     }
@@ -122,13 +122,13 @@ impl Tensor {
             return self.round();
         }
         compose("round", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let power = 10f64.powf(decimals.unsigned_abs() as f64);
             let (before, after) = match decimals > 0 {
                 true => (Pw::Mul, Pw::Div),
                 false => (Pw::Div, Pw::Mul),
             };
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let x = b.with(before, &x, power)?;
             let x = b.unary(Pw::Round, &x)?;
             let x = b.with(after, &x, power)?;
@@ -146,7 +146,7 @@ fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let dtype = x.dtype();
     let float = dtype.float().filter(|_| dtype.computes());
     let float = float.ok_or_else(|| OpError::new("takes floats that are computed in"))?;
-    let least = float.smallest();
+    let smallest = float.smallest();
     let (from, to) = (b.cast(x, DType::F64)?, b.cast(y, DType::F64)?);
     let size = b.unary(Pw::Abs, &from)?;
     let small = b.with(Pw::Lt, &size, 2f64.powi(-500))?;
@@ -155,8 +155,8 @@ fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     let size = b.unary(Pw::Abs, &start)?;
     let relative = b.with(Pw::Mul, &size, 0.6 * float.epsilon())?;
     let quantum = |n: i32| 2f64.powi(n.max(-1000));
-    let in_small = b.scalar_like(quantum(least + SCALE), &start)?;
-    let elsewhere = b.scalar_like(quantum(least), &start)?;
+    let in_small = b.scalar_like(quantum(smallest + SCALE), &start)?;
+    let elsewhere = b.scalar_like(quantum(smallest), &start)?;
     let absolute = b.select(&small, &in_small, &elsewhere)?;
     let step = b.binary(Pw::Maximum, &relative, &absolute)?;
     let minus = b.unary(Pw::Neg, &step)?;

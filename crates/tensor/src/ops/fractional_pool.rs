@@ -24,7 +24,7 @@ options! {
         /// given.
         output_ratio: Ratios = (),
         ;
-        /// Numbers from 0 to 1 that determine the places of the windows, `[n, c, spatial]`; drawn if not given.
+        /// Numbers from 0 to 1 that determine the positions of the windows, `[n, c, spatial]`; drawn if not given.
         random_samples,
     }
 }
@@ -78,7 +78,7 @@ impl FractionalPool {
     fn axes(&self, spatial: usize, x: &Tensor) -> Result<Vec<[i64; 3]>, OpError> {
         check_input(spatial, x)?;
         self.check()?;
-        let kernel = self.kernel_size.each(spatial, "the kernel size", 1)?;
+        let kernel = self.kernel_size.for_axes(spatial, "the kernel size", 1)?;
         let ratios = &self.output_ratio.0;
         let count = ratios.len();
         ensure!(
@@ -88,7 +88,7 @@ impl FractionalPool {
         let sizes = match count {
             0 => self
                 .output_size
-                .each(spatial, "the output size", 0)?
+                .for_axes(spatial, "the output size", 0)?
                 .into_iter()
                 .map(|n| n as i64)
                 .collect(),
@@ -124,7 +124,7 @@ macro_rules! fractional_pools {
             /// The same, and the position of each maximum in its plane, row-major, as i64.
             #[autocast]
             pub fn $with_indices(&self, pool: FractionalPool) -> (Tensor, Tensor) {
-                on_behalf_of_caller(SOURCE, || pooled(stringify!($name), $spatial, self, &pool))
+                on_behalf_of_caller(SOURCE, || pool_windows(stringify!($name), $spatial, self, &pool))
             })*
         }
     };
@@ -150,7 +150,7 @@ fractional_pools! {
 }
 
 #[track_caller]
-fn pooled(
+fn pool_windows(
     called: &'static str,
     spatial: usize,
     x: &Tensor,
@@ -173,41 +173,43 @@ fn pooled(
     let planes = &batch.dims()[..2];
     let shape = [planes, &[Dim::from(spatial)]].concat();
     let samples = match &pool.random_samples {
-        Some(given) => compose(called, &[given], |_| {
+        Some(given_samples) => compose(called, &[given_samples], |_| {
             ensure!(
-                given.dims() == shape,
+                given_samples.dims() == shape,
                 "random_samples must be {shape:?}, not {}",
-                given.fact()
+                given_samples.fact()
             );
-            Ok(given.clone())
+            Ok(given_samples.clone())
         }),
         None => Tensor::rand(&shape, super::short::wide(x.dtype())).to(x.device()),
     };
-    // The place of each element of each window in its plane: [n, c, windows .., elements of a window ..].
-    let mut places = Tensor::zeros((), DType::I64);
+    // The position of each element of each window in its plane: [n, c, windows .., elements of a window ..].
+    let mut positions = Tensor::zeros((), DType::I64);
     for (a, &[n, k, windows]) in axes.iter().enumerate() {
-        let starts = starts(&samples.select(2, drawn(spatial, a)), [n, k, windows]);
+        let starts = starts(&samples.select(2, sample(spatial, a)), [n, k, windows]);
         let mut shape = [planes, &vec![Dim::ONE; 2 * spatial][..]].concat();
         (shape[2 + a], shape[2 + spatial + a]) = (windows.into(), k.into());
         let elements = starts.unsqueeze(-1) + Tensor::arange(0, k, 1);
-        places = places * n + elements.reshape(shape);
+        positions = positions * n + elements.reshape(shape);
     }
-    let places = places.flatten(2 + spatial);
+    let positions = positions.flatten(2 + spatial);
     let plane = batch.flatten(2);
-    let elements = plane.gather(2, places.flatten(2)).reshape(places.dims());
+    let elements = plane
+        .gather(2, positions.flatten(2))
+        .reshape(positions.dims());
     let largest = elements.argmax(-1).unsqueeze(-1);
-    let found = (
+    let pooled = (
         elements.gather(-1, &largest).squeeze(-1),
-        places.gather(-1, &largest).squeeze(-1),
+        positions.gather(-1, &largest).squeeze(-1),
     );
     match x.ndim() > spatial + 1 {
-        true => found,
-        false => (found.0.squeeze(0), found.1.squeeze(0)),
+        true => pooled,
+        false => (pooled.0.squeeze(0), pooled.1.squeeze(0)),
     }
 }
 
 /// The index of the sample that places the windows along an axis. In 2 dims, PyTorch reads the width's sample first.
-fn drawn(spatial: usize, axis: usize) -> i64 {
+fn sample(spatial: usize, axis: usize) -> i64 {
     (if spatial == 2 { 1 - axis } else { axis }) as i64
 }
 

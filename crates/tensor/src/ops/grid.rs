@@ -1,6 +1,6 @@
 //! Grids that vectors span.
 
-use super::args::{Int, known, listable};
+use super::args::{Int, check_listable, known};
 use super::index::as_vector;
 use crate::operand::{AsTensor, listed};
 use crate::options::options;
@@ -27,7 +27,7 @@ pub fn cartesian_prod(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
         let shape: Shape = tensors.iter().map(|t| t.dims()[0].clone()).collect();
         let mut columns = Vec::new();
         for (i, t) in tensors.iter().enumerate() {
-            let grid = b.along(t, i, shape.len())?;
+            let grid = b.reshape_along(t, i, shape.len())?;
             let grid = b.broadcast_to(&grid, &shape)?;
             columns.push(b.reshape(&grid, &[numel(&shape), Dim::ONE])?);
         }
@@ -68,9 +68,9 @@ impl Tensor {
                 return b.full(0i64, self.dtype(), &[Dim::ZERO]);
             }
             let n = known(self, 0)?;
-            let at = choices(n, r, with_replacement)?;
-            let count = at.len() / r as usize;
-            let index = b.list(&at, &[count, r as usize], DType::I64)?;
+            let positions = list_choices(n, r, with_replacement)?;
+            let count = positions.len() / r as usize;
+            let index = b.list(&positions, &[count, r as usize], DType::I64)?;
             let flat = b.reshape(&index, &[index.fact().numel()])?;
             let picked = b.gather(self, 0, &flat)?;
             b.reshape(&picked, index.dims())
@@ -79,8 +79,8 @@ impl Tensor {
 }
 
 /// The positions of each choice of r of n elements, one after the other, in lexicographic order.
-fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> {
-    listable(Some(r), "each of the combinations")?;
+fn list_choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> {
+    check_listable(Some(r), "each of the combinations")?;
     let pool = if with_replacement {
         n.saturating_add(r - 1)
     } else {
@@ -92,15 +92,15 @@ fn choices(n: i64, r: i64, with_replacement: bool) -> Result<Vec<i64>, OpError> 
             .map(|c| c / (i as i128 + 1))
     });
     let length = count.and_then(|c| i64::try_from(c.checked_mul(r as i128)?).ok());
-    listable(length, "the combinations")?;
+    check_listable(length, "the combinations")?;
     let mut out = Vec::new();
     let step = !with_replacement as i64;
     let mut row: Vec<i64> = (0..r).map(|i| i * step).collect();
     for _ in 0..length.unwrap_or(0) / r {
         out.extend(&row);
         // Increments the last position that can still grow, and resets the ones after it to follow closely.
-        let most = |i: i64| n - 1 - (r - 1 - i) * step;
-        if let Some(i) = (0..r).rev().find(|i| row[*i as usize] < most(*i)) {
+        let max_position = |i: i64| n - 1 - (r - 1 - i) * step;
+        if let Some(i) = (0..r).rev().find(|i| row[*i as usize] < max_position(*i)) {
             let value = row[i as usize] + 1;
             (i..r).for_each(|j| row[j as usize] = value + (j - i) * step);
         }
@@ -138,7 +138,7 @@ pub fn meshgrid_with(
             shape[a] = v.dims()[0].clone();
         }
         let grid = |b: &mut Recorder, (v, a): (&Tensor, &usize)| {
-            let v = b.along(v, *a, shape.len())?;
+            let v = b.reshape_along(v, *a, shape.len())?;
             b.broadcast_to(&v, &shape)
         };
         vectors.iter().zip(&axes).map(|p| grid(b, p)).collect()

@@ -1,6 +1,6 @@
 //! Images sampled at given places.
 
-use super::args::{known, named_values, needs_float, same_device_and_dtype};
+use super::args::{check_alike, check_float, known, named_values};
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::options::options;
@@ -53,7 +53,7 @@ options! {
         mode: GridMode = GridMode::Bilinear,
         /// The values outside the image (default zeros).
         padding_mode: GridPadding = GridPadding::Zeros,
-        /// True if places −1 and 1 are the centres of the outermost elements, false if they are their outer edges
+        /// True if coordinates −1 and 1 are the centres of the outermost elements, false if they are their outer edges
         /// (the default).
         align_corners: bool = false,
     }
@@ -61,7 +61,7 @@ options! {
 
 #[on_cells]
 impl Tensor {
-    /// The values of `[N, C, H, W]` images at the places `[N, Ho, Wo, 2]` (x before y) of a grid:
+    /// The values of `[N, C, H, W]` images at the coordinates `[N, Ho, Wo, 2]` (x before y) of a grid:
     /// `[N, C, Ho, Wo]`. Likewise for volumes `[N, C, D, H, W]` with `[N, Do, Ho, Wo, 3]`. Places −1 and
     /// 1 are the borders: the outer edges of the outermost elements.
     pub fn grid_sample(&self, grid: impl AsTensor) -> Tensor {
@@ -78,8 +78,8 @@ impl Tensor {
             align_corners,
         } = options;
         compose("grid_sample", &[self, grid], |b| {
-            needs_float(self, "image")?;
-            same_device_and_dtype(self, "image", grid, "grid")?;
+            check_float(self, "image")?;
+            check_alike(self, "image", grid, "grid")?;
             let n = self.ndim();
             ensure!(
                 n == 4 || n == 5,
@@ -118,15 +118,15 @@ impl Tensor {
                 align_corners,
             };
             let x = b.cast(self, wide(self.dtype()))?;
-            let places = sampler.places(b, grid)?;
-            let y = sampler.sample(b, &x, &places, mode)?;
+            let coords = sampler.coords(b, grid)?;
+            let y = sampler.sample(b, &x, &coords, mode)?;
             let y = b.cast(&y, self.dtype())?;
             if mode != GridMode::Nearest {
                 return Ok(y);
             }
-            let place = super::parts::select(b, grid, n - 1, 0)?;
-            let place = b.unsqueeze(&place, 1)?;
-            b.connected(&y, &place)
+            let coord = super::parts::select(b, grid, n - 1, 0)?;
+            let coord = b.unsqueeze(&coord, 1)?;
+            b.connect(&y, &coord)
         })
     }
 }
@@ -138,16 +138,16 @@ struct Sampler {
     align_corners: bool,
 }
 
-/// One neighbour of every place along one dim: its coordinate, an integral float, and its weight.
+/// One neighbour of every coordinate along one dim: its coordinate, an integral float, and its weight.
 struct Tap {
-    at: Tensor,
+    index: Tensor,
     weight: Option<Tensor>,
 }
 
 impl Sampler {
     /// Returns the coordinates in elements, for each spatial dim of the image, `[N, ..]`. Each step is rounded to the
     /// dtype of the grid, as in PyTorch.
-    fn places(&self, b: &mut Recorder, grid: &Tensor) -> Result<Vec<Tensor>, OpError> {
+    fn coords(&self, b: &mut Recorder, grid: &Tensor) -> Result<Vec<Tensor>, OpError> {
         let dtype = grid.dtype();
         let step = |b: &mut Recorder, op, x: &Tensor, number: f64| {
             let x = b.cast(x, wide(dtype))?;
@@ -160,7 +160,7 @@ impl Sampler {
             // The grid has the coordinate of the last dim first.
             let c = super::parts::select(b, grid, last, (self.extents.len() - 1 - a) as i64)?;
             let c = step(b, Pw::Add, &c, 1.0)?;
-            let place = if self.align_corners {
+            let position = if self.align_corners {
                 let half = step(b, Pw::Div, &c, 2.0)?;
                 step(b, Pw::Mul, &half, (extent - 1) as f64)?
             } else {
@@ -168,15 +168,15 @@ impl Sampler {
                 let shifted = step(b, Pw::Sub, &scaled, 1.0)?;
                 step(b, Pw::Div, &shifted, 2.0)?
             };
-            out.push(b.cast(&place, wide(dtype))?);
+            out.push(b.cast(&position, wide(dtype))?);
         }
         Ok(out)
     }
 
-    fn sample(&self, b: &mut Recorder, x: &Tensor, places: &[Tensor], mode: GridMode) -> Recorded {
+    fn sample(&self, b: &mut Recorder, x: &Tensor, coords: &[Tensor], mode: GridMode) -> Recorded {
         let mut taps: Vec<Vec<Tap>> = Vec::new();
-        for (a, place) in places.iter().enumerate() {
-            taps.push(self.taps(b, a, place, mode)?);
+        for (a, coord) in coords.iter().enumerate() {
+            taps.push(self.taps(b, a, coord, mode)?);
         }
         let image: Shape = [
             x.dims()[0].clone(),
@@ -196,64 +196,67 @@ impl Sampler {
                 number /= taps.len();
             }
             chosen.reverse();
-            let term = self.weighted(b, &flat, &chosen)?;
-            sum = Some(b.accumulated(Pw::Add, sum, term)?);
+            let term = self.weighted_elements(b, &flat, &chosen)?;
+            sum = Some(b.accumulate(Pw::Add, sum, term)?);
         }
         sum.ok_or_else(|| OpError::new("there is no neighbour"))
     }
 
-    /// The neighbours of each place along a dim.
+    /// The neighbours of each coordinate along a dim.
     fn taps(
         &self,
         b: &mut Recorder,
         axis: usize,
-        place: &Tensor,
+        coord: &Tensor,
         mode: GridMode,
     ) -> Result<Vec<Tap>, OpError> {
         if mode == GridMode::Bicubic {
-            let low = b.unary(Pw::Floor, place)?;
-            let t = b.binary(Pw::Sub, place, &low)?;
+            let low = b.unary(Pw::Floor, coord)?;
+            let t = b.binary(Pw::Sub, coord, &low)?;
             let mut taps = Vec::new();
-            for (i, weight) in cubic(b, &t)?.into_iter().enumerate() {
-                let at = b.with(Pw::Add, &low, i as f64 - 1.0)?;
-                let at = self.inside(b, axis, &at)?;
+            for (i, weight) in cubic_weights(b, &t)?.into_iter().enumerate() {
+                let index = b.with(Pw::Add, &low, i as f64 - 1.0)?;
+                let index = self.clamp_coordinate(b, axis, &index)?;
                 let weight = Some(weight);
-                taps.push(Tap { at, weight });
+                taps.push(Tap { index, weight });
             }
             return Ok(taps);
         }
-        let place = self.inside(b, axis, place)?;
+        let coord = self.clamp_coordinate(b, axis, coord)?;
         if mode == GridMode::Nearest {
-            let at = b.unary(Pw::Round, &place)?;
-            return Ok(vec![Tap { at, weight: None }]);
+            let index = b.unary(Pw::Round, &coord)?;
+            return Ok(vec![Tap {
+                index,
+                weight: None,
+            }]);
         }
-        let low = b.unary(Pw::Floor, &place)?;
+        let low = b.unary(Pw::Floor, &coord)?;
         let high = b.with(Pw::Add, &low, 1.0)?;
-        let near_low = b.binary(Pw::Sub, &high, &place)?;
-        let near_high = b.binary(Pw::Sub, &place, &low)?;
-        let tap = |at, weight| Tap {
-            at,
+        let near_low = b.binary(Pw::Sub, &high, &coord)?;
+        let near_high = b.binary(Pw::Sub, &coord, &low)?;
+        let tap = |index, weight| Tap {
+            index,
             weight: Some(weight),
         };
         Ok(vec![tap(low, near_low), tap(high, near_high)])
     }
 
     /// Clamps or reflects a coordinate into the image, unless the padding is zeros. NaN becomes 0, as in PyTorch.
-    fn inside(&self, b: &mut Recorder, axis: usize, at: &Tensor) -> Recorded {
+    fn clamp_coordinate(&self, b: &mut Recorder, axis: usize, coord: &Tensor) -> Recorded {
         let extent = self.extents[axis];
         let last = (extent - 1) as f64;
-        let at = match self.padding {
-            GridPadding::Zeros => return Ok(at.clone()),
-            GridPadding::Border => at.clone(),
-            GridPadding::Reflection if self.align_corners => reflected(b, at, 0.0, last)?,
-            GridPadding::Reflection => reflected(b, at, -0.5, extent as f64)?,
+        let coord = match self.padding {
+            GridPadding::Zeros => return Ok(coord.clone()),
+            GridPadding::Border => coord.clone(),
+            GridPadding::Reflection if self.align_corners => reflect(b, coord, 0.0, last)?,
+            GridPadding::Reflection => reflect(b, coord, -0.5, extent as f64)?,
         };
-        let at = b.with(Pw::Fmax, &at, 0.0)?;
-        b.with(Pw::Minimum, &at, last)
+        let coord = b.with(Pw::Fmax, &coord, 0.0)?;
+        b.with(Pw::Minimum, &coord, last)
     }
 
     /// The elements at the chosen neighbours times their weights, `[N, C, ..]`; zero outside.
-    fn weighted(&self, b: &mut Recorder, flat: &Tensor, chosen: &[&Tap]) -> Recorded {
+    fn weighted_elements(&self, b: &mut Recorder, flat: &Tensor, chosen: &[&Tap]) -> Recorded {
         let mut index: Option<Tensor> = None;
         let mut inside: Option<Tensor> = None;
         let mut weight: Option<Tensor> = None;
@@ -261,16 +264,16 @@ impl Sampler {
             let last = (extent - 1) as f64;
             if self.padding == GridPadding::Zeros {
                 let (low, high) = (
-                    b.with(Pw::Ge, &tap.at, 0.0)?,
-                    b.with(Pw::Le, &tap.at, last)?,
+                    b.with(Pw::Ge, &tap.index, 0.0)?,
+                    b.with(Pw::Le, &tap.index, last)?,
                 );
-                let within = b.binary(Pw::And, &low, &high)?;
-                inside = Some(b.accumulated(Pw::And, inside, within)?);
+                let is_inside = b.binary(Pw::And, &low, &high)?;
+                inside = Some(b.accumulate(Pw::And, inside, is_inside)?);
             }
             if let Some(w) = &tap.weight {
-                weight = Some(b.accumulated(Pw::Mul, weight, w.clone())?);
+                weight = Some(b.accumulate(Pw::Mul, weight, w.clone())?);
             }
-            let at = b.with(Pw::Maximum, &tap.at, 0.0)?;
+            let at = b.with(Pw::Maximum, &tap.index, 0.0)?;
             let at = b.with(Pw::Minimum, &at, last)?;
             let at = b.cast(&at, DType::I64)?;
             index = Some(match index {
@@ -306,11 +309,11 @@ impl Sampler {
 }
 
 /// Reflects coordinates at `low` and at `low + span`, as often as needed.
-fn reflected(b: &mut Recorder, at: &Tensor, low: f64, span: f64) -> Recorded {
+fn reflect(b: &mut Recorder, coord: &Tensor, low: f64, span: f64) -> Recorded {
     if span == 0.0 {
-        return b.full(0.0, at.dtype(), at.dims());
+        return b.full(0.0, coord.dtype(), coord.dims());
     }
-    let distance = b.with(Pw::Sub, at, low)?;
+    let distance = b.with(Pw::Sub, coord, low)?;
     let distance = b.unary(Pw::Abs, &distance)?;
     let span_t = b.scalar_like(span, &distance)?;
     let extra = b.binary(Pw::Fmod, &distance, &span_t)?;
@@ -320,14 +323,14 @@ fn reflected(b: &mut Recorder, at: &Tensor, low: f64, span: f64) -> Recorded {
     let odd = b.binary(Pw::Fmod, &flips, &two)?;
     let odd = b.with(Pw::Ne, &odd, 0.0)?;
     let minus = b.unary(Pw::Neg, &extra)?;
-    let back = b.with(Pw::Add, &minus, span + low)?;
-    let on = b.with(Pw::Add, &extra, low)?;
-    b.select(&odd, &back, &on)
+    let descending = b.with(Pw::Add, &minus, span + low)?;
+    let ascending = b.with(Pw::Add, &extra, low)?;
+    b.select(&odd, &descending, &ascending)
 }
 
-/// Returns the weights of the neighbours at −1, 0, 1 and 2 for a place at `t` in 0..1 (cubic convolution, Keys 1981,
+/// Returns the weights of the neighbours at −1, 0, 1 and 2 for a position `t` in 0..1 (cubic convolution, Keys 1981,
 /// with PyTorch's a).
-fn cubic(b: &mut Recorder, t: &Tensor) -> Result<[Tensor; 4], OpError> {
+fn cubic_weights(b: &mut Recorder, t: &Tensor) -> Result<[Tensor; 4], OpError> {
     const A: f64 = -0.75;
     // ((c₃·x + c₂)·x + c₁)·x + c₀
     let polynomial = |b: &mut Recorder, x: &Tensor, c: [f64; 4]| -> Recorded {
@@ -338,15 +341,15 @@ fn cubic(b: &mut Recorder, t: &Tensor) -> Result<[Tensor; 4], OpError> {
         }
         b.with(Pw::Add, &y, c[3])
     };
-    let near = [A + 2.0, -(A + 3.0), 0.0, 1.0];
-    let far = [A, -5.0 * A, 8.0 * A, -4.0 * A];
+    let inner = [A + 2.0, -(A + 3.0), 0.0, 1.0];
+    let outer = [A, -5.0 * A, 8.0 * A, -4.0 * A];
     let minus = b.unary(Pw::Neg, t)?;
-    let rest = b.with(Pw::Add, &minus, 1.0)?;
-    let (before, after) = (b.with(Pw::Add, t, 1.0)?, b.with(Pw::Add, &rest, 1.0)?);
+    let complement = b.with(Pw::Add, &minus, 1.0)?;
+    let (before, after) = (b.with(Pw::Add, t, 1.0)?, b.with(Pw::Add, &complement, 1.0)?);
     Ok([
-        polynomial(b, &before, far)?,
-        polynomial(b, t, near)?,
-        polynomial(b, &rest, near)?,
-        polynomial(b, &after, far)?,
+        polynomial(b, &before, outer)?,
+        polynomial(b, t, inner)?,
+        polynomial(b, &complement, inner)?,
+        polynomial(b, &after, outer)?,
     ])
 }

@@ -19,7 +19,7 @@ pub(crate) fn values(t: &Tensor) -> Result<Array> {
 
 /// Returns the positions of the nonzero elements, in row-major order.
 #[track_caller]
-pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
+pub(crate) fn nonzero_positions(t: &Tensor) -> Result<Vec<i64>> {
     let loc = Location::caller();
     let buffer = read::read(&t.handle, loc)?;
     let bytes = buffer.bytes();
@@ -27,19 +27,19 @@ pub(crate) fn nonzeros(t: &Tensor) -> Result<Vec<i64>> {
     // A float is also zero if its sign, the highest bit of the last byte, is set.
     let signs = if t.dtype().is_float() { 0x7f } else { 0xff };
     let is_nonzero = |element: &&[u8]| {
-        let (last, rest) = element.split_last().unwrap_or((&0, &[]));
-        last & signs != 0 || rest.iter().any(|b| *b != 0)
+        let (last, outer) = element.split_last().unwrap_or((&0, &[]));
+        last & signs != 0 || outer.iter().any(|b| *b != 0)
     };
     let elements = || bytes.chunks_exact(t.element_size());
-    let mut found = reserved(elements().filter(is_nonzero).count())?;
+    let mut positions = reserve(elements().filter(is_nonzero).count())?;
     let numbered = (0..).zip(elements());
-    found.extend(numbered.filter(|(_, e)| is_nonzero(e)).map(|(n, _)| n));
-    Ok(found)
+    positions.extend(numbered.filter(|(_, e)| is_nonzero(e)).map(|(n, _)| n));
+    Ok(positions)
 }
 
 /// Returns an empty vector with capacity for `count` numbers, or an error if memory is short.
 #[track_caller]
-pub(crate) fn reserved(count: usize) -> Result<Vec<i64>> {
+pub(crate) fn reserve(count: usize) -> Result<Vec<i64>> {
     let mut numbers = Vec::new();
     match numbers.try_reserve_exact(count) {
         Ok(()) => Ok(numbers),
@@ -60,7 +60,7 @@ pub(crate) fn vector(numbers: &[i64], device: Device) -> Tensor {
 
 /// Returns the tensor, or a poisoned tensor that carries the error.
 #[track_caller]
-pub(crate) fn or_poisoned(made: Result<Tensor>) -> Tensor {
+pub(crate) fn or_poisoned(result: Result<Tensor>) -> Tensor {
     let loc = Location::caller();
-    made.unwrap_or_else(|e| Tensor::poisoned(e, loc))
+    result.unwrap_or_else(|e| Tensor::poisoned(e, loc))
 }

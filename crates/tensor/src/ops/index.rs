@@ -3,7 +3,7 @@
 //! Indices are i64. An index out of range is a data error: the run stops, and the error names the index, its bound
 //! and the line that recorded the call.
 
-use super::args::{DimArg, DimArgs, Int, axis, known, same_device};
+use super::args::{DimArg, DimArgs, Int, axis, check_same_device, known};
 use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
@@ -13,7 +13,7 @@ use kiln_derive::on_cells;
 use kiln_ir::{Builder, OpError, Pw, Shape, broadcast_shapes, ensure};
 
 /// Returns an error unless the tensor can be an index.
-pub(crate) fn needs_index(t: &Tensor, what: &str) -> Result<(), OpError> {
+pub(crate) fn check_index(t: &Tensor, what: &str) -> Result<(), OpError> {
     ensure!(
         t.dtype() == DType::I64,
         "the {what} must be i64, not {}; cast it first",
@@ -27,7 +27,7 @@ pub(crate) fn as_index(b: &mut Recorder, t: &Tensor, what: &str) -> Recorded {
     if t.dtype() == DType::I32 {
         return b.cast(t, DType::I64);
     }
-    needs_index(t, what)?;
+    check_index(t, what)?;
     Ok(t.clone())
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn check_index_shape(x: &Tensor, axis: usize, index: &Tensor) -> Resu
     );
     for a in (0..x.ndim()).filter(|a| *a != axis) {
         ensure!(
-            no_larger(&index.dims()[a], &x.dims()[a]),
+            is_no_larger(&index.dims()[a], &x.dims()[a]),
             "the index {} is larger than {} in dim {a} ({} > {}), which is not the indexed dim {axis}",
             index.fact(),
             x.fact(),
@@ -55,7 +55,7 @@ pub(crate) fn check_index_shape(x: &Tensor, axis: usize, index: &Tensor) -> Resu
 }
 
 /// True if one size is known to be no larger than another.
-pub(crate) fn no_larger(small: &Dim, large: &Dim) -> bool {
+pub(crate) fn is_no_larger(small: &Dim, large: &Dim) -> bool {
     match (small.as_const(), large.as_const()) {
         (Some(s), Some(l)) => s <= l,
         (Some(s), None) => s <= 2, // a symbol is at least 2
@@ -115,7 +115,7 @@ impl Tensor {
     /// tensor.
     pub fn take_along_dim(&self, indices: impl AsTensor, dim: impl Into<DimArgs>) -> Tensor {
         compose("take_along_dim", &[self, indices], |b| {
-            needs_index(indices, "index")?;
+            check_index(indices, "index")?;
             b.indexed_by("indices", indices);
             let Some(dim) = dim.one_or_all()? else {
                 let x = b.reshape(self, &[self.fact().numel()])?;
@@ -150,12 +150,12 @@ impl Tensor {
     /// The elements of the flattened tensor at these indices; negative ones count from the end.
     pub fn take(&self, index: impl AsTensor) -> Tensor {
         compose("take", &[self, index], |b| {
-            needs_index(index, "index")?;
+            check_index(index, "index")?;
             b.indexed_by("index", index);
             let total = self.fact().numel();
             let x = b.reshape(self, std::slice::from_ref(&total))?;
             let i = b.reshape(index, &[index.fact().numel()])?;
-            let i = wrapped_index(b, &i, known(&x, 0)?)?;
+            let i = wrap_index(b, &i, known(&x, 0)?)?;
             let y = b.gather(&x, 0, &i)?;
             b.reshape(&y, index.dims())
         })
@@ -165,8 +165,8 @@ impl Tensor {
     pub fn index_select(&self, dim: impl Into<DimArg>, index: impl AsTensor) -> Tensor {
         compose("index_select", &[self, index], |b| {
             b.indexed_by("index", index);
-            let given = index;
-            let index = &as_index(b, given, "index")?;
+            let original = index;
+            let index = &as_index(b, original, "index")?;
             let i = index_vector(b, index)?;
             let x = as_vector(b, self)?;
             let a = axis(&x, &dim)?;
@@ -186,7 +186,7 @@ impl Tensor {
     /// The tensor with `value` wherever the mask (bool, broadcast) is true. The value is a number or a rank-0 tensor
     /// and is cast to this tensor's dtype.
     pub fn masked_fill<'a>(&self, mask: impl AsTensor, value: impl Into<Other<'a>>) -> Tensor {
-        let mut operands = value.with(self);
+        let mut operands = value.operands_with(self);
         operands.push(mask);
         compose("masked_fill", &operands, |b| {
             ensure!(
@@ -207,25 +207,25 @@ impl Tensor {
         index: impl AsTensor,
         value: impl Into<Other<'a>>,
     ) -> Tensor {
-        let mut operands = value.with(self);
+        let mut operands = value.operands_with(self);
         operands.push(index);
         compose("index_fill", &operands, |b| {
-            needs_index(index, "index")?;
+            check_index(index, "index")?;
             b.indexed_by("index", index);
             let i = index_vector(b, index)?;
             let x = as_vector(b, self)?;
             let a = axis(&x, &dim)?;
             let extent = x.dims()[a].clone();
-            let i = wrapped_index(b, &i, known(&x, a)?)?;
-            let checked = checked_index(b, &i, &extent)?;
+            let i = wrap_index(b, &i, known(&x, a)?)?;
+            let checked = check_index_range(b, &i, &extent)?;
             // A slice is selected if any index equals its position.
             let numbers = b.iota(&extent)?;
-            let numbers = b.along(&numbers, 0, 2)?;
+            let numbers = b.reshape_along(&numbers, 0, 2)?;
             let hits = b.binary(Pw::Eq, &numbers, &checked)?;
             let hits = b.cast(&hits, DType::I64)?;
             let hits = b.sum(&hits, &[1], false)?;
             let chosen = b.with(Pw::Gt, &hits, 0i64)?;
-            let chosen = b.along(&chosen, a, x.ndim())?;
+            let chosen = b.reshape_along(&chosen, a, x.ndim())?;
             let value = fill_value(b, self, &value)?;
             let y = b.select(&chosen, &value, &x)?;
             b.reshape(&y, self.dims())
@@ -240,7 +240,7 @@ impl Tensor {
                 "the weight must be a matrix, not {}",
                 self.fact()
             );
-            same_device(self, "weight", indices, "indices")?;
+            check_same_device(self, "weight", indices, "indices")?;
             b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let i = b.reshape(&i, &[indices.fact().numel()])?;
@@ -255,7 +255,7 @@ impl Tensor {
     /// outside `0..num_classes` is a data error.
     pub fn one_hot(&self, num_classes: impl Into<Int>) -> Tensor {
         compose("one_hot", &[self], |b| {
-            needs_index(self, "class index")?;
+            check_index(self, "class index")?;
             b.indexed_by("input", self);
             ensure!(
                 num_classes >= 1,
@@ -263,7 +263,7 @@ impl Tensor {
             );
             let n = Dim::Const(num_classes);
             let classes = b.reshape(self, &[self.fact().numel()])?;
-            let classes = checked_index(b, &classes, &n)?;
+            let classes = check_index_range(b, &classes, &n)?;
             let mut shape = Shape::from(self.dims());
             shape.push(Dim::ONE);
             let column = b.reshape(&classes, &shape)?;
@@ -287,7 +287,7 @@ pub fn where_<'a>(
 
 #[track_caller]
 fn select(condition: &Tensor, x: Other<'_>, y: Other<'_>) -> Tensor {
-    let mut operands = x.with(condition);
+    let mut operands = x.operands_with(condition);
     if let Other::Tensor(t) = &y {
         operands.push(t);
     }
@@ -351,7 +351,7 @@ fn fill_value(b: &mut Recorder, t: &Tensor, value: &Other) -> Recorded {
 }
 
 /// Returns the index itself, with a data error for elements outside `0..extent`.
-pub(crate) fn checked_index(b: &mut Recorder, index: &Tensor, extent: &Dim) -> Recorded {
+pub(crate) fn check_index_range(b: &mut Recorder, index: &Tensor, extent: &Dim) -> Recorded {
     let numbers = b.iota(extent)?;
     b.gather(&numbers, 0, index)
 }
@@ -365,14 +365,14 @@ impl Recorder {
         what: &'static str,
     ) -> Recorded {
         // Where `fine` holds, the gather adds element 0 of `[0]`, which is 0. Elsewhere its index is out of range.
-        let (zero, one) = (
+        let (zero, unit) = (
             self.full(0i64, DType::I64, &[])?,
             self.full(1i64, DType::I64, &[])?,
         );
-        let at = self.select(fine, &zero, &one)?;
-        let at = self.reshape(&at, &[fine.fact().numel()])?;
+        let error_index = self.select(fine, &zero, &unit)?;
+        let error_index = self.reshape(&error_index, &[fine.fact().numel()])?;
         self.lazy.set_requirement(Some(what));
-        let zero = checked_index(self, &at, &Dim::ONE);
+        let zero = check_index_range(self, &error_index, &Dim::ONE);
         self.lazy.set_requirement(None);
         let zero = self.reshape(&zero?, fine.dims())?;
         let zero = self.cast(&zero, value.dtype())?;
@@ -381,7 +381,7 @@ impl Recorder {
 }
 
 /// Wraps negative indices, which count from the end.
-pub(crate) fn wrapped_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
+pub(crate) fn wrap_index(b: &mut Recorder, index: &Tensor, extent: i64) -> Recorded {
     let negative = b.with(Pw::Lt, index, 0i64)?;
     let from_end = b.with(Pw::Add, index, extent)?;
     b.select(&negative, &from_end, index)

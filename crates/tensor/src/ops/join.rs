@@ -22,14 +22,14 @@ pub fn cat(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<DimArg>) -
 fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("cat", tensors, |b| {
-        let parts = promoted(b, tensors)?;
+        let parts = promote_all(b, tensors)?;
         let real = |t: &&Tensor| !(t.ndim() == 1 && t.dims()[0].is(0));
-        let Some(first) = parts.iter().find(real) else {
+        let Some(example) = parts.iter().find(real) else {
             axis(&parts[0], dim)?;
             return Ok(parts[0].clone());
         };
-        let a = axis(first, &dim)?;
-        let kept: Vec<Tensor> = match first.ndim() {
+        let a = axis(example, &dim)?;
+        let kept: Vec<Tensor> = match example.ndim() {
             1 => parts.clone(),
             _ => parts.iter().filter(real).cloned().collect(),
         };
@@ -37,9 +37,9 @@ fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
         let size = |t: &Tensor| t.dims().get(a).or(t.dims().last()).cloned();
         let sizes = kept.iter().filter_map(size);
         let len = sizes.fold(Dim::ZERO, |n, d| &n + &d);
-        let mut shape = Shape::from(first.dims());
+        let mut shape = Shape::from(example.dims());
         shape[a] = len;
-        match copied(b, &kept, a, &shape) {
+        match copy_known_values(b, &kept, a, &shape) {
             Some(joined) => Ok(joined),
             None => b.concat(&kept, a),
         }
@@ -51,11 +51,11 @@ const MAX_RECORDED: usize = 8;
 
 /// Copies more tensors than that into one along an axis, if their values are known. So a growing list needs no new
 /// program for each length.
-fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<Tensor> {
+fn copy_known_values(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<Tensor> {
     if parts.len() <= MAX_RECORDED || is_recording() || body::is_tracing() {
         return None;
     }
-    let beside = |t: &Tensor| {
+    let matches_shape = |t: &Tensor| {
         let mut shape = Shape::from(t.dims());
         (axis < shape.len()).then(|| shape.remove(axis));
         shape
@@ -63,7 +63,7 @@ fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<
     let mut values = Vec::new();
     for t in parts {
         let is_data = t.names.is_none() && !t.handle.edge.is_some();
-        let alike = t.ndim() == parts[0].ndim() && beside(t) == beside(&parts[0]);
+        let alike = t.ndim() == parts[0].ndim() && matches_shape(t) == matches_shape(&parts[0]);
         let value = t.handle.node.ready(t.handle.output)?;
         if !is_data || !alike || t.device() != Device::Cpu || value.gpu().is_some() {
             return None;
@@ -75,9 +75,9 @@ fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<
     let mut bytes = Vec::new();
     for o in 0..outer {
         for value in &values {
-            let all = value.bytes().ok()?;
-            let each = all.len() / outer;
-            bytes.extend_from_slice(&all[o * each..(o + 1) * each]);
+            let source = value.bytes().ok()?;
+            let row_bytes = source.len() / outer;
+            bytes.extend_from_slice(&source[o * row_bytes..(o + 1) * row_bytes]);
         }
     }
     let shape: Vec<i64> = shape.iter().map(Dim::as_const).collect::<Option<_>>()?;
@@ -97,8 +97,8 @@ pub fn stack(tensors: impl IntoIterator<Item: AsTensor>, dim: impl Into<Int>) ->
 fn stack_listed(tensors: &[Tensor], dim: i64) -> Tensor {
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("stack", tensors, |b| {
-        let parts = promoted(b, tensors)?;
-        let at = super::args::new_axis(&parts[0], dim)?;
+        let parts = promote_all(b, tensors)?;
+        let position = super::args::new_axis(&parts[0], dim)?;
         for t in &parts[1..] {
             ensure!(
                 t.dims() == parts[0].dims(),
@@ -108,21 +108,21 @@ fn stack_listed(tensors: &[Tensor], dim: i64) -> Tensor {
             );
         }
         let mut shape = Shape::from(parts[0].dims());
-        shape.insert(at, parts.len().into());
-        if let Some(stacked) = copied(b, &parts, at, &shape) {
+        shape.insert(position, parts.len().into());
+        if let Some(stacked) = copy_known_values(b, &parts, position, &shape) {
             return Ok(stacked);
         }
         let parts: Vec<Tensor> = parts
             .iter()
-            .map(|t| b.unsqueeze(t, at))
+            .map(|t| b.unsqueeze(t, position))
             .collect::<Result<_, _>>()?;
-        b.concat(&parts, at)
+        b.concat(&parts, position)
     })
 }
 
-fn promoted(b: &mut Recorder, tensors: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
+fn promote_all(b: &mut Recorder, tensors: &[&Tensor]) -> Result<Vec<Tensor>, OpError> {
     ensure!(!tensors.is_empty(), "needs at least one tensor");
-    let dtype = promote::common(tensors)?;
+    let dtype = promote::common_dtype(tensors)?;
     tensors.iter().map(|t| b.cast(t, dtype)).collect()
 }
 
@@ -132,10 +132,10 @@ pub fn vstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("vstack", tensors, |b| {
-        let rows = promoted(b, tensors)?;
+        let rows = promote_all(b, tensors)?;
         let rows: Vec<Tensor> = rows
             .iter()
-            .map(|t| b.at_least(t, 2))
+            .map(|t| b.expand_rank(t, 2))
             .collect::<Result<_, _>>()?;
         b.concat(&rows, 0)
     })
@@ -147,10 +147,10 @@ pub fn hstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
     let tensors = listed(tensors);
     let tensors = &tensors.iter().collect::<Vec<_>>()[..];
     compose("hstack", tensors, |b| {
-        let parts = promoted(b, tensors)?;
+        let parts = promote_all(b, tensors)?;
         let parts: Vec<Tensor> = parts
             .iter()
-            .map(|t| b.at_least(t, 1))
+            .map(|t| b.expand_rank(t, 1))
             .collect::<Result<_, _>>()?;
         let along = (parts[0].ndim() > 1) as usize;
         b.concat(&parts, along)
@@ -159,7 +159,7 @@ pub fn hstack(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
 
 impl Recorder {
     /// Prepends dims of size 1 until there are `rank`.
-    fn at_least(&mut self, t: &Tensor, rank: usize) -> Recorded {
+    fn expand_rank(&mut self, t: &Tensor, rank: usize) -> Recorded {
         let missing = rank.saturating_sub(t.ndim());
         let mut shape = Shape::from_elem(Dim::ONE, missing);
         shape.extend(t.dims().iter().cloned());
@@ -167,21 +167,21 @@ impl Recorder {
     }
 
     /// Repeats along each axis a number of times: the whole tensor, or (`within`) each element.
-    fn repeated(&mut self, t: &Tensor, times: &[i64], within: bool) -> Recorded {
+    fn repeat_axes(&mut self, t: &Tensor, times: &[i64], within: bool) -> Recorded {
         let mut split = Shape::new();
         let mut stretched = Shape::new();
         let mut joined = Shape::new();
         for (d, &r) in t.dims().iter().zip(times) {
             ensure!(r >= 0, "can't repeat {r} times");
             let r = Dim::Const(r);
-            let (one, two) = if within { (d, &r) } else { (&r, d) };
-            stretched.extend([one.clone(), two.clone()]);
-            let (one, two) = if within {
+            let (outer, inner) = if within { (d, &r) } else { (&r, d) };
+            stretched.extend([outer.clone(), inner.clone()]);
+            let (outer, inner) = if within {
                 (d, &Dim::ONE)
             } else {
                 (&Dim::ONE, d)
             };
-            split.extend([one.clone(), two.clone()]);
+            split.extend([outer.clone(), inner.clone()]);
             joined.push(d * &r);
         }
         let x = self.reshape(t, &split)?;
@@ -201,8 +201,8 @@ impl Tensor {
                 "{sizes:?} has fewer numbers than {} has dims",
                 self.fact()
             );
-            let x = b.at_least(self, sizes.len())?;
-            b.repeated(&x, &sizes, false)
+            let x = b.expand_rank(self, sizes.len())?;
+            b.repeat_axes(&x, &sizes, false)
         })
     }
 
@@ -213,8 +213,8 @@ impl Tensor {
             while times.len() < self.ndim() {
                 times.insert(0, 1);
             }
-            let x = b.at_least(self, times.len())?;
-            b.repeated(&x, &times, false)
+            let x = b.expand_rank(self, times.len())?;
+            b.repeat_axes(&x, &times, false)
         })
     }
 
@@ -228,7 +228,7 @@ impl Tensor {
             };
             let mut times = vec![1; x.ndim()];
             times[a] = repeats;
-            b.repeated(&x, &times, true)
+            b.repeat_axes(&x, &times, true)
         })
     }
 
@@ -256,9 +256,9 @@ impl Tensor {
                 "can't repeat {repeats:?} times"
             );
             let times = |i: i64| repeats[i as usize % repeats.len()] as usize;
-            let room = super::args::listable(Some(n), "the repeats");
+            let room = super::args::check_listable(Some(n), "the repeats");
             let total = room.map(|()| (0..n).map(|i| times(i) as i128).sum::<i128>())?;
-            super::args::listable(i64::try_from(total).ok(), "the repeats")?;
+            super::args::check_listable(i64::try_from(total).ok(), "the repeats")?;
             let index: Vec<i64> = (0..n)
                 .flat_map(|i| std::iter::repeat_n(i, times(i)))
                 .collect();
@@ -340,8 +340,8 @@ pub fn pad_sequence_with(
     options: PadSequence,
 ) -> Tensor {
     let sequences = listed(sequences);
-    let given: Vec<&Tensor> = sequences.iter().collect();
-    let checked = compose("pad_sequence", &given, |_| {
+    let sequence_refs: Vec<&Tensor> = sequences.iter().collect();
+    let checked = compose("pad_sequence", &sequence_refs, |_| {
         ensure!(!sequences.is_empty(), "there are no sequences");
         for t in &sequences {
             ensure!(

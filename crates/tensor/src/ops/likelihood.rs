@@ -1,6 +1,6 @@
 //! Losses that are negative log likelihoods of distributions.
 
-use super::loss::{floats, reduced};
+use super::loss::{reduce_loss, widen_floats};
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::compose;
@@ -68,7 +68,7 @@ impl Tensor {
         compose("gaussian_nll_loss", &[self, target, var], |b| {
             options.check()?;
             let var_shape = variance_shape(self, var)?;
-            let (dtype, x) = floats(b, &[self, target, var])?;
+            let (dtype, x) = widen_floats(b, &[self, target, var])?;
             let var = b.reshape(&x[2], &var_shape)?;
             let below = b.with(Pw::Lt, &var, 0.0)?;
             let fine = b.unary(Pw::Not, &below)?;
@@ -86,7 +86,7 @@ impl Tensor {
             if options.full {
                 loss = b.with(Pw::Add, &loss, 0.5 * TAU.ln())?;
             }
-            let loss = reduced(b, &loss, options.reduction)?;
+            let loss = reduce_loss(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }
@@ -101,7 +101,7 @@ impl Tensor {
     #[autocast]
     pub fn poisson_nll_loss_with(&self, target: impl AsTensor, options: PoissonNll) -> Tensor {
         compose("poisson_nll_loss", &[self, target], |b| {
-            let (dtype, operands) = floats(b, &[self, target])?;
+            let (dtype, operands) = widen_floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);
             let (rate, log) = match options.log_input {
                 true => (b.unary(Pw::Exp, x)?, x.clone()),
@@ -125,7 +125,7 @@ impl Tensor {
                 let stirling = b.fill_where(&small, 0.0, &sum)?;
                 loss = b.binary(Pw::Add, &loss, &stirling)?;
             }
-            let loss = reduced(b, &loss, options.reduction)?;
+            let loss = reduce_loss(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }

@@ -1,9 +1,7 @@
 //! Norms, powers and products of matrices and vectors.
 
-use super::args::{
-    DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float, same_device_and_dtype,
-};
-use super::diagonal::row_and_column;
+use super::args::{DimArgs, Int, MaybeInt, ReducedDims, axis, check_alike, check_float, known};
+use super::diagonal::coordinates;
 use super::matmul::matmul;
 use super::reduce::norm;
 use crate::operand::{AsTensor, MaybeTensor};
@@ -53,7 +51,7 @@ impl Tensor {
         let keepdim = dims.keepdim;
         compose("matrix_norm", &[self], |b| {
             let [rows, columns] = rows_and_columns(self, &dims.dims)?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let both = [rows.min(columns), rows.max(columns)];
             let (added, kind) = match ord {
                 MatrixNorm::Frobenius => {
@@ -71,12 +69,12 @@ impl Tensor {
             };
             let other = rows + columns - added;
             let size = b.unary(Pw::Abs, &x)?;
-            let sums = b.sum(&size, &[added], true)?;
-            let best = b.reduce(kind, &sums, &[other], true)?;
+            let norms = b.sum(&size, &[added], true)?;
+            let extreme = b.reduce(kind, &norms, &[other], true)?;
             let kept = (0..x.ndim()).filter(|a| keepdim || !both.contains(a));
-            let shape: Shape = kept.map(|a| best.dims()[a].clone()).collect();
-            let best = b.reshape(&best, &shape)?;
-            b.cast(&best, self.dtype())
+            let shape: Shape = kept.map(|a| extreme.dims()[a].clone()).collect();
+            let extreme = b.reshape(&extreme, &shape)?;
+            b.cast(&extreme, self.dtype())
         })
     }
 
@@ -107,9 +105,9 @@ impl Tensor {
             match result {
                 Some(result) => Ok(result),
                 None => {
-                    let one = identity(b, self)?;
-                    let one = b.broadcast_to(&one, self.dims())?;
-                    b.connected(&one, self)
+                    let eye = identity(b, self)?;
+                    let eye = b.broadcast_to(&eye, self.dims())?;
+                    b.connect(&eye, self)
                 }
             }
         })
@@ -122,12 +120,12 @@ impl Tensor {
     /// after its own s. A matrix with a norm above 2¹⁵ gives NaN, unless it is 1 × 1.
     pub fn matrix_exp(&self) -> Tensor {
         compose("matrix_exp", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             check_square(self)?;
             if self.dims().iter().any(|d| d.is(0)) {
                 return Ok(self.clone());
             }
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let y = match self.dims()[self.ndim() - 1].is(1) {
                 true => b.unary(Pw::Exp, &x)?,
                 false => exponential(b, &x)?,
@@ -140,9 +138,9 @@ impl Tensor {
     #[autocast]
     pub fn vecdot(&self, other: impl AsTensor, dim: impl Into<Int>) -> Tensor {
         compose("vecdot", &[self, other], |b| {
-            needs_float(self, "operand")?;
-            same_device_and_dtype(self, "operand", other, "other operand")?;
-            let (x, y) = (b.widened(self)?, b.widened(other)?);
+            check_float(self, "operand")?;
+            check_alike(self, "operand", other, "other operand")?;
+            let (x, y) = (b.widen(self)?, b.widen(other)?);
             let product = b.binary(Pw::Mul, &x, &y)?;
             let a = axis(&product, dim)?;
             let sum = b.sum(&product, &[a], false)?;
@@ -169,8 +167,8 @@ impl Tensor {
             );
             let (x, y) = b.promoted(self, other)?;
             let dtype = x.dtype();
-            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
-            let mut parts = Vec::new();
+            let (x, y) = (b.widen(&x)?, b.widen(&y)?);
+            let mut columns = Vec::new();
             for i in 0..3 {
                 let (j, k) = ((i + 1) % 3, (i + 2) % 3);
                 let mut product = |i: i64, j: i64| {
@@ -178,12 +176,12 @@ impl Tensor {
                     // PyTorch rounds the products of f16 and bf16.
                     let product = b.binary(Pw::Mul, &p, &q)?;
                     let product = b.cast(&product, dtype)?;
-                    b.widened(&product)
+                    b.widen(&product)
                 };
                 let (plus, minus) = (product(j, k)?, product(k, j)?);
-                parts.push(b.binary(Pw::Sub, &plus, &minus)?);
+                columns.push(b.binary(Pw::Sub, &plus, &minus)?);
             }
-            let y = b.concat(&parts, a)?;
+            let y = b.concat(&columns, a)?;
             b.cast(&y, dtype)
         })
     }
@@ -251,7 +249,7 @@ impl Tensor {
         operands.extend(bias);
         compose("bilinear", &operands, |b| {
             for (t, what) in [(x2, "second input"), (weight, "weight")] {
-                same_device_and_dtype(self, "input", t, what)?;
+                check_alike(self, "input", t, what)?;
             }
             let (n, m) = (self.ndim(), x2.ndim());
             ensure!(
@@ -275,7 +273,7 @@ impl Tensor {
             let samples = numel(&self.dims()[..n - 1]);
             let x = b.reshape(self, &[samples.clone(), i.clone()])?;
             let y = b.reshape(x2, &[samples.clone(), Dim::ONE, j.clone()])?;
-            let (x, y, w) = (b.widened(&x)?, b.widened(&y)?, b.widened(weight)?);
+            let (x, y, w) = (b.widen(&x)?, b.widen(&y)?, b.widen(weight)?);
             let w = b.permute(&w, &[1, 0, 2])?;
             let w = b.reshape(&w, &[i, &o * &j])?;
             let half = b.product(&x, &w)?;
@@ -283,7 +281,7 @@ impl Tensor {
             let product = b.binary(Pw::Mul, &half, &y)?;
             let mut out = b.sum(&product, &[2], false)?;
             if let Some(bias) = bias {
-                same_device_and_dtype(self, "input", bias, "bias")?;
+                check_alike(self, "input", bias, "bias")?;
                 ensure!(
                     bias.ndim() == 1 && bias.dims()[0] == o,
                     "the bias must hold {o} numbers, not {}",
@@ -302,7 +300,7 @@ impl Tensor {
 
 /// Returns the axes of rows and columns that two dims name.
 fn rows_and_columns(x: &Tensor, dims: &DimArgs) -> Result<[usize; 2], OpError> {
-    needs_float(x, "operand")?;
+    check_float(x, "operand")?;
     let (rows, columns) = match &dims.0[..] {
         [] => (axis(x, -2)?, axis(x, -1)?),
         [rows, columns] => (axis(x, rows)?, axis(x, columns)?),
@@ -318,9 +316,9 @@ fn rows_and_columns(x: &Tensor, dims: &DimArgs) -> Result<[usize; 2], OpError> {
 fn singular_norm(x: &Tensor, ord: MatrixNorm, reduced: &ReducedDims) -> Tensor {
     super::factors::one_on_host("matrix_norm", [x], |b, [x]| {
         let [rows, columns] = rows_and_columns(x, &reduced.dims)?;
-        let rest = (0..x.ndim()).filter(|a| *a != rows && *a != columns);
-        let perm: Vec<usize> = rest.chain([rows, columns]).collect();
-        let wide = b.widened(x)?;
+        let batch_axes = (0..x.ndim()).filter(|a| *a != rows && *a != columns);
+        let perm: Vec<usize> = batch_axes.chain([rows, columns]).collect();
+        let wide = b.widen(x)?;
         let matrices = b.permute(&wide, &perm)?;
         let values = super::factors::singular_values(b, &matrices)?;
         let kind = match ord {
@@ -379,7 +377,7 @@ fn check_square(x: &Tensor) -> Result<(), OpError> {
 
 /// An identity matrix of the size and dtype of x.
 fn identity(b: &mut Recorder, x: &Tensor) -> Recorded {
-    let (row, column) = row_and_column(b, x.dims())?;
+    let (row, column) = coordinates(b, x.dims())?;
     let same = b.binary(Pw::Eq, &row, &column)?;
     b.cast(&same, x.dtype())
 }
@@ -390,8 +388,8 @@ fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
     const SQUARINGS: i64 = 16;
     let n = x.ndim();
     let size = b.unary(Pw::Abs, &x.detach())?;
-    let sums = b.sum(&size, &[n - 2], true)?;
-    let norm = b.reduce(Reduction::Max, &sums, &[n - 1], true)?;
+    let column_sums = b.sum(&size, &[n - 2], true)?;
+    let norm = b.reduce(Reduction::Max, &column_sums, &[n - 1], true)?;
     let times = b.with(Pw::Maximum, &norm, 0.5)?;
     let times = b.with(Pw::Mul, &times, 2.0)?;
     let times = b.unary(Pw::Log2, &times)?;
@@ -417,7 +415,7 @@ fn exponential(b: &mut Recorder, x: &Tensor) -> Recorded {
         }
         for (c, power) in group.iter().zip(&powers) {
             let term = b.with(Pw::Mul, power, *c)?;
-            y = Some(b.accumulated(Pw::Add, y, term)?);
+            y = Some(b.accumulate(Pw::Add, y, term)?);
         }
     }
     let Some(mut y) = y else {

@@ -1,6 +1,6 @@
 //! Truth values, bounds and blends.
 
-use super::args::{needs_float, same_device_and_dtype};
+use super::args::{check_alike, check_float};
 use super::arith::{Rule, binary};
 use crate::operand::AsTensor;
 use crate::operand::Other;
@@ -64,19 +64,19 @@ impl Tensor {
     /// True where the element is zero.
     pub fn logical_not(&self) -> Tensor {
         compose("logical_not", &[self], |b| {
-            let x = b.truth(self)?;
+            let x = b.is_nonzero(self)?;
             b.unary(Pw::Not, &x)
         })
     }
 
     /// True where the element is NaN.
     pub fn isnan(&self) -> Tensor {
-        compose("isnan", &[self], |b| of_number(b, Pw::IsNan, self))
+        compose("isnan", &[self], |b| float_predicate(b, Pw::IsNan, self))
     }
 
     /// True where the element is infinite.
     pub fn isinf(&self) -> Tensor {
-        compose("isinf", &[self], |b| of_number(b, Pw::IsInf, self))
+        compose("isinf", &[self], |b| float_predicate(b, Pw::IsInf, self))
     }
 
     /// True where the element is neither NaN nor infinite.
@@ -86,12 +86,12 @@ impl Tensor {
 
     /// True where the element is +∞.
     pub fn isposinf(&self) -> Tensor {
-        compose("isposinf", &[self], |b| infinite(b, self, Pw::Gt))
+        compose("isposinf", &[self], |b| is_infinite(b, self, Pw::Gt))
     }
 
     /// True where the element is −∞.
     pub fn isneginf(&self) -> Tensor {
-        compose("isneginf", &[self], |b| infinite(b, self, Pw::Lt))
+        compose("isneginf", &[self], |b| is_infinite(b, self, Pw::Lt))
     }
 
     /// True where `|a − b| ≤ 1e-8 + 1e-5 · |b|` for finite numbers, or where others are equal.
@@ -107,7 +107,7 @@ impl Tensor {
             equal_nan,
         } = options;
         compose("isclose", &[self, other], |b| {
-            same_device_and_dtype(self, "operand", other, "other operand")?;
+            check_alike(self, "operand", other, "other operand")?;
             ensure!(rtol >= 0.0, "rtol must not be negative, but is {rtol}");
             ensure!(atol >= 0.0, "atol must not be negative, but is {atol}");
             let equal = b.binary(Pw::Eq, self, other)?;
@@ -123,10 +123,10 @@ impl Tensor {
             let size = b.unary(Pw::Abs, &y)?;
             let allowed = b.with(Pw::Mul, &size, rtol)?;
             let allowed = b.with(Pw::Add, &allowed, atol)?;
-            let near = b.binary(Pw::Le, &difference, &allowed)?;
+            let is_near = b.binary(Pw::Le, &difference, &allowed)?;
             let finite = b.finite(&difference)?;
-            let near = b.binary(Pw::And, &near, &finite)?;
-            let close = b.binary(Pw::Or, &equal, &near)?;
+            let is_near = b.binary(Pw::And, &is_near, &finite)?;
+            let close = b.binary(Pw::Or, &equal, &is_near)?;
             if !equal_nan {
                 return Ok(close);
             }
@@ -139,7 +139,7 @@ impl Tensor {
     /// Each element clamped to `min..=max`; if min is above max, the result is max. NaN stays. At a bound that is a
     /// number the gradient is 0; at one that is a tensor, both receive half of it.
     pub fn clamp<'a>(&self, min: impl Into<Other<'a>>, max: impl Into<Other<'a>>) -> Tensor {
-        let mut operands = min.with(self);
+        let mut operands = min.operands_with(self);
         if let Other::Tensor(t) = &max {
             operands.push(t);
         }
@@ -155,17 +155,17 @@ impl Tensor {
 
     /// Each element, or `min` where `min` is larger.
     pub fn clamp_min<'a>(&self, min: impl Into<Other<'a>>) -> Tensor {
-        bounded("clamp_min", Pw::Maximum, self, min)
+        clamp_one_sided("clamp_min", Pw::Maximum, self, min)
     }
 
     /// Each element, or `max` where `max` is smaller.
     pub fn clamp_max<'a>(&self, max: impl Into<Other<'a>>) -> Tensor {
-        bounded("clamp_max", Pw::Minimum, self, max)
+        clamp_one_sided("clamp_max", Pw::Minimum, self, max)
     }
 
     /// `self + alpha · other`.
     pub fn add_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
-        scaled("add", self, other, alpha, |b, x, y| {
+        combine_scaled("add", self, other, alpha, |b, x, y| {
             b.binary(
                 if x.dtype() == DType::Bool {
                     Pw::Or
@@ -180,7 +180,7 @@ impl Tensor {
 
     /// `self − alpha · other`.
     pub fn sub_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
-        scaled("sub", self, other, alpha, |b, x, y| b.binary(Pw::Sub, x, y))
+        combine_scaled("sub", self, other, alpha, |b, x, y| b.binary(Pw::Sub, x, y))
     }
 
     /// `other − self`.
@@ -190,11 +190,11 @@ impl Tensor {
 
     /// `other − alpha · self`.
     pub fn rsub_scaled<'a>(&self, other: impl Into<Other<'a>>, alpha: impl Into<Scalar>) -> Tensor {
-        compose("rsub", &other.with(self), |b| {
+        compose("rsub", &other.operands_with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
             ensure!(x.dtype() != DType::Bool, "bool tensors can't be subtracted");
             check_alpha(&x, alpha)?;
-            let (wide_x, wide_y) = (b.widened(&x)?, b.widened(&y)?);
+            let (wide_x, wide_y) = (b.widen(&x)?, b.widen(&y)?);
             let scaled = b.with(Pw::Mul, &wide_x, alpha)?;
             let y = b.binary(Pw::Sub, &wide_y, &scaled)?;
             b.cast(&y, x.dtype())
@@ -212,10 +212,10 @@ impl Tensor {
         other: impl Into<Other<'a>>,
         rounding_mode: RoundingMode,
     ) -> Tensor {
-        compose("div", &other.with(self), |b| {
+        compose("div", &other.operands_with(self), |b| {
             let (x, y) = other.promoted(b, self)?;
             let dtype = x.dtype();
-            let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+            let (x, y) = (b.widen(&x)?, b.widen(&y)?);
             let quotient = match rounding_mode {
                 RoundingMode::Floor => b.binary(Pw::FloorDivide, &x, &y)?,
                 RoundingMode::Trunc => {
@@ -229,14 +229,14 @@ impl Tensor {
 
     /// `self + weight · (end − self)`; all have the same float dtype.
     pub fn lerp<'a>(&self, end: impl AsTensor, weight: impl Into<Other<'a>>) -> Tensor {
-        let mut operands = weight.with(self);
+        let mut operands = weight.operands_with(self);
         operands.push(end);
         compose("lerp", &operands, |b| {
-            needs_float(self, "start")?;
-            same_device_and_dtype(self, "start", end, "end")?;
+            check_float(self, "start")?;
+            check_alike(self, "start", end, "end")?;
             let weight = match &weight {
                 Other::Tensor(w) => {
-                    same_device_and_dtype(self, "start", w, "weight")?;
+                    check_alike(self, "start", w, "weight")?;
                     Tensor::clone(w)
                 }
                 Other::Number(n) => b.scalar_like(*n, self)?,
@@ -316,10 +316,10 @@ impl Tensor {
 
 #[track_caller]
 fn logical(called: &'static str, op: Pw, t: &Tensor, other: Other) -> Tensor {
-    compose(called, &other.with(t), |b| {
-        let x = b.truth(t)?;
+    compose(called, &other.operands_with(t), |b| {
+        let x = b.is_nonzero(t)?;
         let y = match &other {
-            Other::Tensor(o) => b.truth(o)?,
+            Other::Tensor(o) => b.is_nonzero(o)?,
             Other::Number(n) => b.full(n.as_bool(), DType::Bool, &[])?,
         };
         b.binary(op, &x, &y)
@@ -327,15 +327,15 @@ fn logical(called: &'static str, op: Pw, t: &Tensor, other: Other) -> Tensor {
 }
 
 /// A predicate on floats; it is false for other dtypes.
-fn of_number(b: &mut Recorder, op: Pw, t: &Tensor) -> Recorded {
+fn float_predicate(b: &mut Recorder, op: Pw, t: &Tensor) -> Recorded {
     match t.dtype().kind() {
         Kind::Float => b.unary(op, t),
         _ => b.full(false, DType::Bool, t.dims()),
     }
 }
 
-fn infinite(b: &mut Recorder, t: &Tensor, sign: Pw) -> Recorded {
-    let infinite = of_number(b, Pw::IsInf, t)?;
+fn is_infinite(b: &mut Recorder, t: &Tensor, sign: Pw) -> Recorded {
+    let infinite = float_predicate(b, Pw::IsInf, t)?;
     if !t.dtype().is_float() {
         return Ok(infinite);
     }
@@ -354,18 +354,18 @@ fn check_alpha(x: &Tensor, alpha: Scalar) -> Result<(), kiln_ir::OpError> {
 
 /// `combine(x, alpha · other)`, rounded once.
 #[track_caller]
-fn scaled(
+fn combine_scaled(
     called: &'static str,
     t: &Tensor,
     other: Other,
     alpha: Scalar,
     combine: impl FnOnce(&mut Recorder, &Tensor, &Tensor) -> Recorded,
 ) -> Tensor {
-    compose(called, &other.with(t), |b| {
+    compose(called, &other.operands_with(t), |b| {
         let (x, y) = other.promoted(b, t)?;
         check_alpha(&x, alpha)?;
         let dtype = x.dtype();
-        let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+        let (x, y) = (b.widen(&x)?, b.widen(&y)?);
         let y = match dtype {
             DType::Bool => b.with(Pw::And, &y, alpha)?,
             _ => b.with(Pw::Mul, &y, alpha)?,
@@ -377,7 +377,7 @@ fn scaled(
 
 /// `x + value · (p op q)`, rounded once.
 fn addc(b: &mut Recorder, op: Pw, x: &Tensor, p: &Tensor, q: &Tensor, value: Scalar) -> Recorded {
-    let dtype = promote::common(&[x, p, q])?;
+    let dtype = promote::common_dtype(&[x, p, q])?;
     let wide = super::short::wide(dtype);
     let sum = b.full(0i64, dtype, &[])?;
     check_alpha(&sum, value)?;
@@ -390,7 +390,7 @@ fn addc(b: &mut Recorder, op: Pw, x: &Tensor, p: &Tensor, q: &Tensor, value: Sca
 
 /// Clamps at one bound. A float at or beyond a bound that is a number has no gradient.
 #[track_caller]
-fn bounded(called: &'static str, row: Pw, t: &Tensor, bound: Other) -> Tensor {
+fn clamp_one_sided(called: &'static str, row: Pw, t: &Tensor, bound: Other) -> Tensor {
     if !matches!(bound, Other::Number(_)) {
         return binary(called, row, Rule::Plain, t, bound);
     }

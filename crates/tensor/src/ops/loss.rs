@@ -1,6 +1,6 @@
 //! The reduction of losses, and elementwise losses.
 
-use super::args::{named_values, needs_float};
+use super::args::{check_float, named_values};
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
@@ -27,12 +27,12 @@ named_values! {
     "sum" => Sum,
 }
 
-pub(super) fn reduced(b: &mut Recorder, loss: &Tensor, reduction: Reduction) -> Recorded {
-    let all: Vec<usize> = (0..loss.ndim()).collect();
+pub(super) fn reduce_loss(b: &mut Recorder, loss: &Tensor, reduction: Reduction) -> Recorded {
+    let axes: Vec<usize> = (0..loss.ndim()).collect();
     match reduction {
         Reduction::None => Ok(loss.clone()),
-        Reduction::Mean => b.mean(loss, &all, false),
-        Reduction::Sum => b.sum(loss, &all, false),
+        Reduction::Mean => b.mean(loss, &axes, false),
+        Reduction::Sum => b.sum(loss, &axes, false),
     }
 }
 
@@ -47,21 +47,21 @@ fn elementwise(
 ) -> Tensor {
     compose(called, &[input, target], |b| {
         let (x, y) = b.promoted(input, target)?;
-        needs_float(&x, "input")?;
+        check_float(&x, "input")?;
         let dtype = x.dtype();
-        let (x, y) = (b.widened(&x)?, b.widened(&y)?);
+        let (x, y) = (b.widen(&x)?, b.widen(&y)?);
         let loss = f(b, &x, &y)?;
-        let loss = reduced(b, &loss, reduction)?;
+        let loss = reduce_loss(b, &loss, reduction)?;
         b.cast(&loss, dtype)
     })
 }
 
 /// Returns the float dtype that tensors promote to, and the tensors widened from it.
-pub(super) fn floats(
+pub(super) fn widen_floats(
     b: &mut Recorder,
     tensors: &[&Tensor],
 ) -> Result<(DType, Vec<Tensor>), OpError> {
-    let dtype = promote::to_float(promote::common(tensors)?);
+    let dtype = promote::float_dtype(promote::common_dtype(tensors)?);
     let wide = super::short::wide(dtype);
     let tensors = tensors.iter().map(|t| b.cast(t, wide));
     Ok((dtype, tensors.collect::<Result<_, _>>()?))
@@ -236,9 +236,9 @@ fn huber(b: &mut Recorder, x: &Tensor, y: &Tensor, edge: f64, scale: f64) -> Rec
     let difference = b.binary(Pw::Sub, x, y)?;
     let d = b.unary(Pw::Abs, &difference)?;
     let square = b.unary(Pw::Square, &difference)?;
-    let near = b.with(Pw::Mul, &square, 0.5 * scale)?;
-    let far = b.with(Pw::Sub, &d, 0.5 * edge)?;
-    let far = b.with(Pw::Mul, &far, edge * scale)?;
+    let quadratic = b.with(Pw::Mul, &square, 0.5 * scale)?;
+    let linear = b.with(Pw::Sub, &d, 0.5 * edge)?;
+    let linear = b.with(Pw::Mul, &linear, edge * scale)?;
     let inside = b.with(Pw::Lt, &d, edge)?;
-    b.select(&inside, &near, &far)
+    b.select(&inside, &quadratic, &linear)
 }

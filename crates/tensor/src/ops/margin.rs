@@ -1,8 +1,8 @@
 //! Losses with margins.
 
 use super::entropy::{class_weight, weighted};
-use super::index::needs_index;
-use super::loss::{floats, reduced};
+use super::index::check_index;
+use super::loss::{reduce_loss, widen_floats};
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{Recorded, Recorder, compose};
@@ -106,7 +106,7 @@ impl Tensor {
                 self.fact(),
                 input2.fact()
             );
-            let (dtype, x) = floats(b, &[self, input2])?;
+            let (dtype, x) = widen_floats(b, &[self, input2])?;
             let axes = [rank - 1];
             let dot = |b: &mut Recorder, x: &Tensor, y: &Tensor| {
                 let product = b.binary(Pw::Mul, x, y)?;
@@ -121,19 +121,19 @@ impl Tensor {
             let squares = b.binary(Pw::Mul, &squares[0], &squares[1])?;
             let lengths = b.unary(Pw::Sqrt, &squares)?;
             let cosine = b.binary(Pw::Div, &cosine, &lengths)?;
-            let one = b.scalar_like(1.0, &cosine)?;
-            let near = b.binary(Pw::Sub, &one, &cosine)?;
-            let far = b.with(Pw::Sub, &cosine, margin)?;
-            let far = b.unary(Pw::Relu, &far)?;
+            let unit = b.scalar_like(1.0, &cosine)?;
+            let positive_loss = b.binary(Pw::Sub, &unit, &cosine)?;
+            let negative_loss = b.with(Pw::Sub, &cosine, margin)?;
+            let negative_loss = b.unary(Pw::Relu, &negative_loss)?;
             let zero = b.scalar_like(0.0, &cosine)?;
             let target = b.cast(target, cosine.dtype())?;
             let (yes, no) = (
                 b.with(Pw::Eq, &target, 1.0)?,
                 b.with(Pw::Eq, &target, -1.0)?,
             );
-            let loss = b.select(&no, &far, &zero)?;
-            let loss = b.select(&yes, &near, &loss)?;
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = b.select(&no, &negative_loss, &zero)?;
+            let loss = b.select(&yes, &positive_loss, &loss)?;
+            let loss = reduce_loss(b, &loss, reduction)?;
             b.cast(&loss, dtype)
         })
     }
@@ -153,7 +153,7 @@ impl Tensor {
     ) -> Tensor {
         let HingeEmbedding { margin, reduction } = options;
         compose("hinge_embedding_loss", &[self, target], |b| {
-            let (dtype, operands) = floats(b, &[self, target])?;
+            let (dtype, operands) = widen_floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);
             let margin = b.scalar_like(margin, x)?;
             let gap = b.binary(Pw::Sub, &margin, x)?;
@@ -162,7 +162,7 @@ impl Tensor {
             let gap = b.fill_where(&yes, 0.0, &gap)?;
             let own = b.fill_where(&no, 0.0, x)?;
             let loss = b.binary(Pw::Add, &gap, &own)?;
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduce_loss(b, &loss, reduction)?;
             b.cast(&loss, dtype)
         })
     }
@@ -182,8 +182,8 @@ impl Tensor {
         operands.extend(weight);
         compose("multi_margin_loss", &operands, |b| {
             options.check()?;
-            let x = rows(b, self)?;
-            needs_index(target, "target")?;
+            let x = as_rows(b, self)?;
+            check_index(target, "target")?;
             b.indexed_by("target", target);
             let n = &x.dims()[0];
             ensure!(
@@ -211,7 +211,7 @@ impl Tensor {
             let gap = b.fill_where(&same, 0.0, &gap)?;
             let loss = b.mean(&gap, &[1], false)?;
             let loss = b.reshape(&loss, target.dims())?;
-            let loss = reduced(b, &loss, options.reduction)?;
+            let loss = reduce_loss(b, &loss, options.reduction)?;
             b.cast(&loss, self.dtype())
         })
     }
@@ -231,7 +231,7 @@ impl Tensor {
         reduction: Reduction,
     ) -> Tensor {
         compose("multilabel_margin_loss", &[self, target], |b| {
-            needs_index(target, "target")?;
+            check_index(target, "target")?;
             b.indexed_by("target", target);
             ensure!(
                 target.dims() == self.dims(),
@@ -239,16 +239,16 @@ impl Tensor {
                 self.fact(),
                 target.fact()
             );
-            let x = rows(b, self)?;
+            let x = as_rows(b, self)?;
             let target = b.reshape(target, x.dims())?;
             let count = x.dims()[1].clone();
             let numbers = b.iota(&count)?;
             // The positions before the first −1.
             let end = b.with(Pw::Eq, &target, -1i64)?;
-            let past = b.full(i64::MAX, DType::I64, &[])?;
-            let at = b.select(&end, &numbers, &past)?;
-            let first = b.reduce(Fold::Min, &at, &[1], true)?;
-            let listed = b.binary(Pw::Lt, &numbers, &first)?;
+            let never = b.full(i64::MAX, DType::I64, &[])?;
+            let ends = b.select(&end, &numbers, &never)?;
+            let first_end = b.reduce(Fold::Min, &ends, &[1], true)?;
+            let listed = b.binary(Pw::Lt, &numbers, &first_end)?;
             let none = b.scalar_like(0i64, &target)?;
             let safe = b.select(&listed, &target, &none)?;
             let own = b.gather(&x, 1, &safe)?;
@@ -260,8 +260,8 @@ impl Tensor {
             let chosen = b.reduce(Fold::Max, &hit, &[1], true)?;
             let other = b.unary(Pw::Not, &chosen)?;
             let counted = b.binary(Pw::And, &other, &listed)?;
-            let (own, all) = (b.unsqueeze(&own, 2)?, b.unsqueeze(&x, 1)?);
-            let difference = b.binary(Pw::Sub, &all, &own)?;
+            let (own, scores) = (b.unsqueeze(&own, 2)?, b.unsqueeze(&x, 1)?);
+            let difference = b.binary(Pw::Sub, &scores, &own)?;
             let gap = b.with(Pw::Add, &difference, 1.0)?;
             let gap = b.unary(Pw::Relu, &gap)?;
             let zero = b.scalar_like(0.0, &gap)?;
@@ -270,7 +270,7 @@ impl Tensor {
             let classes = b.count(&x, &[1], x.dtype())?;
             let loss = b.binary(Pw::Div, &sum, &classes)?;
             let loss = b.reshape(&loss, &self.dims()[..self.ndim().saturating_sub(1)])?;
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduce_loss(b, &loss, reduction)?;
             b.cast(&loss, self.dtype())
         })
     }
@@ -291,11 +291,11 @@ impl Tensor {
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("multilabel_soft_margin_loss", &operands, |b| {
-            let (dtype, operands) = floats(b, &[self, target])?;
+            let (dtype, operands) = widen_floats(b, &[self, target])?;
             let (x, y) = (&operands[0], &operands[1]);
             // y log σ(x) + (1 − y) log σ(−x)
-            let one = b.scalar_like(1.0, y)?;
-            let rest = b.binary(Pw::Sub, &one, y)?;
+            let unit = b.scalar_like(1.0, y)?;
+            let rest = b.binary(Pw::Sub, &unit, y)?;
             let minus = b.unary(Pw::Neg, x)?;
             let (yes, no) = (
                 b.unary(Pw::LogSigmoid, x)?,
@@ -307,7 +307,7 @@ impl Tensor {
             let loss = weighted(b, &loss, weight, Reduction::None, loss.dtype())?;
             ensure!(loss.ndim() > 0, "the input must have a class dim");
             let loss = b.mean(&loss, &[loss.ndim() - 1], false)?;
-            let loss = reduced(b, &loss, options.reduction)?;
+            let loss = reduce_loss(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }
@@ -327,8 +327,8 @@ impl Tensor {
     ) -> Tensor {
         let MarginRanking { margin, reduction } = options;
         compose("margin_ranking_loss", &[self, input2, target], |b| {
-            let dtype = promote::common(&[self, input2, target])?;
-            let dtype = promote::to_float(dtype);
+            let dtype = promote::common_dtype(&[self, input2, target])?;
+            let dtype = promote::float_dtype(dtype);
             let wide = super::short::wide(dtype);
             let (x, y) = (b.cast(self, wide)?, b.cast(input2, wide)?);
             let t = b.cast(target, wide)?;
@@ -336,22 +336,22 @@ impl Tensor {
             let product = b.binary(Pw::Mul, &t, &difference)?;
             let loss = b.with(Pw::Add, &product, margin)?;
             let loss = b.unary(Pw::Relu, &loss)?;
-            let loss = reduced(b, &loss, reduction)?;
+            let loss = reduce_loss(b, &loss, reduction)?;
             b.cast(&loss, dtype)
         })
     }
 }
 
 /// Widens scores of classes and reshapes them to `[n, c]`; a number is the score of one class.
-fn rows(b: &mut Recorder, x: &Tensor) -> Recorded {
-    super::args::needs_float(x, "input")?;
+fn as_rows(b: &mut Recorder, x: &Tensor) -> Recorded {
+    super::args::check_float(x, "input")?;
     let classes = x.dims().last();
     ensure!(
         x.ndim() <= 2 && classes.is_none_or(|c| !c.is(0)),
         "the input must be [n, c] or [c] with classes, or a number for one class, not {}",
         x.fact()
     );
-    let wide = b.widened(x)?;
+    let wide = b.widen(x)?;
     match x.ndim() {
         0 => b.reshape(&wide, &[1.into(), 1.into()]),
         1 => b.unsqueeze(&wide, 0),

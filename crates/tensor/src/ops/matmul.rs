@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::args::{DimArgs, Int, IntList, same_device_and_dtype};
+use super::args::{DimArgs, Int, IntList, check_alike};
 use crate::operand::{AsTensor, MaybeTensor};
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -83,7 +83,7 @@ impl Tensor {
                 return b.times(&x, &y);
             }
             let (n, m) = (self.ndim() as i64, other.ndim() as i64);
-            contracted(b, self, other, &[n - 1], &[m - 1])
+            contract(b, self, other, &[n - 1], &[m - 1])
         })
     }
 
@@ -172,7 +172,7 @@ impl Tensor {
                 vec1.fact(),
                 vec2.fact()
             );
-            let dtype = promote::common(&[self, vec1, vec2])?;
+            let dtype = promote::common_dtype(&[self, vec1, vec2])?;
             let operands = [self, vec1, vec2].map(|t| b.cast(t, super::short::wide(dtype)));
             let [x, left, right] = operands;
             let (x, left, right) = (x?, b.unsqueeze(&left?, 1)?, right?);
@@ -197,13 +197,13 @@ impl Tensor {
         let mut operands = vec![self, weight];
         operands.extend(bias);
         compose("linear", &operands, |b| {
-            same_device_and_dtype(self, "input", weight, "weight")?;
+            check_alike(self, "input", weight, "weight")?;
             ensure!(
                 (1..=2).contains(&weight.ndim()),
                 "the weight must be [out, in] or [in], not {}",
                 weight.fact()
             );
-            let (x, w) = super::conv::for_bias(b, self, weight, bias)?;
+            let (x, w) = super::conv::widen_for_bias(b, self, weight, bias)?;
             let transposed = match w.ndim() {
                 1 => w,
                 _ => b.transposed(&w)?,
@@ -217,8 +217,8 @@ impl Tensor {
                 ))
             })?;
             let Some(bias) = bias else { return Ok(y) };
-            same_device_and_dtype(self, "input", bias, "bias")?;
-            let wide_bias = b.widened(bias)?;
+            check_alike(self, "input", bias, "bias")?;
+            let wide_bias = b.widen(bias)?;
             let sum = b.binary(Pw::Add, &y, &wide_bias)?;
             ensure!(
                 sum.dims() == y.dims(),
@@ -243,7 +243,7 @@ impl Tensor {
             );
             let left: Vec<i64> = (n - dims..n).collect();
             let right: Vec<i64> = (0..dims).collect();
-            contracted(b, self, other, &left, &right)
+            contract(b, self, other, &left, &right)
         })
     }
 
@@ -256,7 +256,7 @@ impl Tensor {
         dims_other: impl Into<IntList>,
     ) -> Tensor {
         compose("tensordot", &[self, other], |b| {
-            contracted(b, self, other, &dims_self.0, &dims_other.0)
+            contract(b, self, other, &dims_self.0, &dims_other.0)
         })
     }
 }
@@ -316,12 +316,12 @@ fn sum_with_product(
     factors: &Factors,
 ) -> Recorded {
     check_ranks(left, right)?;
-    same_device_and_dtype(x, "added tensor", left.0, "product")?;
-    same_device_and_dtype(left.0, "left operand", right.0, "right operand")?;
-    let (l, r) = (b.widened(left.0)?, b.widened(right.0)?);
+    check_alike(x, "added tensor", left.0, "product")?;
+    check_alike(left.0, "left operand", right.0, "right operand")?;
+    let (l, r) = (b.widen(left.0)?, b.widen(right.0)?);
     let product = matmul(b, &l, &r)?;
     let added = b.broadcast_to(x, product.dims())?;
-    let added = b.widened(&added)?;
+    let added = b.widen(&added)?;
     let y = scaled_sum(b, &added, &product, factors)?;
     b.cast(&y, x.dtype())
 }
@@ -344,7 +344,7 @@ fn scaled_sum(b: &mut Recorder, x: &Tensor, y: &Tensor, factors: &Factors) -> Re
     };
     let y = scaled(y, alpha)?;
     if beta.as_f64() == 0.0 {
-        return b.connected(&y, x);
+        return b.connect(&y, x);
     }
     let x = scaled(x, beta)?;
     b.binary(if bool { Pw::Or } else { Pw::Add }, &x, &y)
@@ -352,7 +352,7 @@ fn scaled_sum(b: &mut Recorder, x: &Tensor, y: &Tensor, factors: &Factors) -> Re
 
 /// `torch.matmul` of tensors with the same dtype.
 pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
-    same_device_and_dtype(x, "left operand", y, "right operand")?;
+    check_alike(x, "left operand", y, "right operand")?;
     if x.ndim() == 0 || y.ndim() == 0 {
         return Err(OpError::new(
             "operands must have at least one dim; multiply numbers with *",
@@ -409,8 +409,8 @@ fn split_off_matrix(shape: &mut Shape) -> Shape {
 }
 
 /// Sums of products over pairs of dims: one matrix product whose rows and columns are the other dims.
-fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i64]) -> Recorded {
-    same_device_and_dtype(x, "left operand", y, "right operand")?;
+fn contract(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i64]) -> Recorded {
+    check_alike(x, "left operand", y, "right operand")?;
     ensure!(
         left.len() == right.len(),
         "the dims {left:?} and {right:?} differ in number"
@@ -430,10 +430,10 @@ fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i
             x = b.sum(&x, &[p], true)?;
         }
     }
-    let rest = |t: &Tensor, used: &[usize]| -> Vec<usize> {
+    let other_axes = |t: &Tensor, used: &[usize]| -> Vec<usize> {
         (0..t.ndim()).filter(|a| !used.contains(a)).collect()
     };
-    let (keep_x, keep_y) = (rest(&x, &from_x), rest(&y, &from_y));
+    let (keep_x, keep_y) = (other_axes(&x, &from_x), other_axes(&y, &from_y));
     let sizes = |t: &Tensor, axes: &[usize]| -> Shape {
         axes.iter().map(|a| t.dims()[*a].clone()).collect()
     };

@@ -1,6 +1,6 @@
 //! Products of several matrices.
 
-use super::args::{known, same_device_and_dtype};
+use super::args::{check_alike, known};
 use super::matmul::matmul;
 use super::short::wide;
 use crate::operand::{AsTensor, listed};
@@ -26,7 +26,7 @@ pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
         );
         let dtype = first.dtype();
         for t in tensors {
-            same_device_and_dtype(first, "first tensor", t, "others")?;
+            check_alike(first, "first tensor", t, "others")?;
         }
         let mut chain = Vec::new();
         for t in tensors {
@@ -63,17 +63,17 @@ fn best_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
     for length in 1..n {
         for i in 0..n - length {
             let j = i + length;
-            let of = |k: usize, cost: &[Vec<f64>]| {
+            let split_cost = |k: usize, cost: &[Vec<f64>]| {
                 let own = [i, k + 1, j + 1].map(|s| sizes[s] as f64);
                 cost[i][k] + cost[k + 1][j] + own.iter().product::<f64>()
             };
             let mut best = i;
             for k in i + 1..j {
-                if of(k, &cost) < of(best, &cost) {
+                if split_cost(k, &cost) < split_cost(best, &cost) {
                     best = k;
                 }
             }
-            cost[i][j] = of(best, &cost);
+            cost[i][j] = split_cost(best, &cost);
             split[i][j] = best;
         }
     }

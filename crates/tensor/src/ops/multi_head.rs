@@ -110,7 +110,7 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, call: &MultiHeadAttention) -> Resul
 fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor>) {
     let e = x[0].dims()[2].as_const().unwrap_or(-1);
     let (heads, width) = (call.num_heads, e / call.num_heads);
-    let mut projected = projected(x, e, call);
+    let mut projected = project(x, e, call);
     let mut further = i64::from(call.add_zero_attn);
     if let Some((k, v)) = call.bias_kv {
         let batch = projected[1].dims()[1].as_const().unwrap_or(-1);
@@ -137,7 +137,7 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
     let causal = call.is_causal && is_alone && !call.need_weights;
     let mask = match causal {
         true => None,
-        false => mask(call, [&q, &k], further),
+        false => score_mask(call, [&q, &k], further),
     };
     let dropout = if call.training { call.dropout_p } else { 0.0 };
     let (y, weights) = match call.need_weights {
@@ -166,7 +166,7 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
 
 /// Returns the numbers added to the scores `[n, heads, l, s]`; the last `further` keys are appended ones.
 #[track_caller]
-fn mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option<Tensor> {
+fn score_mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option<Tensor> {
     let own = match call.attn_mask {
         None if call.is_causal => Some(causal_mask(q, k, further)),
         mask => mask.cloned(),
@@ -203,7 +203,7 @@ fn causal_mask(q: &Tensor, k: &Tensor, further: i64) -> Tensor {
 
 /// Query, key and value, `[_, n, e]` each.
 #[track_caller]
-fn projected(x: &[Tensor; 3], e: i64, call: &MultiHeadAttention) -> [Tensor; 3] {
+fn project(x: &[Tensor; 3], e: i64, call: &MultiHeadAttention) -> [Tensor; 3] {
     [0, 1, 2].map(|i: usize| {
         let from = i as i64 * e;
         let bias = call.in_proj_bias.map(|b| b.narrow(0, from, e));

@@ -66,8 +66,8 @@ impl Tensor {
             let own = self.own_names();
             let named =
                 |n: &&Option<Arc<str>>| !names.0.iter().any(|x| x.as_deref() == n.as_deref());
-            let rest: Vec<Option<Arc<str>>> = own.iter().filter(named).cloned().collect();
-            let wanted = names.spelled(self, &rest)?;
+            let unnamed: Vec<Option<Arc<str>>> = own.iter().filter(named).cloned().collect();
+            let wanted = names.expand_ellipsis(self, &unnamed)?;
             for n in own.iter() {
                 ensure!(
                     n.is_some(),

@@ -1,6 +1,6 @@
 //! Layer, RMS and group normalisation.
 
-use super::args::{Int, IntList, needs_float, same_device, same_device_and_dtype};
+use super::args::{Int, IntList, check_alike, check_float, check_same_device};
 use super::reduce::variance;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -60,10 +60,10 @@ impl Tensor {
                 &normalized_shape,
                 &[(weight, "weight"), (bias, "bias")],
             )?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
-            let y = centred_and_scaled(b, &x, &mean, &var, eps)?;
-            let y = weighted(b, &y, weight, bias)?;
+            let y = standardize(b, &x, &mean, &var, eps)?;
+            let y = apply_affine(b, &y, weight, bias)?;
             b.narrowed(&y, self.dtype())
         })
     }
@@ -83,14 +83,14 @@ impl Tensor {
         compose("rms_norm", &operands, |b| {
             ensure!(options.bias.is_none(), "takes no bias");
             let axes = last_axes(self, &normalized_shape, &[(weight, "weight")])?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let square = b.unary(Pw::Square, &x)?;
             let mean = b.mean(&square, &axes, true)?;
             let eps = options.eps.unwrap_or(epsilon(x.dtype()));
             let spread = b.with(Pw::Add, &mean, eps)?;
             let scale = b.unary(Pw::Rsqrt, &spread)?;
             let y = b.binary(Pw::Mul, &x, &scale)?;
-            let y = weighted(b, &y, weight, None)?;
+            let y = apply_affine(b, &y, weight, None)?;
             b.narrowed(&y, self.dtype())
         })
     }
@@ -107,7 +107,7 @@ impl Tensor {
         let mut operands = vec![self];
         operands.extend(weight.into_iter().chain(bias));
         compose("group_norm", &operands, |b| {
-            needs_float(self, "input")?;
+            check_float(self, "input")?;
             ensure!(
                 self.ndim() >= 2,
                 "{} has no channel dim (dim 1)",
@@ -129,11 +129,11 @@ impl Tensor {
             let mut split = Shape::from(self.dims());
             split[1] = groups;
             split.insert(2, channels);
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let x = b.reshape(&x, &split)?;
             let axes: Vec<usize> = (2..split.len()).collect();
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
-            let y = centred_and_scaled(b, &x, &mean, &var, eps)?;
+            let y = standardize(b, &x, &mean, &var, eps)?;
             let y = b.reshape(&y, self.dims())?;
             let y = affine.apply(b, &y, 1)?;
             b.narrowed(&y, self.dtype())
@@ -160,15 +160,15 @@ impl PerChannel<'_> {
     /// `y · weight + bias` along an axis, in y's dtype.
     pub(super) fn apply(&self, b: &mut Recorder, y: &Tensor, axis: usize) -> Recorded {
         let stretched = |b: &mut Recorder, t: Option<&Tensor>| {
-            t.map(|t| b.along(t, axis, y.ndim())).transpose()
+            t.map(|t| b.reshape_along(t, axis, y.ndim())).transpose()
         };
         let (weight, bias) = (stretched(b, self.weight)?, stretched(b, self.bias)?);
-        weighted(b, y, weight.as_ref(), bias.as_ref())
+        apply_affine(b, y, weight.as_ref(), bias.as_ref())
     }
 }
 
 pub(super) fn check_channels(x: &Tensor, t: &Tensor, what: &str) -> Result<(), OpError> {
-    same_device(x, "input", t, what)?;
+    check_same_device(x, "input", t, what)?;
     ensure!(
         t.ndim() == 1 && t.dims()[0] == x.dims()[1] && t.dtype().is_float(),
         "the {what} must hold one float for each of the {} channels, not {}",
@@ -179,7 +179,7 @@ pub(super) fn check_channels(x: &Tensor, t: &Tensor, what: &str) -> Result<(), O
 }
 
 /// `y · weight + bias` in y's dtype.
-fn weighted(
+fn apply_affine(
     b: &mut Recorder,
     y: &Tensor,
     weight: Option<&Tensor>,
@@ -196,7 +196,7 @@ fn weighted(
 }
 
 /// `(x − mean) / √(var + eps)`.
-pub(super) fn centred_and_scaled(
+pub(super) fn standardize(
     b: &mut Recorder,
     x: &Tensor,
     mean: &Tensor,
@@ -215,7 +215,7 @@ fn last_axes(
     shape: &IntList,
     parameters: &[(Option<&Tensor>, &str)],
 ) -> Result<Vec<usize>, OpError> {
-    needs_float(x, "input")?;
+    check_float(x, "input")?;
     ensure!(
         !shape.0.is_empty(),
         "the normalised shape must have at least 1 dim"
@@ -230,10 +230,10 @@ fn last_axes(
     );
     for (t, what) in parameters {
         if let Some(t) = t {
-            same_device(x, "input", t, what)?;
-            let beside = x.dtype().is_half() && t.dtype() == DType::F32;
-            if !beside {
-                same_device_and_dtype(x, "input", t, what)?;
+            check_same_device(x, "input", t, what)?;
+            let is_mixed = x.dtype().is_half() && t.dtype() == DType::F32;
+            if !is_mixed {
+                check_alike(x, "input", t, what)?;
             }
             ensure!(
                 t.dims() == &wanted[..],

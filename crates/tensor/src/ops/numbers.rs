@@ -100,7 +100,7 @@ from_items!(IntList, Int, i64);
 
 impl IntList {
     /// One number for each of `n` axes; a single number stands for all of them.
-    pub(crate) fn each(&self, n: usize, what: &str, least: i64) -> Result<Axes, OpError> {
+    pub(crate) fn for_axes(&self, n: usize, what: &str, least: i64) -> Result<Axes, OpError> {
         ensure!(
             self.0.len() == n || self.0.len() == 1,
             "{what} needs one number or {n}, not {:?}",

@@ -1,6 +1,6 @@
 //! Padding.
 
-use super::args::{IntList, addressable, known, named_values};
+use super::args::{IntList, check_addressable, known, named_values};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{Scalar, Tensor, autocast};
 use kiln_base::Dim;
@@ -32,9 +32,9 @@ impl Tensor {
     pub fn pad(&self, pad: impl Into<IntList>, mode: PadMode) -> Tensor {
         let pad = pad.0;
         let cast = autocast::begin(border_name(mode, pad.len() / 2), &[self]);
-        let cast = cast.map(|cast| cast.of(self));
-        let this = cast.as_ref().unwrap_or(self);
-        bordered(this, &pad, mode)
+        let cast = cast.map(|cast| cast.apply(self));
+        let x = cast.as_ref().unwrap_or(self);
+        pad_border(x, &pad, mode)
     }
 }
 
@@ -53,7 +53,7 @@ fn border_name(mode: PadMode, dims: usize) -> &'static str {
 }
 
 #[track_caller]
-fn bordered(t: &Tensor, pad: &[i64], mode: PadMode) -> Tensor {
+fn pad_border(t: &Tensor, pad: &[i64], mode: PadMode) -> Tensor {
     compose("pad", &[t], |b| {
         let n = t.ndim();
         ensure!(
@@ -67,7 +67,7 @@ fn bordered(t: &Tensor, pad: &[i64], mode: PadMode) -> Tensor {
             .map(|(i, p)| (n - 1 - i, p[0], p[1]))
             .collect();
         if let PadMode::Constant(value) = mode {
-            return constant(b, t, &sides, value);
+            return pad_constant(b, t, &sides, value);
         }
         let spatial = sides.len();
         ensure!(
@@ -79,31 +79,36 @@ fn bordered(t: &Tensor, pad: &[i64], mode: PadMode) -> Tensor {
         );
         let mut x = t.clone();
         for (axis, low, high) in sides {
-            x = border(b, &x, axis, low, high, mode)?;
+            x = pad_border_axis(b, &x, axis, low, high, mode)?;
         }
         Ok(x)
     })
 }
 
-fn constant(b: &mut Recorder, x: &Tensor, sides: &[(usize, i64, i64)], value: Scalar) -> Recorded {
-    let mut cut = x.clone();
+fn pad_constant(
+    b: &mut Recorder,
+    x: &Tensor,
+    sides: &[(usize, i64, i64)],
+    value: Scalar,
+) -> Recorded {
+    let mut cropped = x.clone();
     let mut low = Shape::from_elem(Dim::ZERO, x.ndim());
     let mut high = low.clone();
     for &(axis, l, h) in sides {
-        cut = cropped(b, &cut, axis, l, h)?;
+        cropped = crop(b, &cropped, axis, l, h)?;
         low[axis] = l.max(0).into();
         high[axis] = h.max(0).into();
     }
     for &(axis, l, h) in sides {
-        fits(&cut, axis, l, h)?;
+        check_padded_size(&cropped, axis, l, h)?;
     }
-    let padded = b.padded(&cut, low, high, value)?;
-    addressable(padded.dims(), x.dtype())?;
+    let padded = b.pad_all(&cropped, low, high, value)?;
+    check_addressable(padded.dims(), x.dtype())?;
     Ok(padded)
 }
 
 /// Returns an error if a padded axis is longer than an i64 counts.
-fn fits(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
+fn check_padded_size(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
     let len = x.dims()[axis].as_const().unwrap_or(0);
     let padded = len
         .checked_add(low.max(0))
@@ -117,21 +122,21 @@ fn fits(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
 }
 
 /// Crops an axis by its negative padding.
-fn cropped(b: &mut Recorder, x: &Tensor, axis: usize, low: i64, high: i64) -> Recorded {
-    let (front, behind) = (low.saturating_neg().max(0), high.saturating_neg().max(0));
-    if front == 0 && behind == 0 {
+fn crop(b: &mut Recorder, x: &Tensor, axis: usize, low: i64, high: i64) -> Recorded {
+    let (leading, trailing) = (low.saturating_neg().max(0), high.saturating_neg().max(0));
+    if leading == 0 && trailing == 0 {
         return Ok(x.clone());
     }
-    let len = &x.dims()[axis] - &Dim::Const(front.saturating_add(behind));
+    let len = &x.dims()[axis] - &Dim::Const(leading.saturating_add(trailing));
     ensure!(
         len.as_const().is_none_or(|n| n >= 0),
-        "cutting {front} and {behind} off leaves nothing of dim {axis} of {}",
+        "cutting {leading} and {trailing} off leaves nothing of dim {axis} of {}",
         x.fact()
     );
-    b.narrow(x, axis, front, len)
+    b.narrow(x, axis, leading, len)
 }
 
-fn border(
+fn pad_border_axis(
     b: &mut Recorder,
     x: &Tensor,
     axis: usize,
@@ -139,13 +144,13 @@ fn border(
     high: i64,
     mode: PadMode,
 ) -> Recorded {
-    let x = cropped(b, x, axis, low, high)?;
+    let x = crop(b, x, axis, low, high)?;
     let (low, high) = (low.max(0), high.max(0));
     if low == 0 && high == 0 {
         return Ok(x);
     }
     let n = known(&x, axis)?;
-    fits(&x, axis, low, high)?;
+    check_padded_size(&x, axis, low, high)?;
     let room = match mode {
         PadMode::Reflect => n - 1,
         PadMode::Circular => n,
@@ -159,8 +164,8 @@ fn border(
     let piece = |b: &mut Recorder, start: i64, len: i64| -> Recorded {
         match mode {
             PadMode::Reflect => {
-                let part = b.narrow(&x, axis, start, len)?;
-                b.reversed(&part, axis)
+                let segment = b.narrow(&x, axis, start, len)?;
+                b.reversed(&segment, axis)
             }
             PadMode::Replicate => {
                 let edge = b.narrow(&x, axis, start, 1i64)?;
@@ -171,21 +176,21 @@ fn border(
             _ => b.narrow(&x, axis, start, len),
         }
     };
-    let (front, behind) = match mode {
+    let (leading, trailing) = match mode {
         PadMode::Reflect => (1, n - 1 - high),
         PadMode::Replicate => (0, n - 1),
         _ => (n - low, 0),
     };
     let mut parts = Vec::new();
     if low > 0 {
-        parts.push(piece(b, front, low)?);
+        parts.push(piece(b, leading, low)?);
     }
     parts.push(x.clone());
     if high > 0 {
-        parts.push(piece(b, behind, high)?);
+        parts.push(piece(b, trailing, high)?);
     }
     let y = b.concat(&parts, axis)?;
-    addressable(y.dims(), y.dtype())?;
+    check_addressable(y.dims(), y.dtype())?;
     Ok(y)
 }
 

@@ -1,6 +1,6 @@
 //! Parts of tensors: slices, splits and windows.
 
-use super::args::{DimArg, DimArgs, Int, IntList, axis, countable, known};
+use super::args::{DimArg, DimArgs, Int, IntList, axis, check_countable, known};
 use crate::Tensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, view_of, views_of};
@@ -32,7 +32,7 @@ impl Tensor {
         view_of("narrow", &[self], |b| {
             let a = axis(self, &dim)?;
             let extent = &self.dims()[a];
-            let from = from_end(start, extent);
+            let from = wrap_index(start, extent);
             ensure!(length >= 0, "the length can't be negative ({length})");
             if let (Some(n), Some(s)) = (extent.as_const(), from.as_const()) {
                 ensure!(
@@ -56,7 +56,7 @@ impl Tensor {
     /// The elements in reverse order along these dims.
     pub fn flip(&self, dims: impl Into<DimArgs>) -> Tensor {
         compose("flip", &[self], |b| {
-            super::args::few_dims(self)?;
+            super::args::check_few_dims(self)?;
             let mut x = self.clone();
             for a in dims.axes(self)? {
                 x = b.reversed(&x, a)?;
@@ -67,12 +67,12 @@ impl Tensor {
 
     /// Parts of `split_size` along a dim; the last one may be smaller.
     pub fn split(&self, split_size: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        self.parts("split", dim, |n| {
+        self.split_parts("split", dim, |n| {
             ensure!(
                 split_size > 0 || split_size == 0 && n == 0,
                 "the size of a part must be positive, not {split_size}"
             );
-            pieces(n, split_size)
+            chunk_sizes(n, split_size)
         })
     }
 
@@ -83,7 +83,7 @@ impl Tensor {
         dim: impl Into<DimArg>,
     ) -> Vec<Tensor> {
         let sizes = split_sizes.0;
-        self.parts("split_with_sizes", dim, |n| {
+        self.split_parts("split_with_sizes", dim, |n| {
             let sum = sizes.iter().try_fold(0i64, |sum, s| sum.checked_add(*s));
             ensure!(
                 sizes.iter().all(|s| *s >= 0) && sum == Some(n),
@@ -95,27 +95,27 @@ impl Tensor {
 
     /// At most `chunks` parts of one size along a dim; the last one may be smaller.
     pub fn chunk(&self, chunks: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        self.parts("chunk", dim, |n| {
+        self.split_parts("chunk", dim, |n| {
             ensure!(
                 chunks > 0,
                 "the number of chunks must be positive, not {chunks}"
             );
             if n == 0 {
-                countable(chunks)?;
+                check_countable(chunks)?;
                 return Ok(vec![0; chunks as usize]);
             }
-            pieces(n, (n - 1) / chunks + 1)
+            chunk_sizes(n, (n - 1) / chunks + 1)
         })
     }
 
     /// `sections` parts along a dim whose sizes differ by at most one.
     pub fn tensor_split(&self, sections: impl Into<Int>, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        self.parts("tensor_split", dim, |n| {
+        self.split_parts("tensor_split", dim, |n| {
             ensure!(
                 sections > 0,
                 "the number of sections must be positive, not {sections}"
             );
-            countable(sections)?;
+            check_countable(sections)?;
             let (size, larger) = (n / sections, n % sections);
             Ok((0..sections).map(|i| size + (i < larger) as i64).collect())
         })
@@ -134,8 +134,8 @@ impl Tensor {
             let mut start = 0;
             let mut out = Vec::new();
             for end in indices.iter().map(|i| Some(*i)).chain([None]) {
-                let part = python_slice(self, a, Some(start), end, 1)?;
-                out.push(b.slice_axis(self, a, part)?);
+                let range = python_slice(self, a, Some(start), end, 1)?;
+                out.push(b.slice_axis(self, a, range)?);
                 start = end.unwrap_or(0);
             }
             Ok(out)
@@ -144,7 +144,7 @@ impl Tensor {
 
     /// The slices of a dim, which is removed.
     pub fn unbind(&self, dim: impl Into<DimArg>) -> Vec<Tensor> {
-        let sizes = self.sizes_of(&dim, |n| countable(n).map(|()| vec![1; n as usize]));
+        let sizes = self.sizes_of(&dim, |n| check_countable(n).map(|()| vec![1; n as usize]));
         views_of("unbind", &[self], sizes.as_ref().map_or(1, Vec::len), |b| {
             let a = axis(self, &dim)?;
             let n = sizes?.len() as i64;
@@ -195,7 +195,7 @@ impl Tensor {
         sizes(known(self, a)?)
     }
 
-    fn parts(
+    fn split_parts(
         &self,
         called: &'static str,
         dim: DimArg,
@@ -216,8 +216,8 @@ impl Tensor {
     }
 }
 
-fn pieces(n: i64, size: i64) -> Result<Vec<i64>, OpError> {
-    countable(n / size.max(1))?;
+fn chunk_sizes(n: i64, size: i64) -> Result<Vec<i64>, OpError> {
+    check_countable(n / size.max(1))?;
     let mut sizes = vec![size; (n / size.max(1)) as usize];
     if n == 0 || n % size.max(1) != 0 {
         sizes.push(n % size.max(1));
@@ -225,7 +225,7 @@ fn pieces(n: i64, size: i64) -> Result<Vec<i64>, OpError> {
     Ok(sizes)
 }
 
-fn from_end(index: i64, extent: &Dim) -> Dim {
+fn wrap_index(index: i64, extent: &Dim) -> Dim {
     if index < 0 {
         extent + &Dim::Const(index)
     } else {
@@ -247,13 +247,13 @@ pub(super) fn check_in_range(x: &Tensor, axis: usize, index: i64) -> Result<(), 
 /// The slice at an index of an axis, without the axis.
 pub(crate) fn select(b: &mut Recorder, x: &Tensor, axis: usize, index: i64) -> Recorded {
     check_in_range(x, axis, index)?;
-    let start = from_end(index, &x.dims()[axis]);
-    let one = b.narrow(x, axis, start, 1i64)?;
-    b.squeeze(&one, &[axis])
+    let start = wrap_index(index, &x.dims()[axis]);
+    let slice = b.narrow(x, axis, start, 1i64)?;
+    b.squeeze(&slice, &[axis])
 }
 
 /// Returns the number of steps over a distance, rounded up.
-fn steps(distance: i64, step: i64) -> i64 {
+fn count_steps(distance: i64, step: i64) -> i64 {
     if distance > 0 {
         (distance - 1) / step + 1
     } else {
@@ -273,9 +273,9 @@ pub(crate) fn python_slice(
     let extent = &x.dims()[axis];
     let Some(n) = extent.as_const() else {
         // If the size is unknown, the selected elements must exist.
-        let at = |i: Option<i64>, default: Dim| i.map_or(default, |i| from_end(i, extent));
-        let start = at(start, Dim::ZERO);
-        let distance = &at(end, extent.clone()) - &start;
+        let bound = |i: Option<i64>, default: Dim| i.map_or(default, |i| wrap_index(i, extent));
+        let start = bound(start, Dim::ZERO);
+        let distance = &bound(end, extent.clone()) - &start;
         let len = (&distance + &Dim::Const(step - 1)).div_floor(step);
         return Ok(match len.as_const() {
             Some(n) if n <= 0 => SliceAxis {
@@ -289,7 +289,7 @@ pub(crate) fn python_slice(
     let wrapped = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
     let start = wrapped(start.unwrap_or(0)).clamp(0, n);
     let end = wrapped(end.unwrap_or(n)).clamp(0, n);
-    let len = steps(end - start, step);
+    let len = count_steps(end - start, step);
     let start = if len == 0 { 0 } else { start };
     Ok(SliceAxis {
         start: start.into(),
@@ -315,23 +315,23 @@ pub(crate) fn windows(
 ) -> Recorded {
     if size > MAX_TAPS {
         // With index vectors, the number of taps is a size in the program and not its length.
-        let (first, tap) = (b.iota(count)?, b.iota(&size.into())?);
-        let first = b.with(Pw::Mul, &first, step)?;
-        let first = b.reshape(&first, &[count.clone(), Dim::ONE])?;
+        let (starts, tap) = (b.iota(count)?, b.iota(&size.into())?);
+        let starts = b.with(Pw::Mul, &starts, step)?;
+        let starts = b.reshape(&starts, &[count.clone(), Dim::ONE])?;
         let tap = b.with(Pw::Mul, &tap, dilation)?;
-        let at = b.binary(Pw::Add, &first, &tap)?;
-        let flat = b.reshape(&at, &[at.fact().numel()])?;
+        let positions = b.binary(Pw::Add, &starts, &tap)?;
+        let flat = b.reshape(&positions, &[positions.fact().numel()])?;
         let chosen = b.index_select(x, axis, &flat)?;
-        return windowed(b, &chosen, axis, count, &size.into());
+        return split_windows(b, &chosen, axis, count, &size.into());
     }
     let mut taps = Vec::new();
     for i in 0..size {
-        let part = SliceAxis {
+        let range = SliceAxis {
             start: (i * dilation).into(),
             len: count.clone(),
             step,
         };
-        let tap = b.slice_axis(x, axis, part)?;
+        let tap = b.slice_axis(x, axis, range)?;
         taps.push(b.unsqueeze(&tap, x.ndim())?);
     }
     if taps.is_empty() {
@@ -344,7 +344,7 @@ pub(crate) fn windows(
 }
 
 /// Splits an axis into `count` parts of `width` elements, which become a new last dim.
-pub(super) fn windowed(
+pub(super) fn split_windows(
     b: &mut Recorder,
     x: &Tensor,
     axis: usize,

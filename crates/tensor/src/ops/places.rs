@@ -1,7 +1,7 @@
 //! The positions that index tensors select.
 
 use super::args::known;
-use super::index::{as_index, checked_index, wrapped_index};
+use super::index::{as_index, check_index_range, wrap_index};
 use crate::Tensor;
 use crate::record::{Recorded, Recorder};
 use kiln_base::numel;
@@ -40,23 +40,23 @@ impl Places {
         let at: Vec<usize> = (0..indices.len())
             .filter(|i| indices[*i].is_some())
             .collect();
-        let mut given = Vec::new();
+        let mut tensors = Vec::new();
         for t in indices.iter().flatten() {
-            given.push(as_index(b, t, "index")?);
+            tensors.push(as_index(b, t, "index")?);
         }
-        let shape = broadcast_shapes(given.iter().map(|t| t.dims()))
+        let shape = broadcast_shapes(tensors.iter().map(|t| t.dims()))
             .ok_or_else(|| OpError::new("the shapes of the indices do not broadcast together"))?;
-        let mut all: Option<Tensor> = None;
-        for (t, &a) in given.iter().zip(&at) {
+        let mut combined: Option<Tensor> = None;
+        for (t, &a) in tensors.iter().zip(&at) {
             let extent = known(x, a)?;
             let i = b.reshape(t, &[t.fact().numel()])?;
-            let mut i = wrapped_index(b, &i, extent)?;
+            let mut i = wrap_index(b, &i, extent)?;
             // A single index is checked where it is used.
-            if given.len() > 1 {
-                i = checked_index(b, &i, &extent.into())?;
+            if tensors.len() > 1 {
+                i = check_index_range(b, &i, &extent.into())?;
             }
             let i = b.reshape(&i, t.dims())?;
-            all = Some(match all {
+            combined = Some(match combined {
                 Some(flat) => {
                     let scaled = b.with(Pw::Mul, &flat, extent)?;
                     b.binary(Pw::Add, &scaled, &i)?
@@ -64,14 +64,14 @@ impl Places {
                 None => i,
             });
         }
-        let Some(flat) = all else {
+        let Some(flat) = combined else {
             return Ok(None);
         };
         let flat = b.broadcast_to(&flat, &shape)?;
         let adjacent = at.windows(2).all(|w| w[1] == w[0] + 1);
-        let rest = (0..x.ndim()).filter(|a| !at.contains(a));
+        let other_axes = (0..x.ndim()).filter(|a| !at.contains(a));
         Ok(Some(Places {
-            perm: at.iter().copied().chain(rest).collect(),
+            perm: at.iter().copied().chain(other_axes).collect(),
             indexed: at.len(),
             flat: b.reshape(&flat, &[numel(&shape)])?,
             shape,
@@ -81,19 +81,19 @@ impl Places {
 
     /// The dims of x that are not indexed.
     fn tail(&self, x: &Tensor) -> Shape {
-        let rest = self.perm[self.indexed..].iter();
-        rest.map(|a| x.dims()[*a].clone()).collect()
+        let dims = self.perm[self.indexed..].iter();
+        dims.map(|a| x.dims()[*a].clone()).collect()
     }
 
     /// Moves the indexed dims of x to the front and merges them.
-    fn front(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
+    fn to_front(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
         let moved = b.permute(x, &self.perm)?;
         let mut shape = self.tail(x);
         shape.insert(0, numel(&moved.dims()[..self.indexed]));
         b.reshape(&moved, &shape)
     }
 
-    /// Returns the order of dims that moves those of the index from the front to their place in the result.
+    /// Returns the order of dims that moves those of the index from the front to their position in the result.
     fn result_order(&self, rank: usize) -> Vec<usize> {
         let n = self.shape.len();
         let before = n..n + self.at;
@@ -109,8 +109,8 @@ impl Places {
 
     /// `x[..]`.
     pub(crate) fn gather(&self, b: &mut Recorder, x: &Tensor) -> Recorded {
-        let front = self.front(b, x)?;
-        let rows = b.index_select(&front, 0, &self.flat)?;
+        let indexed_first = self.to_front(b, x)?;
+        let rows = b.index_select(&indexed_first, 0, &self.flat)?;
         let shape: Shape = self.shape.iter().cloned().chain(self.tail(x)).collect();
         let rows = b.reshape(&rows, &shape)?;
         b.permute(&rows, &self.result_order(shape.len()))
@@ -132,12 +132,12 @@ impl Places {
         let mut shape = self.tail(x);
         shape.insert(0, numel(&self.shape));
         let values = b.reshape(&values, &shape)?;
-        let front = self.front(b, x)?;
-        let index = b.along(&self.flat, 0, shape.len())?;
+        let indexed_first = self.to_front(b, x)?;
+        let index = b.reshape_along(&self.flat, 0, shape.len())?;
         let index = b.broadcast_to(&index, &shape)?;
-        let front = b.scatter(kind, &front, 0, &index, &values)?;
+        let indexed_first = b.scatter(kind, &indexed_first, 0, &index, &values)?;
         let moved: Shape = self.perm.iter().map(|a| x.dims()[*a].clone()).collect();
-        let moved = b.reshape(&front, &moved)?;
+        let moved = b.reshape(&indexed_first, &moved)?;
         b.permute(&moved, &inverse(&self.perm))
     }
 }

@@ -1,7 +1,7 @@
 //! Pooling.
 
 use super::args::IntList;
-use super::conv::{batched, check_rank};
+use super::conv::{check_rank, with_batch_dim};
 use super::parts::windows;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, compose_pair};
@@ -90,7 +90,7 @@ options! {
     }
 }
 
-/// The places of windows, with one entry for each spatial axis.
+/// The positions of windows, with one entry for each spatial axis.
 struct Windows {
     kernel: Axes,
     stride: Axes,
@@ -103,22 +103,22 @@ struct Windows {
 pub(super) fn stride_or_kernel(stride: &IntList, kernel: &Axes) -> Result<Axes, OpError> {
     match stride.0.is_empty() {
         true => Ok(kernel.clone()),
-        false => stride.each(kernel.len(), "the stride", 1),
+        false => stride.for_axes(kernel.len(), "the stride", 1),
     }
 }
 
 impl Windows {
     fn new(spatial: usize, pool: &Pool) -> Result<Windows, OpError> {
-        let kernel = pool.kernel_size.each(spatial, "the kernel size", 1)?;
+        let kernel = pool.kernel_size.for_axes(spatial, "the kernel size", 1)?;
         let stride = stride_or_kernel(&pool.stride, &kernel)?;
-        let padding = pool.padding.each(spatial, "the padding", 0)?;
+        let padding = pool.padding.for_axes(spatial, "the padding", 0)?;
         for (p, k) in padding.iter().zip(&kernel) {
             ensure!(
                 *p <= *k / 2,
                 "the padding must be at most half the kernel size {k}, not {p}"
             );
         }
-        let dilation = pool.dilation.each(spatial, "the dilation", 1)?;
+        let dilation = pool.dilation.for_axes(spatial, "the dilation", 1)?;
         Ok(Windows {
             kernel,
             stride,
@@ -160,15 +160,15 @@ impl Windows {
     }
 
     /// Returns the elements of every window as new last dims, over the padded input.
-    fn elements(&self, b: &mut Recorder, x: &Tensor, fill: Scalar) -> Recorded {
-        let first = x.ndim() - self.spatial();
+    fn window_elements(&self, b: &mut Recorder, x: &Tensor, fill: Scalar) -> Recorded {
+        let first_axis = x.ndim() - self.spatial();
         let mut y = x.clone();
         for (a, &(low, high)) in self.borders().iter().enumerate() {
-            let extent = &x.dims()[first + a];
+            let extent = &x.dims()[first_axis + a];
             let (k, s, d) = (self.kernel[a], self.stride[a], self.dilation[a]);
             let count = window_extent(extent, &Dim::from(k), s, (low, high), d)?;
-            y = b.pad_axis(&y, first + a, low, high, fill)?;
-            y = windows(b, &y, first + a, &count, k as i64, s as i64, d as i64)?;
+            y = b.pad_axis(&y, first_axis + a, low, high, fill)?;
+            y = windows(b, &y, first_axis + a, &count, k as i64, s as i64, d as i64)?;
         }
         Ok(y)
     }
@@ -203,7 +203,7 @@ macro_rules! max_pools {
                     let windows = Windows::new($spatial, &pool)?;
                     Ok((
                         windows.reduce(b, Reduction::Max, self)?,
-                        positions(b, self, &windows)?,
+                        max_positions(b, self, &windows)?,
                     ))
                 })
             })*
@@ -230,10 +230,10 @@ fn lowest(dtype: DType) -> Scalar {
 }
 
 /// Returns the position in its plane of the first maximum of each window.
-fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
+fn max_positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
     let spatial = w.spatial();
-    let first = x.ndim() - spatial;
-    let elements = w.elements(b, x, lowest(x.dtype()))?;
+    let first_axis = x.ndim() - spatial;
+    let elements = w.window_elements(b, x, lowest(x.dtype()))?;
     let mut shape = Shape::from(&elements.dims()[..x.ndim()]);
     let out = shape.clone();
     shape.push(w.kernel.iter().fold(Dim::ONE, |a, k| &a * &Dim::from(*k)));
@@ -243,22 +243,22 @@ fn positions(b: &mut Recorder, x: &Tensor, w: &Windows) -> Recorded {
         axis: x.ndim(),
     };
     // Splits the index within the window into an index along each of its axes.
-    let mut rest = b.op(op, &[flat])?;
+    let mut flat_index = b.op(op, &[flat])?;
     let mut plane = b.full(0i64, DType::I64, &out)?;
     let mut stride = Dim::ONE;
     for a in (0..spatial).rev() {
         let k = w.kernel[a] as i64;
-        let tap = b.with(Pw::Remainder, &rest, k)?;
-        rest = b.with(Pw::FloorDivide, &rest, k)?;
-        let window = b.iota(&out[first + a])?;
+        let tap = b.with(Pw::Remainder, &flat_index, k)?;
+        flat_index = b.with(Pw::FloorDivide, &flat_index, k)?;
+        let window = b.iota(&out[first_axis + a])?;
         let start = b.with(Pw::Mul, &window, w.stride[a] as i64)?;
         let start = b.with(Pw::Sub, &start, w.padding[a] as i64)?;
-        let start = b.along(&start, first + a, x.ndim())?;
+        let start = b.reshape_along(&start, first_axis + a, x.ndim())?;
         let tap = b.with(Pw::Mul, &tap, w.dilation[a] as i64)?;
-        let at = b.binary(Pw::Add, &start, &tap)?;
-        let at = b.with_size(Pw::Mul, &at, &stride)?;
-        plane = b.binary(Pw::Add, &plane, &at)?;
-        stride = &stride * &x.dims()[first + a];
+        let position = b.binary(Pw::Add, &start, &tap)?;
+        let position = b.with_size(Pw::Mul, &position, &stride)?;
+        plane = b.binary(Pw::Add, &plane, &position)?;
+        stride = &stride * &x.dims()[first_axis + a];
     }
     Ok(plane)
 }
@@ -302,23 +302,23 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
     )?;
     ensure!(t.dtype() != DType::Bool, "is not defined on bool");
     ensure!(divisor_override != Some(0), "the divisor can't be 0");
-    let x = b.widened(t)?;
+    let x = b.widen(t)?;
     let sum = w.reduce(b, Reduction::Sum, &x)?;
-    let first = x.ndim() - w.spatial();
-    let whole: usize = w.kernel.iter().product();
+    let first_axis = x.ndim() - w.spatial();
+    let window_size: usize = w.kernel.iter().product();
     let uniform = w.padding.iter().all(|p| *p == 0) || count_include_pad;
     let y = match divisor_override {
         Some(divisor) => b.with(Pw::Div, &sum, divisor)?,
-        None if uniform && !w.ceil_mode => b.with(Pw::Div, &sum, whole as i64)?,
+        None if uniform && !w.ceil_mode => b.with(Pw::Div, &sum, window_size as i64)?,
         None => {
             // The number of elements that each window covers, computed axis by axis.
             let mut y = sum.clone();
             let mut divisor = b.scalar_like(1i64, &sum)?;
             for a in 0..w.spatial() {
-                let (n, count) = (&x.dims()[first + a], &sum.dims()[first + a]);
-                let counts = covered(b, n, count, a, w, count_include_pad)?;
+                let (n, count) = (&x.dims()[first_axis + a], &sum.dims()[first_axis + a]);
+                let counts = count_covered(b, n, count, a, w, count_include_pad)?;
                 let counts = b.cast(&counts, sum.dtype())?;
-                let counts = b.along(&counts, a, w.spatial())?;
+                let counts = b.reshape_along(&counts, a, w.spatial())?;
                 divisor = b.binary(Pw::Mul, &divisor, &counts)?;
             }
             y = b.binary(Pw::Div, &y, &divisor)?;
@@ -329,7 +329,7 @@ fn average(b: &mut Recorder, spatial: usize, t: &Tensor, pool: AvgPool) -> Recor
 }
 
 /// Returns the number of elements that each of `count` windows covers along axis `a` of size `n`.
-fn covered(
+fn count_covered(
     b: &mut Recorder,
     n: &Dim,
     count: &Dim,
@@ -358,15 +358,15 @@ impl Tensor {
         compose("im2col", &[self], |b| {
             check_input(2, self)?;
             let w = Windows {
-                kernel: windows.kernel_size.each(2, "the kernel size", 1)?,
-                stride: windows.stride.each(2, "the stride", 1)?,
-                padding: windows.padding.each(2, "the padding", 0)?,
-                dilation: windows.dilation.each(2, "the dilation", 1)?,
+                kernel: windows.kernel_size.for_axes(2, "the kernel size", 1)?,
+                stride: windows.stride.for_axes(2, "the stride", 1)?,
+                padding: windows.padding.for_axes(2, "the padding", 0)?,
+                dilation: windows.dilation.for_axes(2, "the dilation", 1)?,
                 ceil_mode: false,
             };
-            batched(b, 2, self, |b, x| {
+            with_batch_dim(b, 2, self, |b, x| {
                 // [n, c, oh, ow, kh, kw] to [n, c, kh, kw, oh, ow].
-                let y = w.elements(b, x, Scalar::Int(0))?;
+                let y = w.window_elements(b, x, Scalar::Int(0))?;
                 let y = b.permute(&y, &[0, 1, 4, 5, 2, 3])?;
                 let d = y.dims();
                 let shape = [d[0].clone(), numel(&d[1..4]), numel(&d[4..6])];

@@ -50,7 +50,7 @@ impl Tensor {
         dim: impl Into<ReducedDims>,
         interpolation: Interpolation,
     ) -> Tensor {
-        compose("quantile", &q.with(self), |b| {
+        compose("quantile", &q.operands_with(self), |b| {
             quantile(b, self, &q, &dim, interpolation, false)
         })
     }
@@ -68,7 +68,7 @@ impl Tensor {
         dim: impl Into<ReducedDims>,
         interpolation: Interpolation,
     ) -> Tensor {
-        compose("nanquantile", &q.with(self), |b| {
+        compose("nanquantile", &q.operands_with(self), |b| {
             quantile(b, self, &q, &dim, interpolation, true)
         })
     }
@@ -86,7 +86,7 @@ fn fractions(b: &mut Recorder, t: &Tensor, q: &Other) -> Recorded {
         }
         Other::Tensor(q) => {
             ensure!(q.ndim() <= 1, "q must have at most 1 dim, not {}", q.fact());
-            super::args::same_device_and_dtype(t, "tensor", q, "q")?;
+            super::args::check_alike(t, "tensor", q, "q")?;
             Ok(Tensor::clone(q))
         }
     }
@@ -116,8 +116,8 @@ fn quantile(
             (b.permute(&x, &perm)?, kept)
         }
         None => {
-            let ones = Shape::from_elem(Dim::ONE, if keepdim { t.ndim() } else { 0 });
-            (b.reshape(t, &[t.fact().numel()])?, ones)
+            let kept_dims = Shape::from_elem(Dim::ONE, if keepdim { t.ndim() } else { 0 });
+            (b.reshape(t, &[t.fact().numel()])?, kept_dims)
         }
     };
     // Lanes are the last dim; so are the quantiles of a lane, until the end.
@@ -127,8 +127,8 @@ fn quantile(
     let (sorted, nans, _) = sorted_with_nans(b, &x, a)?;
     let count = q.fact().numel();
     let q_row = b.reshape(&q, std::slice::from_ref(&count))?;
-    let rank = ranks(b, n, &nans, &q_row, skip_nan)?;
-    let values = interpolated(b, &sorted, a, &rank, interpolation)?;
+    let rank = quantile_ranks(b, n, &nans, &q_row, skip_nan)?;
+    let values = interpolate(b, &sorted, a, &rank, interpolation)?;
     let mut perm: Vec<usize> = (0..a).collect();
     perm.insert(0, a);
     let values = b.permute(&values, &perm)?;
@@ -137,7 +137,7 @@ fn quantile(
 }
 
 /// Returns the position of each quantile in its sorted lane, where NaNs come last.
-fn ranks(b: &mut Recorder, n: i64, nans: &Tensor, q: &Tensor, skip_nan: bool) -> Recorded {
+fn quantile_ranks(b: &mut Recorder, n: i64, nans: &Tensor, q: &Tensor, skip_nan: bool) -> Recorded {
     let last = b.scalar_like(n - 1, q)?;
     if !skip_nan {
         let any = b.with(Pw::Gt, nans, 0i64)?;
@@ -150,25 +150,25 @@ fn ranks(b: &mut Recorder, n: i64, nans: &Tensor, q: &Tensor, skip_nan: bool) ->
     b.binary(Pw::Mul, q, &last)
 }
 
-fn interpolated(
+fn interpolate(
     b: &mut Recorder,
     sorted: &Tensor,
     axis: usize,
     rank: &Tensor,
     interpolation: Interpolation,
 ) -> Recorded {
-    let at = |b: &mut Recorder, op: Pw| {
-        let place = b.unary(op, rank)?;
-        let index = b.cast(&place, DType::I64)?;
-        Ok::<_, OpError>((b.gather(sorted, axis, &index)?, place))
+    let value_at = |b: &mut Recorder, op: Pw| {
+        let rounded = b.unary(op, rank)?;
+        let index = b.cast(&rounded, DType::I64)?;
+        Ok::<_, OpError>((b.gather(sorted, axis, &index)?, rounded))
     };
     match interpolation {
-        Interpolation::Lower => return Ok(at(b, Pw::Floor)?.0),
-        Interpolation::Higher => return Ok(at(b, Pw::Ceil)?.0),
-        Interpolation::Nearest => return Ok(at(b, Pw::Round)?.0),
+        Interpolation::Lower => return Ok(value_at(b, Pw::Floor)?.0),
+        Interpolation::Higher => return Ok(value_at(b, Pw::Ceil)?.0),
+        Interpolation::Nearest => return Ok(value_at(b, Pw::Round)?.0),
         Interpolation::Midpoint | Interpolation::Linear => {}
     }
-    let ((low, floor), (high, _)) = (at(b, Pw::Floor)?, at(b, Pw::Ceil)?);
+    let ((low, floor), (high, _)) = (value_at(b, Pw::Floor)?, value_at(b, Pw::Ceil)?);
     let weight = match interpolation {
         Interpolation::Midpoint => b.full(0.5, low.dtype(), low.dims())?,
         _ => b.binary(Pw::Sub, rank, &floor)?,
@@ -178,8 +178,8 @@ fn interpolated(
     let step = b.binary(Pw::Mul, &weight, &distance)?;
     let from_low = b.binary(Pw::Add, &low, &step)?;
     let minus = b.unary(Pw::Neg, &weight)?;
-    let rest = b.with(Pw::Add, &minus, 1.0)?;
-    let step = b.binary(Pw::Mul, &distance, &rest)?;
+    let complement = b.with(Pw::Add, &minus, 1.0)?;
+    let step = b.binary(Pw::Mul, &distance, &complement)?;
     let from_high = b.binary(Pw::Sub, &high, &step)?;
     let near_low = b.with(Pw::Lt, &weight, 0.5)?;
     b.select(&near_low, &from_low, &from_high)

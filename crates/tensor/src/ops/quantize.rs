@@ -1,6 +1,6 @@
 //! Quantisation to integers: x ≈ (q − zero_point) · scale.
 
-use super::args::needs_float;
+use super::args::check_float;
 use crate::Tensor;
 use crate::record::compose;
 use kiln_base::DType;
@@ -37,28 +37,28 @@ impl Tensor {
         largest: i128,
     ) -> Tensor {
         compose("quantize_per_tensor", &[self], |b| {
-            needs_float(self, "input")?;
+            check_float(self, "input")?;
             let range = dtype.int_range().filter(|_| is_small(dtype));
-            let (least, most) = range
+            let (lowest, highest) = range
                 .ok_or_else(|| OpError(format!("quantises to u8, i8 or i16, not to {dtype}")))?;
-            let most = most.min(largest);
+            let highest = highest.min(largest);
             ensure!(
                 scale.is_finite() && scale > 0.0,
                 "the scale must be positive and finite, not {scale}"
             );
             ensure!(
-                (least..=most).contains(&i128::from(zero_point)),
+                (lowest..=highest).contains(&i128::from(zero_point)),
                 "the zero point {zero_point} is out of range for {dtype}"
             );
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let q = b.with(Pw::Mul, &x, 1.0 / scale)?;
             let q = b.unary(Pw::Round, &q)?;
             let q = match zero_point {
                 0 => q,
                 zero => b.with(Pw::Add, &q, zero as f64)?,
             };
-            let q = b.with(Pw::Maximum, &q, least as f64)?;
-            let q = b.with(Pw::Minimum, &q, most as f64)?;
+            let q = b.with(Pw::Maximum, &q, lowest as f64)?;
+            let q = b.with(Pw::Minimum, &q, highest as f64)?;
             b.cast(&q, dtype)
         })
     }

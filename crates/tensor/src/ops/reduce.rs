@@ -3,7 +3,7 @@
 //! Everywhere `dims` may be `()` for all dims. [`keep`](crate::keep) around them keeps the reduced dims with size 1.
 //! Floats narrower than f32 are accumulated in f32.
 
-use super::args::{DimArgs, ReducedDim, ReducedDims, axis, few_dims, needs_float};
+use super::args::{DimArgs, ReducedDim, ReducedDims, axis, check_few_dims, check_float};
 use super::short::wide;
 use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Scalar, Tensor, promote};
@@ -57,9 +57,9 @@ impl Tensor {
     pub fn mean(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims;
         compose("mean", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let mean = b.mean(&x, &axes, keepdim)?;
             b.narrowed(&mean, self.dtype())
         })
@@ -69,9 +69,9 @@ impl Tensor {
     pub fn nanmean(&self, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims;
         compose("nanmean", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let nan = b.unary(Pw::IsNan, &x)?;
             let number = b.unary(Pw::Not, &nan)?;
             let number = b.cast(&number, x.dtype())?;
@@ -135,19 +135,19 @@ impl Tensor {
 
     /// True if any element is nonzero. Bool, but u8 for u8.
     pub fn any(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        truth("any", Reduction::Max, self, dims)
+        fold_truth("any", Reduction::Max, self, dims)
     }
 
     /// True if all elements are nonzero. Bool, but u8 for u8.
     pub fn all(&self, dims: impl Into<ReducedDims>) -> Tensor {
-        truth("all", Reduction::Min, self, dims)
+        fold_truth("all", Reduction::Min, self, dims)
     }
 
     /// The number of nonzero elements, as i64.
     pub fn count_nonzero(&self, dims: impl Into<DimArgs>) -> Tensor {
         compose("count_nonzero", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
-            let x = b.truth(self)?;
+            let x = b.is_nonzero(self)?;
             let x = b.cast(&x, DType::I64)?;
             b.sum(&x, &axes, false)
         })
@@ -219,7 +219,7 @@ impl Tensor {
         let ReducedDims { dims, keepdim } = dims;
         compose("logsumexp", &[self], |b| {
             let axes = dims.axes_or_all(self)?;
-            let dtype = promote::to_float(self.dtype());
+            let dtype = promote::float_dtype(self.dtype());
             let x = b.cast(self, wide(dtype))?;
             let y = logsumexp(b, &x, &axes, keepdim)?;
             b.cast(&y, dtype)
@@ -232,9 +232,9 @@ impl Tensor {
     pub fn vector_norm(&self, ord: f64, dims: impl Into<ReducedDims>) -> Tensor {
         let ReducedDims { dims, keepdim } = dims;
         compose("vector_norm", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let norm = norm(b, &x, ord, &axes, keepdim)?;
             b.narrowed(&norm, self.dtype())
         })
@@ -252,11 +252,11 @@ fn fold(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims)
 }
 
 #[track_caller]
-fn truth(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims) -> Tensor {
+fn fold_truth(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims) -> Tensor {
     let ReducedDims { dims, keepdim } = reduced;
     compose(called, &[t], |b| {
         let axes = dims.axes_or_all(t)?;
-        let x = b.truth(t)?;
+        let x = b.is_nonzero(t)?;
         let y = if axes.iter().any(|a| t.dims()[*a].is(0)) {
             // Without elements, "any" is false and "all" is true.
             let x = b.cast(&x, DType::I64)?;
@@ -291,7 +291,7 @@ fn extreme(
             DimArgs::from(&dim).axes(t)?;
             return Ok((t.clone(), b.full(0i64, DType::I64, &[])?));
         }
-        few_dims(t)?;
+        check_few_dims(t)?;
         let a = axis(t, &dim)?;
         let (values, index) = first_extreme(b, kind, t, a)?;
         let shape = super::sort::reduced_shape(t, a, keepdim);
@@ -331,7 +331,7 @@ fn arg(called: &'static str, kind: Reduction, t: &Tensor, reduced: ReducedDims) 
         let flat = |b: &mut Recorder| b.reshape(t, &[t.fact().numel()]);
         let (x, a, kept) = match dims.one_or_all()? {
             Some(d) if t.ndim() > 0 => {
-                few_dims(t)?;
+                check_few_dims(t)?;
                 let a = axis(t, d)?;
                 let mut kept = kiln_ir::Shape::from(t.dims());
                 kept[a] = Dim::ONE;
@@ -360,9 +360,9 @@ fn moments(
     reduced: &ReducedDims,
     correction: f64,
 ) -> Result<(Tensor, Tensor), OpError> {
-    needs_float(t, "operand")?;
+    check_float(t, "operand")?;
     let axes = reduced.dims.axes_or_all(t)?;
-    let x = b.widened(t)?;
+    let x = b.widen(t)?;
     let (var, mean) = variance(b, &x, &axes, correction)?;
     if reduced.keepdim {
         return Ok((var, mean));
@@ -421,10 +421,10 @@ pub(crate) fn norm(
     }
     let size = b.unary(Pw::Abs, x)?;
     if ord == 0.0 {
-        let truth = b.truth(x)?;
-        let ones = b.cast(&truth, x.dtype())?;
-        let ones = b.connected(&ones, x)?;
-        b.sum(&ones, axes, keepdim)
+        let truth = b.is_nonzero(x)?;
+        let is_nonzero = b.cast(&truth, x.dtype())?;
+        let is_nonzero = b.connect(&is_nonzero, x)?;
+        b.sum(&is_nonzero, axes, keepdim)
     } else if ord == 1.0 {
         b.sum(&size, axes, keepdim)
     } else if ord == f64::INFINITY {

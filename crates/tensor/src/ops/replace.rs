@@ -39,13 +39,13 @@ impl Tensor {
                 self.fact()
             );
             let src = b.unsqueeze(&src, a)?;
-            let at = index.rem_euclid(n);
-            let part = SliceAxis {
-                start: at.into(),
+            let position = index.rem_euclid(n);
+            let range = SliceAxis {
+                start: position.into(),
                 len: Dim::ONE,
                 step: 1,
             };
-            replaced(b, self, a, &part, &src)
+            replace(b, self, a, &range, &src)
         })
     }
 
@@ -71,9 +71,9 @@ impl Tensor {
             let Index::Slice { start, end, step } = range else {
                 return Err(OpError(format!("takes a range, not {range:?}")));
             };
-            let part = python_slice(self, a, start, end, step)?;
+            let range = python_slice(self, a, start, end, step)?;
             let mut wanted = Shape::from(self.dims());
-            wanted[a] = part.len.clone();
+            wanted[a] = range.len.clone();
             let src = b.cast(src, self.dtype())?;
             ensure!(
                 src.dims() == &wanted[..],
@@ -81,17 +81,17 @@ impl Tensor {
                 src.fact(),
                 self.fact()
             );
-            replaced(b, self, a, &part, &src)
+            replace(b, self, a, &range, &src)
         })
     }
 }
 
 /// The tensor with part of an axis replaced.
-fn replaced(b: &mut Recorder, x: &Tensor, axis: usize, part: &SliceAxis, src: &Tensor) -> Recorded {
+fn replace(b: &mut Recorder, x: &Tensor, axis: usize, range: &SliceAxis, src: &Tensor) -> Recorded {
     if src.fact().numel().is(0) {
         return Ok(x.clone());
     }
     let mut region: Vec<SliceAxis> = x.dims().iter().map(SliceAxis::all).collect();
-    region[axis] = part.clone();
+    region[axis] = range.clone();
     put(b, x, &region, src.clone())
 }

@@ -1,6 +1,6 @@
 //! Scaling by norms.
 
-use super::args::{DimArg, DimArgs, Int, axis, needs_float};
+use super::args::{DimArg, DimArgs, Int, axis, check_float};
 use super::reduce::norm;
 use crate::Tensor;
 use crate::options::options;
@@ -47,9 +47,9 @@ impl Tensor {
     pub fn normalize_with(&self, dims: impl Into<DimArgs>, options: Normalize) -> Tensor {
         let Normalize { p, eps } = options;
         compose("normalize", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let norm = norm(b, &x, p, &axes, true)?;
             let norm = b.with(Pw::Maximum, &norm, eps)?;
             let y = b.binary(Pw::Div, &x, &norm)?;
@@ -68,12 +68,12 @@ impl Tensor {
             if self.fact().numel().is(0) {
                 return Ok(self.clone());
             }
-            needs_float(self, "input")?;
-            let x = b.widened(self)?;
+            check_float(self, "input")?;
+            let x = b.widen(self)?;
             let square = b.unary(Pw::Square, &x)?;
             // Beyond the number of channels there is only padding with zeros.
-            let most = self.dims()[1].as_const().unwrap_or(MAX_WINDOW);
-            let (low, high) = ((size / 2).min(most), ((size - 1) / 2).min(most));
+            let channels = self.dims()[1].as_const().unwrap_or(MAX_WINDOW);
+            let (low, high) = ((size / 2).min(channels), ((size - 1) / 2).min(channels));
             ensure!(
                 low.max(high) <= MAX_WINDOW,
                 "windows of {size} channels are too large"
@@ -81,8 +81,8 @@ impl Tensor {
             let padded = b.pad_axis(&square, 1, low, high, 0.0)?;
             let mut sum: Option<Tensor> = None;
             for i in 0..=low + high {
-                let part = b.narrow(&padded, 1, i, self.dims()[1].clone())?;
-                sum = Some(b.accumulated(Pw::Add, sum, part)?);
+                let shifted = b.narrow(&padded, 1, i, self.dims()[1].clone())?;
+                sum = Some(b.accumulate(Pw::Add, sum, shifted)?);
             }
             let sum = sum.ok_or_else(|| OpError::new("the size must be positive"))?;
             let mean = b.with(Pw::Mul, &sum, alpha / size as f64)?;
@@ -98,7 +98,7 @@ impl Tensor {
     #[autocast]
     pub fn renorm(&self, p: f64, dim: impl Into<DimArg>, maxnorm: f64) -> Tensor {
         compose("renorm", &[self], |b| {
-            needs_float(self, "operand")?;
+            check_float(self, "operand")?;
             ensure!(
                 self.ndim() > 1,
                 "needs at least 2 dims, not {}",
@@ -111,14 +111,14 @@ impl Tensor {
             );
             let a = axis(self, &dim)?;
             let axes: Vec<usize> = (0..self.ndim()).filter(|i| *i != a).collect();
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let norm = norm(b, &x, p, &axes, true)?;
             let large = b.with(Pw::Gt, &norm, maxnorm)?;
             let divisor = b.with(Pw::Add, &norm, 1e-7)?;
             let limit = b.scalar_like(maxnorm, &norm)?;
             let factor = b.binary(Pw::Div, &limit, &divisor)?;
-            let one = b.scalar_like(1.0, &norm)?;
-            let factor = b.select(&large, &factor, &one)?;
+            let unit = b.scalar_like(1.0, &norm)?;
+            let factor = b.select(&large, &factor, &unit)?;
             let y = b.binary(Pw::Mul, &x, &factor)?;
             b.cast(&y, self.dtype())
         })

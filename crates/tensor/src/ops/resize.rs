@@ -1,7 +1,7 @@
 //! Resizing images.
 
 use super::adaptive_pool::adaptive_average;
-use super::args::{IntList, known_dim, listable, needs_float};
+use super::args::{IntList, check_float, check_listable, known_dim};
 use crate::record::{Recorded, Recorder, compose};
 use crate::{DType, Tensor};
 use kiln_base::Dim;
@@ -50,7 +50,7 @@ impl Tensor {
     #[autocast]
     pub fn interpolate(&self, size: InterpolateSize, mode: InterpolateMode) -> Tensor {
         compose("interpolate", &[self], |b| {
-            needs_float(self, "input")?;
+            check_float(self, "input")?;
             ensure!(
                 (3..=5).contains(&self.ndim()),
                 "the input must have 1 to 3 spatial dims after batch and channels, not {}",
@@ -69,7 +69,7 @@ impl Tensor {
                 let sizes = sizes.collect::<Result<_, _>>()?;
                 return adaptive_average(b, spatial, self, &IntList(sizes).into());
             }
-            let mut x = b.widened(self)?;
+            let mut x = b.widen(self)?;
             // With 3 dims PyTorch rounds a linear weight before it computes the complementary one.
             let dtype = if spatial == 3 {
                 self.dtype()
@@ -78,11 +78,11 @@ impl Tensor {
             };
             for (i, axis) in axes.iter().enumerate() {
                 let taps = match axis.known() {
-                    Some(known) if known.is_copied() => continue,
-                    Some(known) => known.listed(b, mode, dtype, self.dtype())?,
-                    None => axis.computed(b, mode, dtype, self)?,
+                    Some(known) if known.is_identity() => continue,
+                    Some(known) => known.listed_taps(b, mode, dtype, self.dtype())?,
+                    None => axis.computed_taps(b, mode, dtype, self)?,
                 };
-                x = blended(b, &x, i + 2, &taps)?;
+                x = weighted_sum(b, &x, i + 2, &taps)?;
             }
             b.narrowed(&x, self.dtype())
         })
@@ -135,7 +135,7 @@ fn axes(
             InterpolateSize::ScaleFactor(f) => {
                 let factor = f[a % count];
                 Axis {
-                    out: scaled(&n, factor, t)?,
+                    out: scale_size(&n, factor, t)?,
                     n,
                     scale: Some(1.0 / factor),
                     ignored_at: Some(factor as i64).filter(|ratio| ignored.contains(ratio)),
@@ -150,7 +150,7 @@ fn axes(
             axis.out
         );
         if let Some(Axis { n, out, .. }) = axis.known() {
-            listable(Some(out), &format!("resizing {n} elements to {out}"))?;
+            check_listable(Some(out), &format!("resizing {n} elements to {out}"))?;
         }
         out.push(axis);
     }
@@ -158,13 +158,13 @@ fn axes(
 }
 
 /// `n · factor`, rounded down. If `n` is not known, the factor must be a multiple of a power of ½ down to 2⁻¹⁰.
-fn scaled(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
+fn scale_size(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
     const MAX_HALVINGS: i32 = 10;
     if let Some(n) = n.as_const() {
         return Ok(Dim::Const((n as f64 * factor).floor() as i64));
     }
-    let whole = |k: &i32| (factor * 2f64.powi(*k)).fract() == 0.0;
-    let halvings = (0..=MAX_HALVINGS).find(whole);
+    let is_integral = |k: &i32| (factor * 2f64.powi(*k)).fract() == 0.0;
+    let halvings = (0..=MAX_HALVINGS).find(is_integral);
     let halvings = halvings.ok_or_else(|| {
         OpError(format!(
             "needs a known size, not {n} of {}, to resize it by {factor}",
@@ -217,7 +217,7 @@ impl Axis<Dim> {
     }
 
     /// Returns the terms of output elements, computed in the program; linear weights are rounded to `dtype`.
-    fn computed(
+    fn computed_taps(
         &self,
         b: &mut Recorder,
         mode: InterpolateMode,
@@ -225,10 +225,10 @@ impl Axis<Dim> {
         t: &Tensor,
     ) -> Result<Vec<Tap>, OpError> {
         let last = &self.n - &Dim::ONE;
-        let clamped = |b: &mut Recorder, at: &Tensor| {
-            let at = b.cast(at, DType::I64)?;
-            let at = b.with(Pw::Maximum, &at, 0i64)?;
-            b.with_size(Pw::Minimum, &at, &last)
+        let clamped = |b: &mut Recorder, position: &Tensor| {
+            let position = b.cast(position, DType::I64)?;
+            let position = b.with(Pw::Maximum, &position, 0i64)?;
+            b.with_size(Pw::Minimum, &position, &last)
         };
         // Computed from the elements after the first, so that an invalid size is an error.
         let later = b.iota(&(&self.out - &Dim::ONE))?;
@@ -247,26 +247,26 @@ impl Axis<Dim> {
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
                 let (o, step) = (b.cast(&o, DType::F32)?, b.cast(&step, DType::F32)?);
                 let o = b.with(Pw::Add, &o, centre)?;
-                let at = b.binary(Pw::Mul, &o, &step)?;
-                Ok(vec![(clamped(b, &at)?, None)])
+                let position = b.binary(Pw::Mul, &o, &step)?;
+                Ok(vec![(clamped(b, &position)?, None)])
             }
             InterpolateMode::Linear { .. } => {
                 let o = b.with(Pw::Add, &o, centre)?;
-                let at = b.binary(Pw::Mul, &step, &o)?;
-                let at = b.with(Pw::Sub, &at, centre)?;
-                let at = b.with(Pw::Maximum, &at, 0.0)?;
-                let low = clamped(b, &at)?;
-                let whole = b.cast(&low, DType::F64)?;
-                let weight = b.binary(Pw::Sub, &at, &whole)?;
+                let position = b.binary(Pw::Mul, &step, &o)?;
+                let position = b.with(Pw::Sub, &position, centre)?;
+                let position = b.with(Pw::Maximum, &position, 0.0)?;
+                let low = clamped(b, &position)?;
+                let low_float = b.cast(&low, DType::F64)?;
+                let weight = b.binary(Pw::Sub, &position, &low_float)?;
                 let weight = b.with(Pw::Minimum, &weight, 1.0)?;
                 let weight = b.cast(&weight, dtype)?;
                 let weight = b.cast(&weight, DType::F64)?;
-                let one = b.scalar_like(1.0, &weight)?;
-                let rest = b.binary(Pw::Sub, &one, &weight)?;
+                let unit = b.scalar_like(1.0, &weight)?;
+                let complement = b.binary(Pw::Sub, &unit, &weight)?;
                 let next = b.with(Pw::Add, &low, 1i64)?;
                 let next = b.with_size(Pw::Minimum, &next, &last)?;
-                let [rest, weight] = [rest, weight].map(|w| b.cast(&w, t.dtype()));
-                Ok(vec![(low, Some(rest?)), (next, Some(weight?))])
+                let [complement, weight] = [complement, weight].map(|w| b.cast(&w, t.dtype()));
+                Ok(vec![(low, Some(complement?)), (next, Some(weight?))])
             }
             InterpolateMode::Bicubic { .. } | InterpolateMode::Area => {
                 let (n, out) = (&self.n, &self.out);
@@ -281,22 +281,22 @@ impl Axis<Dim> {
 
 impl Axis<i64> {
     /// True if each output element is the input element at the same position.
-    fn is_copied(&self) -> bool {
+    fn is_identity(&self) -> bool {
         self.scale.is_none() && self.n == self.out
     }
 
     /// Returns the terms of output elements, as lists.
-    fn listed(
+    fn listed_taps(
         &self,
         b: &mut Recorder,
         mode: InterpolateMode,
         dtype: DType,
         image: DType,
     ) -> Result<Vec<Tap>, OpError> {
-        let all: Vec<_> = (0..self.out).map(|o| self.taps(o, mode, dtype)).collect();
+        let terms: Vec<_> = (0..self.out).map(|o| self.taps(o, mode, dtype)).collect();
         let mut taps = Vec::new();
-        for i in 0..all.first().map_or(0, Vec::len) {
-            let (index, weights): (Vec<i64>, Vec<f64>) = all.iter().map(|t| t[i]).unzip();
+        for i in 0..terms.first().map_or(0, Vec::len) {
+            let (index, weights): (Vec<i64>, Vec<f64>) = terms.iter().map(|t| t[i]).unzip();
             let index = b.list(&index, &[index.len()], DType::I64)?;
             let weighs = weights.iter().any(|w| *w != 1.0);
             let weights = weighs.then(|| b.list(&weights, &[weights.len()], image));
@@ -315,15 +315,15 @@ impl Axis<i64> {
                 vec![(clamped(((o as f32 + 0.5) * step as f32) as i64), 1.0)]
             }
             InterpolateMode::Linear { align_corners } => {
-                let at = self.position(o, align_corners, step).max(0.0);
-                let low = clamped(at as i64);
-                let weight = kiln_base::round_float((at - low as f64).clamp(0.0, 1.0), dtype);
+                let position = self.position(o, align_corners, step).max(0.0);
+                let low = clamped(position as i64);
+                let weight = kiln_base::round_float((position - low as f64).clamp(0.0, 1.0), dtype);
                 vec![(low, 1.0 - weight), (clamped(low + 1), weight)]
             }
             InterpolateMode::Bicubic { align_corners } => {
-                let at = self.position(o, align_corners, step);
-                let low = at.floor();
-                let taps = cubic(at - low);
+                let position = self.position(o, align_corners, step);
+                let low = position.floor();
+                let taps = cubic(position - low);
                 (0..4)
                     .map(|i| (clamped(low as i64 - 1 + i), taps[i as usize]))
                     .collect()
@@ -348,22 +348,22 @@ impl Axis<i64> {
 /// Weights of four neighbours at distance `t` after the second.
 fn cubic(t: f64) -> [f64; 4] {
     const A: f64 = -0.75;
-    let near = |x: f64| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
-    let far = |x: f64| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
-    [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+    let inner = |x: f64| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
+    let outer = |x: f64| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
+    [outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)]
 }
 
 /// Σ weight · element along an axis, for every output element.
-fn blended(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Tap]) -> Recorded {
+fn weighted_sum(b: &mut Recorder, x: &Tensor, axis: usize, taps: &[Tap]) -> Recorded {
     let mut sum: Option<Tensor> = None;
     for (index, weights) in taps {
         let mut term = b.index_select(x, axis, index)?;
         if let Some(weights) = weights {
             let weights = b.cast(weights, x.dtype())?;
-            let weights = b.along(&weights, axis, x.ndim())?;
+            let weights = b.reshape_along(&weights, axis, x.ndim())?;
             term = b.binary(Pw::Mul, &term, &weights)?;
         }
-        sum = Some(b.accumulated(Pw::Add, sum, term)?);
+        sum = Some(b.accumulate(Pw::Add, sum, term)?);
     }
     sum.ok_or_else(|| OpError::new("an output size can't be 0"))
 }

@@ -1,7 +1,7 @@
 //! Batch and instance normalisation, optionally with running statistics.
 
-use super::args::needs_float;
-use super::norm::{PerChannel, centred_and_scaled, check_channels};
+use super::args::check_float;
+use super::norm::{PerChannel, check_channels, standardize};
 use super::reduce::variance;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -66,11 +66,11 @@ impl Tensor {
         let (weight, bias) = (options.weight.as_ref(), options.bias.as_ref());
         let cells = [options.running_mean.as_ref(), options.running_var.as_ref()];
         let running = [value_of(cells[0]), value_of(cells[1])];
-        let given = running.iter().flatten().chain(weight).chain(bias);
-        let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
+        let parameters = running.iter().flatten().chain(weight).chain(bias);
+        let operands: Vec<&Tensor> = [self].into_iter().chain(parameters).collect();
         let mut updates = None;
         let y = compose("batch_norm", &operands, |b| {
-            needs_float(self, "input")?;
+            check_float(self, "input")?;
             ensure!(eps >= 0.0, "eps must not be negative, but is {eps}");
             let is_empty = self.fact().numel().is(0);
             if is_empty && self.ndim() == 1 {
@@ -81,23 +81,23 @@ impl Tensor {
                 "{} has no channel dim (dim 1)",
                 self.fact()
             );
-            let given = match &running {
+            let statistics = match &running {
                 [Some(mean), Some(var)] => Some((mean.clone(), var.clone())),
                 [None, None] => None,
                 _ => return Err(OpError::new("needs both running statistics or neither")),
             };
             let affine = PerChannel { weight, bias };
             affine.check(self)?;
-            if let Some((mean, var)) = &given {
+            if let Some((mean, var)) = &statistics {
                 check_channels(self, mean, "running mean")?;
                 check_channels(self, var, "running variance")?;
             }
-            match given {
+            match statistics {
                 // An empty batch has no statistics.
                 Some((mean, var)) if !training || is_empty => {
                     normalise(b, self, &mean, &var, &affine, eps)
                 }
-                given => {
+                statistics => {
                     let axes: Vec<usize> = (0..self.ndim()).filter(|a| *a != 1).collect();
                     let values: Shape = axes.iter().map(|a| self.dims()[*a].clone()).collect();
                     ensure!(
@@ -106,9 +106,9 @@ impl Tensor {
                         self.fact()
                     );
                     // Widened once, so that the gradients of all its uses are added before they are rounded.
-                    let x = b.widened(self)?;
+                    let x = b.widen(self)?;
                     let batch = batch_statistics(b, &x, &axes)?;
-                    if let (Some(old), true) = (given, training) {
+                    if let (Some(old), true) = (statistics, training) {
                         updates = Some(updated_statistics(b, &batch, old, options.momentum)?);
                     }
                     let y = normalise(b, &x, &batch.mean, &batch.var, &affine, eps)?;
@@ -133,11 +133,11 @@ impl Tensor {
         let (weight, bias) = (options.weight.as_ref(), options.bias.as_ref());
         let cells = [options.running_mean.as_ref(), options.running_var.as_ref()];
         let running = [value_of(cells[0]), value_of(cells[1])];
-        let given = running.iter().flatten().chain(weight).chain(bias);
-        let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
+        let parameters = running.iter().flatten().chain(weight).chain(bias);
+        let operands: Vec<&Tensor> = [self].into_iter().chain(parameters).collect();
         let mut updates = None;
         let y = compose("instance_norm", &operands, |b| {
-            needs_float(self, "input")?;
+            check_float(self, "input")?;
             ensure!(
                 self.ndim() >= 3,
                 "{} has no dims after its channels",
@@ -152,9 +152,9 @@ impl Tensor {
                 "{} has one value per channel, whose variance is 0",
                 self.fact()
             );
-            let x = b.widened(self)?;
+            let x = b.widen(self)?;
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
-            let mut y = centred_and_scaled(b, &x, &mean, &var, options.eps)?;
+            let mut y = standardize(b, &x, &mean, &var, options.eps)?;
             y = affine.apply(b, &y, 1)?;
             if let [Some(old_mean), Some(old_var)] = &running {
                 check_channels(self, old_mean, "running mean")?;
@@ -211,14 +211,14 @@ fn updated_statistics(
     let bessel = b.binary(Pw::Div, &batch.count, &degrees_of_freedom)?;
     let unbiased = b.binary(Pw::Mul, &batch.var, &bessel)?;
     Ok([
-        blended(b, &mean, &batch.mean, momentum)?,
-        blended(b, &var, &unbiased, momentum)?,
+        moving_average(b, &mean, &batch.mean, momentum)?,
+        moving_average(b, &var, &unbiased, momentum)?,
     ])
 }
 
 /// Returns `(1 − momentum) · old + momentum · new`.
-fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recorded {
-    let dtype = promote::common(&[old, new])?;
+fn moving_average(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recorded {
+    let dtype = promote::common_dtype(&[old, new])?;
     let (wide_old, new) = (b.cast(old, dtype)?, b.cast(new, dtype)?);
     let kept = b.with(Pw::Mul, &wide_old, 1.0 - momentum)?;
     let added = b.with(Pw::Mul, &new, momentum)?;
@@ -248,7 +248,7 @@ fn normalise(
 ) -> Recorded {
     let mut tensors = vec![x, mean, var];
     tensors.extend(affine.weight.into_iter().chain(affine.bias));
-    let dtype = promote::common(&tensors)?;
+    let dtype = promote::common_dtype(&tensors)?;
     let mut inputs = Vec::new();
     for t in [x, mean, var] {
         inputs.push(b.cast(t, dtype)?);

@@ -1,7 +1,7 @@
 //! Random numbers that depend on tensors or on the other numbers drawn.
 
-use super::entropy::within_0_and_1;
-use super::search::insertion;
+use super::entropy::check_probabilities;
+use super::search::insertion_index;
 use crate::Int;
 use crate::operand::Other;
 use crate::options::options;
@@ -39,13 +39,13 @@ impl Tensor {
     /// 0..=1 is a data error.
     pub fn bernoulli(&self) -> Tensor {
         compose("bernoulli", &[self], |b| {
-            super::args::needs_float(self, "probability")?;
+            super::args::check_float(self, "probability")?;
             let wide = match self.dtype() {
                 DType::F64 => DType::F64,
                 _ => DType::F32,
             };
             let p = b.cast(self, wide)?;
-            let p = within_0_and_1(b, &p, "all probabilities must lie between 0 and 1")?;
+            let p = check_probabilities(b, &p, "all probabilities must lie between 0 and 1")?;
             let u = numbers(b, RandomKind::Uniform, wide, self.dims())?;
             let hit = b.binary(Pw::Lt, &u, &p)?;
             b.cast(&hit, self.dtype())
@@ -69,7 +69,7 @@ impl Tensor {
         let replacement = num_samples.replacement;
         let num_samples = num_samples.num_samples.0;
         compose("multinomial", &[self], |b| {
-            super::args::needs_float(self, "weights")?;
+            super::args::check_float(self, "weights")?;
             ensure!(
                 self.ndim() == 1 || self.ndim() == 2,
                 "the weights must be a vector or a matrix, not {}",
@@ -90,8 +90,8 @@ impl Tensor {
                 shape[a] = num_samples.into();
                 let u = numbers(b, RandomKind::Uniform, DType::F64, &shape)?;
                 let target = b.binary(Pw::Mul, &u, &total)?;
-                let sums = b.scan(ScanKind::Sum, &p, a)?;
-                let index = insertion(b, &sums, &target, true)?;
+                let cumulative = b.scan(ScanKind::Sum, &p, a)?;
+                let index = insertion_index(b, &cumulative, &target, true)?;
                 b.with(Pw::Minimum, &index, n - 1)?
             } else {
                 // The first of exponential clocks with these rates to ring is drawn first.
@@ -102,16 +102,16 @@ impl Tensor {
                 let time = b.binary(Pw::Div, &time, &p)?;
                 b.arg_sort(&time, a, false, Some(num_samples as usize))?
             };
-            checked_rows(b, &p, &total, &index)
+            check_rows(b, &p, &total, &index)
         })
     }
 }
 
 /// Returns the index, with a data error where a row of weights is not a distribution.
-fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) -> Recorded {
+fn check_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) -> Recorded {
     let a = p.ndim() - 1;
-    let least = b.reduce(Reduction::Min, p, &[a], true)?;
-    let positive = b.with(Pw::Ge, &least, 0.0)?;
+    let smallest = b.reduce(Reduction::Min, p, &[a], true)?;
+    let positive = b.with(Pw::Ge, &smallest, 0.0)?;
     let finite = b.finite(total)?;
     let numbers = b.binary(Pw::And, &positive, &finite)?;
     let text = "the weights hold an infinity, a NaN or an element below 0";
@@ -146,7 +146,7 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
     compose("normal", &[&mean, &std], |b| {
         let n = number.unwrap_or(0.0);
         ensure!(n >= 0.0, "the deviation must be at least 0, not {n}");
-        let dtype = crate::promote::to_float(crate::promote::common(&[&mean, &std])?);
+        let dtype = crate::promote::float_dtype(crate::promote::common_dtype(&[&mean, &std])?);
         let shape = broadcast_shapes([mean.dims(), std.dims()]);
         let shape = shape.ok_or_else(|| {
             kiln_ir::OpError(format!(
@@ -163,7 +163,7 @@ pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tens
         }
         let scaled = b.binary(Pw::Mul, &z, &std.detach())?;
         let drawn = b.binary(Pw::Add, &scaled, &mean.detach())?;
-        let drawn = b.connected(&drawn, &mean)?;
-        b.connected(&drawn, &std)
+        let drawn = b.connect(&drawn, &mean)?;
+        b.connect(&drawn, &std)
     })
 }

@@ -41,7 +41,7 @@ impl Tensor {
     pub fn cumsum(&self, dim: impl Into<DimArg>) -> Tensor {
         compose("cumsum", &[self], |b| {
             let x = b.cast(self, sum_dtype(self.dtype()))?;
-            running(b, ScanKind::Sum, &x, &dim)
+            cumulative(b, ScanKind::Sum, &x, &dim)
         })
     }
 
@@ -50,15 +50,15 @@ impl Tensor {
     pub fn cumprod(&self, dim: impl Into<DimArg>) -> Tensor {
         compose("cumprod", &[self], |b| {
             let x = b.cast(self, sum_dtype(self.dtype()))?;
-            running(b, ScanKind::Prod, &x, &dim)
+            cumulative(b, ScanKind::Prod, &x, &dim)
         })
     }
 
     /// log Σ eˣ of the elements so far, of floats, without overflow.
     pub fn logcumsumexp(&self, dim: impl Into<DimArg>) -> Tensor {
         compose("logcumsumexp", &[self], |b| {
-            super::args::needs_float(self, "operand")?;
-            running(b, ScanKind::LogSumExp, self, &dim)
+            super::args::check_float(self, "operand")?;
+            cumulative(b, ScanKind::LogSumExp, self, &dim)
         })
     }
 
@@ -85,8 +85,9 @@ impl Tensor {
         let extended = match (n, prepend, append) {
             (0, ..) | (_, None, None) => self.clone(),
             _ => {
-                let parts: Vec<&Tensor> = prepend.into_iter().chain([self]).chain(append).collect();
-                super::join::cat(&parts, &dim)
+                let segments: Vec<&Tensor> =
+                    prepend.into_iter().chain([self]).chain(append).collect();
+                super::join::cat(&segments, &dim)
             }
         };
         let operands: Vec<&Tensor> = [self, &extended]
@@ -122,14 +123,14 @@ impl Tensor {
     /// The integral along a dim by the trapezoid rule. `x` is the distance of samples (a number) or their positions:
     /// a vector, or a tensor that broadcasts after dims of size 1 are prepended.
     pub fn trapezoid<'a>(&self, x: impl Into<Other<'a>>, dim: impl Into<DimArg>) -> Tensor {
-        compose("trapezoid", &x.with(self), |b| {
-            let Some((areas, a)) = areas(b, self, &x, &dim)? else {
+        compose("trapezoid", &x.operands_with(self), |b| {
+            let Some((areas, a)) = trapezoid_areas(b, self, &x, &dim)? else {
                 let a = super::args::axis(self, dim)?;
                 let mut shape = Shape::from(self.dims());
                 shape.remove(a);
                 return b.full(0i64, self.dtype(), &shape);
             };
-            let (y, dtype) = half(b, &areas)?;
+            let (y, dtype) = halve(b, &areas)?;
             let sum = b.sum(&y, &[a], false)?;
             b.cast(&sum, dtype)
         })
@@ -141,18 +142,18 @@ impl Tensor {
         x: impl Into<Other<'a>>,
         dim: impl Into<DimArg>,
     ) -> Tensor {
-        compose("cumulative_trapezoid", &x.with(self), |b| {
-            let Some((areas, a)) = areas(b, self, &x, &dim)? else {
+        compose("cumulative_trapezoid", &x.operands_with(self), |b| {
+            let Some((areas, a)) = trapezoid_areas(b, self, &x, &dim)? else {
                 return Ok(self.clone());
             };
-            let (y, dtype) = half(b, &areas)?;
-            let sums = b.scan(ScanKind::Sum, &y, a)?;
-            b.cast(&sums, dtype)
+            let (y, dtype) = halve(b, &areas)?;
+            let logs = b.scan(ScanKind::Sum, &y, a)?;
+            b.cast(&logs, dtype)
         })
     }
 }
 
-fn running(b: &mut Recorder, kind: ScanKind, t: &Tensor, dim: &DimArg) -> Recorded {
+fn cumulative(b: &mut Recorder, kind: ScanKind, t: &Tensor, dim: &DimArg) -> Recorded {
     let (x, a) = lanes(b, t, dim)?;
     let y = b.scan(kind, &x, a)?;
     b.reshape(&y, t.dims())
@@ -173,11 +174,11 @@ fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (T
             let nan = b.unary(Pw::IsNan, &x)?;
             hit = b.binary(Pw::Or, &hit, &nan)?;
         }
-        let at = b.iota(&x.dims()[a])?;
-        let at = b.along(&at, a, x.ndim())?;
-        let zero = b.scalar_like(0i64, &at)?;
-        let at = b.select(&hit, &at, &zero)?;
-        let index = b.scan(ScanKind::Max, &at, a)?;
+        let positions = b.iota(&x.dims()[a])?;
+        let positions = b.reshape_along(&positions, a, x.ndim())?;
+        let zero = b.scalar_like(0i64, &positions)?;
+        let positions = b.select(&hit, &positions, &zero)?;
+        let index = b.scan(ScanKind::Max, &positions, a)?;
         let values = b.gather(&x, a, &index)?;
         Ok((b.reshape(&values, t.dims())?, b.reshape(&index, t.dims())?))
     })
@@ -185,15 +186,15 @@ fn extreme(called: &'static str, kind: ScanKind, t: &Tensor, dim: &DimArg) -> (T
 
 /// All but the last, and all but the first elements of an axis that is not empty.
 fn neighbours(b: &mut Recorder, x: &Tensor, axis: usize) -> Result<(Tensor, Tensor), OpError> {
-    let rest = &x.dims()[axis] - &Dim::ONE;
+    let count = &x.dims()[axis] - &Dim::ONE;
     Ok((
-        b.narrow(x, axis, 0i64, rest.clone())?,
-        b.narrow(x, axis, 1i64, rest)?,
+        b.narrow(x, axis, 0i64, count.clone())?,
+        b.narrow(x, axis, 1i64, count)?,
     ))
 }
 
 /// Twice the area between neighbouring samples, and the axis they lie along; `None` without samples.
-fn areas(
+fn trapezoid_areas(
     b: &mut Recorder,
     y: &Tensor,
     x: &Other,
@@ -208,25 +209,25 @@ fn areas(
     let (left, right) = neighbours(b, y, a)?;
     let sum = b.binary(Pw::Add, &left, &right)?;
     let width = match x {
-        Other::Number(_) => return scaled(b, &sum, x).map(|s| Some((s, a))),
+        Other::Number(_) => return multiply_promoted(b, &sum, x).map(|s| Some((s, a))),
         Other::Tensor(x) => {
             ensure!(
                 x.dtype() != bool,
                 "positions must be numbers, not bool; cast them first"
             );
-            let x = placed(b, x, y, a)?;
-            let at = (a + x.ndim()).checked_sub(y.ndim());
-            let at = at.ok_or_else(|| OpError(format!("{} has too few dims", x.fact())))?;
-            let (left, right) = neighbours(b, &x, at)?;
+            let x = align_positions(b, x, y, a)?;
+            let y_axis = (a + x.ndim()).checked_sub(y.ndim());
+            let y_axis = y_axis.ok_or_else(|| OpError(format!("{} has too few dims", x.fact())))?;
+            let (left, right) = neighbours(b, &x, y_axis)?;
             b.binary(Pw::Sub, &right, &left)?
         }
     };
-    let at = a + sum.ndim().max(width.ndim()) - sum.ndim();
-    scaled(b, &sum, &Other::from(&width)).map(|s| Some((s, at)))
+    let axis = a + sum.ndim().max(width.ndim()) - sum.ndim();
+    multiply_promoted(b, &sum, &Other::from(&width)).map(|s| Some((s, axis)))
 }
 
 /// The positions of samples, with the dims of y.
-fn placed(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
+fn align_positions(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
     let x = as_vector(b, x)?;
     if x.ndim() == 1 {
         ensure!(
@@ -235,7 +236,7 @@ fn placed(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
             x.fact(),
             y.fact()
         );
-        return b.along(&x, axis, y.ndim());
+        return b.reshape_along(&x, axis, y.ndim());
     }
     let mut shape = Shape::from(x.dims());
     while shape.len() < y.ndim() {
@@ -245,14 +246,14 @@ fn placed(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
 }
 
 /// The product in the dtype that both promote to.
-fn scaled(b: &mut Recorder, sum: &Tensor, width: &Other) -> Recorded {
+fn multiply_promoted(b: &mut Recorder, sum: &Tensor, width: &Other) -> Recorded {
     let (sum, width) = width.promoted(b, sum)?;
     b.binary(Pw::Mul, &sum, &width)
 }
 
 /// Half of each area, in the dtype to compute in, and the dtype of the result: integers become f32.
-fn half(b: &mut Recorder, areas: &Tensor) -> Result<(Tensor, DType), OpError> {
-    let dtype = crate::promote::to_float(areas.dtype());
+fn halve(b: &mut Recorder, areas: &Tensor) -> Result<(Tensor, DType), OpError> {
+    let dtype = crate::promote::float_dtype(areas.dtype());
     let wide = b.cast(areas, super::short::wide(dtype))?;
     Ok((b.with(Pw::Mul, &wide, 0.5)?, dtype))
 }

@@ -4,9 +4,9 @@
 //! scatter that overwrites keeps the last in row-major order, and sums are added in that order, so that results are
 //! reproducible.
 
-use super::args::{DimArg, axis, named_values, same_device_and_dtype};
+use super::args::{DimArg, axis, check_alike, named_values};
 use super::index::{
-    as_index, as_vector, check_index_shape, index_vector, needs_index, no_larger, wrapped_index,
+    as_index, as_vector, check_index, check_index_shape, index_vector, is_no_larger, wrap_index,
 };
 use super::short::wide;
 use crate::operand::AsTensor;
@@ -104,10 +104,10 @@ impl Tensor {
         index: impl AsTensor,
         src: impl Into<Other<'a>>,
     ) -> Tensor {
-        let mut operands = src.with(self);
+        let mut operands = src.operands_with(self);
         operands.push(index);
         compose("scatter", &operands, |b| {
-            scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
+            scatter_checked(b, self, &dim, index, &src, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Set, x, a, index, src)
             })
         })
@@ -123,7 +123,7 @@ impl Tensor {
     ) -> Tensor {
         compose("scatter_add", &[self, src, index], |b| {
             let src = Other::from(src);
-            scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
+            scatter_checked(b, self, &dim, index, &src, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Sum, x, a, index, src)
             })
         })
@@ -138,11 +138,11 @@ impl Tensor {
         src: impl Into<Other<'a>>,
         reduce: impl Into<Combine>,
     ) -> Tensor {
-        let mut operands = src.with(self);
+        let mut operands = src.operands_with(self);
         operands.push(index);
         compose("scatter_reduce", &operands, |b| {
-            scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, &reduce)
+            scatter_checked(b, self, &dim, index, &src, |b, x, a, index, src| {
+                scatter_reduced(b, x, a, index, src, &reduce)
             })
         })
     }
@@ -172,7 +172,7 @@ impl Tensor {
                 "alpha {alpha} can't be a factor of {} without loss",
                 self.dtype()
             );
-            slices(b, self, &dim, index, source, |b, x, a, index, src| {
+            scatter_slices(b, self, &dim, index, source, |b, x, a, index, src| {
                 let src = match self.dtype() {
                     DType::Bool => b.with(Pw::And, src, alpha.as_bool())?,
                     _ => b.with(Pw::Mul, src, alpha)?,
@@ -191,8 +191,8 @@ impl Tensor {
         source: impl AsTensor,
     ) -> Tensor {
         compose("index_copy", &[self, index, source], |b| {
-            needs_index(index, "index")?;
-            slices(b, self, &dim, index, source, |b, x, a, index, src| {
+            check_index(index, "index")?;
+            scatter_slices(b, self, &dim, index, source, |b, x, a, index, src| {
                 b.scatter(ScatterKind::Set, x, a, index, src)
             })
         })
@@ -208,8 +208,8 @@ impl Tensor {
         reduce: impl Into<Combine>,
     ) -> Tensor {
         compose("index_reduce", &[self, index, source], |b| {
-            slices(b, self, &dim, index, source, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, &reduce)
+            scatter_slices(b, self, &dim, index, source, |b, x, a, index, src| {
+                scatter_reduced(b, x, a, index, src, &reduce)
             })
         })
     }
@@ -223,8 +223,8 @@ impl Tensor {
     /// [`Tensor::put`], which can add to the elements.
     pub fn put_with(&self, index: impl AsTensor, source: impl AsTensor, options: Put) -> Tensor {
         compose("put", &[self, index, source], |b| {
-            same_device_and_dtype(self, "tensor", source, "source")?;
-            needs_index(index, "index")?;
+            check_alike(self, "tensor", source, "source")?;
+            check_index(index, "index")?;
             b.indexed_by("index", index);
             ensure!(
                 index.fact().numel() == source.fact().numel(),
@@ -235,7 +235,7 @@ impl Tensor {
             let x = b.reshape(self, &[self.fact().numel()])?;
             let i = b.reshape(index, &[index.fact().numel()])?;
             let source = b.reshape(source, i.dims())?;
-            let i = wrapped_index(b, &i, super::args::known(&x, 0)?)?;
+            let i = wrap_index(b, &i, super::args::known(&x, 0)?)?;
             let y = b.scatter(options.kind(), &x, 0, &i, &source)?;
             b.reshape(&y, self.dims())
         })
@@ -243,7 +243,7 @@ impl Tensor {
 }
 
 /// Checks the operands of a scatter, crops the source to the index and combines.
-fn scattered(
+fn scatter_checked(
     b: &mut Recorder,
     x: &Tensor,
     dim: &DimArg,
@@ -255,7 +255,7 @@ fn scattered(
     let x = as_vector(b, x)?;
     let a = axis(&x, dim)?;
     if let Other::Tensor(src) = src {
-        same_device_and_dtype(&x, "tensor", src, "source")?;
+        check_alike(&x, "tensor", src, "source")?;
     }
     if index.fact().numel().is(0) {
         return b.reshape(&x, shape); // goes nowhere, whatever its dtype and shape
@@ -267,7 +267,7 @@ fn scattered(
     let src = match src {
         Other::Tensor(src) => {
             let src = as_vector(b, src)?;
-            cut(b, &src, &index)?
+            crop_source(b, &src, &index)?
         }
         Other::Number(n) => {
             super::index::check_fill(x.dtype(), *n)?;
@@ -279,7 +279,7 @@ fn scattered(
 }
 
 /// Returns the leading part of a source that an index uses.
-fn cut(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
+fn crop_source(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
     ensure!(
         src.ndim() == index.ndim(),
         "the index {} has {} dims but the source {} has {}",
@@ -288,22 +288,22 @@ fn cut(b: &mut Recorder, src: &Tensor, index: &Tensor) -> Recorded {
         src.fact(),
         src.ndim()
     );
-    let mut part = src.clone();
+    let mut cropped = src.clone();
     for (a, size) in index.dims().iter().enumerate() {
         ensure!(
-            no_larger(size, &src.dims()[a]),
+            is_no_larger(size, &src.dims()[a]),
             "the index {} is larger than the source {} in dim {a} ({size} > {})",
             index.fact(),
             src.fact(),
             src.dims()[a]
         );
-        part = b.narrow(&part, a, 0i64, size.clone())?;
+        cropped = b.narrow(&cropped, a, 0i64, size.clone())?;
     }
-    Ok(part)
+    Ok(cropped)
 }
 
 /// Checks the operands of an operation on the slices of a dim, broadcasts the index to the source and combines.
-fn slices(
+fn scatter_slices(
     b: &mut Recorder,
     x: &Tensor,
     dim: &DimArg,
@@ -312,7 +312,7 @@ fn slices(
     combine: impl Fn(&mut Recorder, &Tensor, usize, &Tensor, &Tensor) -> Recorded,
 ) -> Recorded {
     let shape = x.dims();
-    same_device_and_dtype(x, "tensor", source, "source")?;
+    check_alike(x, "tensor", source, "source")?;
     b.indexed_by("index", index);
     let index = as_index(b, index, "index")?;
     let index = index_vector(b, &index)?;
@@ -327,14 +327,14 @@ fn slices(
         x.fact(),
         wanted[a]
     );
-    let index = b.along(&index, a, x.ndim())?;
+    let index = b.reshape_along(&index, a, x.ndim())?;
     let index = b.broadcast_to(&index, &wanted)?;
     let y = combine(b, &x, a, &index, &source)?;
     b.reshape(&y, shape)
 }
 
 /// A scatter that combines. The tensor's own elements are replaced by the identity first unless they take part.
-fn reduced(
+fn scatter_reduced(
     b: &mut Recorder,
     x: &Tensor,
     axis: usize,
@@ -385,10 +385,10 @@ fn mean(
     let dtype = wide(x.dtype());
     let (wide_x, src) = (b.cast(x, dtype)?, b.cast(src, dtype)?);
     let combine = Combine::new(ScatterReduction::Sum).include_self(include_self);
-    let sum = reduced(b, &wide_x, axis, index, &src, &combine)?;
-    let one = b.full(1i64, DType::I64, index.dims())?;
+    let sum = scatter_reduced(b, &wide_x, axis, index, &src, &combine)?;
+    let unit = b.full(1i64, DType::I64, index.dims())?;
     let own = b.full(include_self as i64, DType::I64, x.dims())?;
-    let count = b.scatter(ScatterKind::Sum, &own, axis, index, &one)?;
+    let count = b.scatter(ScatterKind::Sum, &own, axis, index, &unit)?;
     let count = b.with(Pw::Maximum, &count, 1i64)?;
     let count = b.cast(&count, dtype)?;
     let mean = b.binary(

@@ -1,6 +1,6 @@
 //! Searching in sorted numbers, and counting.
 
-use super::args::{Int, known, same_device_and_dtype};
+use super::args::{Int, check_alike, known};
 use super::host;
 use super::short::wide;
 use crate::operand::AsTensor;
@@ -82,12 +82,12 @@ impl Tensor {
         options: SearchSorted,
     ) -> Tensor {
         let sorter = options.sorter.as_ref();
-        let mut operands = values.with(self);
+        let mut operands = values.operands_with(self);
         operands.extend(sorter);
         compose("searchsorted", &operands, |b| {
             let mut sequence = self.clone();
             if let Some(order) = sorter {
-                super::index::needs_index(order, "sorter")?;
+                super::index::check_index(order, "sorter")?;
                 ensure!(
                     order.dims() == self.dims(),
                     "the sorter {} does not have the shape of {}",
@@ -100,7 +100,7 @@ impl Tensor {
                 Other::Tensor(v) => Tensor::clone(v),
                 Other::Number(n) => b.scalar_like(*n, self)?,
             };
-            insertion(b, &sequence, &values, options.right)
+            insertion_index(b, &sequence, &values, options.right)
         })
     }
 
@@ -118,16 +118,16 @@ impl Tensor {
                 "the boundaries must be a vector, not {}",
                 boundaries.fact()
             );
-            insertion(b, boundaries, self, options.right)
+            insertion_index(b, boundaries, self, options.right)
         })
     }
 
     /// True where the element is among the test elements.
     pub fn isin<'a>(&self, test_elements: impl Into<Other<'a>>) -> Tensor {
-        compose("isin", &test_elements.with(self), |b| {
+        compose("isin", &test_elements.operands_with(self), |b| {
             let (x, tests) = match &test_elements {
                 Other::Tensor(t) => {
-                    let dtype = crate::promote::common(&[self, t])?;
+                    let dtype = crate::promote::common_dtype(&[self, t])?;
                     (b.cast(self, dtype)?, b.cast(t, dtype)?)
                 }
                 number => {
@@ -142,12 +142,12 @@ impl Tensor {
             }
             let order = b.arg_sort(&tests, 0, false, None)?;
             let tests = b.gather(&tests, 0, &order)?;
-            let at = insertion(b, &tests, &x, false)?;
-            let at = b.with(Pw::Minimum, &at, n - 1)?;
-            let at = b.reshape(&at, &[x.fact().numel()])?;
-            let found = b.gather(&tests, 0, &at)?;
-            let found = b.reshape(&found, x.dims())?;
-            b.binary(Pw::Eq, &found, &x)
+            let insertion = insertion_index(b, &tests, &x, false)?;
+            let insertion = b.with(Pw::Minimum, &insertion, n - 1)?;
+            let insertion = b.reshape(&insertion, &[x.fact().numel()])?;
+            let neighbours = b.gather(&tests, 0, &insertion)?;
+            let neighbours = b.reshape(&neighbours, x.dims())?;
+            b.binary(Pw::Eq, &neighbours, &x)
         })
     }
 
@@ -185,7 +185,7 @@ impl Tensor {
         let length = length.max(minlength);
         let operands: Vec<&Tensor> = [&numbers].into_iter().chain(weights).collect();
         compose("bincount", &operands, |b| {
-            super::args::addressable(&[length.into()], DType::I64)?;
+            super::args::check_addressable(&[length.into()], DType::I64)?;
             let counted = match weights {
                 None => b.full(1i64, DType::I64, numbers.dims())?,
                 Some(w) => {
@@ -210,7 +210,7 @@ impl Tensor {
         let Histogram { bins, min, max } = bins;
         let bins = bins.0;
         compose("histc", &[self], |b| {
-            super::args::needs_float(self, "operand")?;
+            super::args::check_float(self, "operand")?;
             ensure!(bins > 0, "the number of bins must be positive, not {bins}");
             ensure!(
                 min.is_finite() && max.is_finite(),
@@ -219,31 +219,31 @@ impl Tensor {
             ensure!(min <= max, "max {max} must be larger than min {min}");
             let x = b.reshape(self, &[self.fact().numel()])?;
             let x = b.cast(&x, wide(x.dtype()))?;
-            let (low, high) = range(b, &x, min, max)?;
+            let (low, high) = bounds(b, &x, min, max)?;
             let width = b.binary(Pw::Sub, &high, &low)?;
-            let at = b.binary(Pw::Sub, &x, &low)?;
-            let at = b.with(Pw::Mul, &at, bins as f64)?;
-            let at = b.binary(Pw::Div, &at, &width)?;
-            let at = b.cast(&at, DType::I64)?;
-            let at = b.with(Pw::Minimum, &at, bins - 1)?; // the last part includes its end
+            let bin = b.binary(Pw::Sub, &x, &low)?;
+            let bin = b.with(Pw::Mul, &bin, bins as f64)?;
+            let bin = b.binary(Pw::Div, &bin, &width)?;
+            let bin = b.cast(&bin, DType::I64)?;
+            let bin = b.with(Pw::Minimum, &bin, bins - 1)?; // the last part includes its end
             let (above, below) = (b.binary(Pw::Ge, &x, &low)?, b.binary(Pw::Le, &x, &high)?);
             let inside = b.binary(Pw::And, &above, &below)?;
-            let zero = b.scalar_like(0i64, &at)?;
-            let at = b.select(&inside, &at, &zero)?;
+            let zero = b.scalar_like(0i64, &bin)?;
+            let bin = b.select(&inside, &bin, &zero)?;
             // If the width isn't finite there are no bins: the index is out of range.
             let finite = b.finite(&width)?;
-            let none = b.scalar_like(bins, &at)?;
-            let at = b.select(&finite, &at, &none)?;
-            let ones = b.cast(&inside, DType::I64)?;
+            let none = b.scalar_like(bins, &bin)?;
+            let bin = b.select(&finite, &bin, &none)?;
+            let weights = b.cast(&inside, DType::I64)?;
             let zeros = b.full(0i64, DType::I64, &[bins.into()])?;
-            let counts = b.scatter(ScatterKind::Sum, &zeros, 0, &at, &ones)?;
+            let counts = b.scatter(ScatterKind::Sum, &zeros, 0, &bin, &weights)?;
             b.cast(&counts, self.dtype())
         })
     }
 }
 
 /// Returns the ends of a histogram, as numbers of the dtype of x.
-fn range(b: &mut Recorder, x: &Tensor, min: f64, max: f64) -> Result<(Tensor, Tensor), OpError> {
+fn bounds(b: &mut Recorder, x: &Tensor, min: f64, max: f64) -> Result<(Tensor, Tensor), OpError> {
     if min != max || x.dims()[0].is(0) {
         let max = if min == max { min + 1.0 } else { max };
         return Ok((b.scalar_like(min, x)?, b.scalar_like(max, x)?));
@@ -260,13 +260,13 @@ fn range(b: &mut Recorder, x: &Tensor, min: f64, max: f64) -> Result<(Tensor, Te
 
 /// Returns the number of elements of each sorted lane that are smaller than a value (or not larger, if `right`), i64
 /// of the values' shape.
-pub(crate) fn insertion(
+pub(crate) fn insertion_index(
     b: &mut Recorder,
     sequence: &Tensor,
     values: &Tensor,
     right: bool,
 ) -> Recorded {
-    same_device_and_dtype(sequence, "sorted sequence", values, "values")?;
+    check_alike(sequence, "sorted sequence", values, "values")?;
     ensure!(sequence.ndim() > 0, "the sequence must have a dim");
     let flat = Shape::from_elem(values.fact().numel(), 1);
     let v = match sequence.ndim() {
@@ -287,19 +287,19 @@ pub(crate) fn insertion(
     let (s, v) = (b.cast(sequence, ordered)?, b.cast(&v, ordered)?);
     let n = known(&s, a)?;
     let beyond = b.binary(Pw::Ne, &v, &v)?; // NaN
-    let mut at = b.full(0i64, DType::I64, v.dims())?;
+    let mut position = b.full(0i64, DType::I64, v.dims())?;
     // Binary search: steps of halved size, each taken if it doesn't pass the value.
     let op = if right { Pw::Le } else { Pw::Lt };
     for bit in (0..i64::BITS - n.leading_zeros()).rev() {
-        let next = b.with(Pw::Add, &at, 1i64 << bit)?;
+        let next = b.with(Pw::Add, &position, 1i64 << bit)?;
         let last = b.with(Pw::Minimum, &next, n)?;
         let last = b.with(Pw::Sub, &last, 1i64)?;
         let element = b.gather(&s, a, &last)?;
         let less = b.binary(op, &element, &v)?;
         let less = b.binary(Pw::Or, &less, &beyond)?;
-        let within = b.with(Pw::Le, &next, n)?;
-        let go = b.binary(Pw::And, &less, &within)?;
-        at = b.select(&go, &next, &at)?;
+        let in_bounds = b.with(Pw::Le, &next, n)?;
+        let go = b.binary(Pw::And, &less, &in_bounds)?;
+        position = b.select(&go, &next, &position)?;
     }
-    b.reshape(&at, values.dims())
+    b.reshape(&position, values.dims())
 }

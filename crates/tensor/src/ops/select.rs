@@ -17,15 +17,15 @@ use std::panic::Location;
 /// each dim. The mask is computed.
 #[track_caller]
 pub(crate) fn nonzero_vectors(mask: &Tensor) -> Result<Vec<Tensor>> {
-    let found = host::nonzeros(mask)?;
+    let positions = host::nonzero_positions(mask)?;
     let shape = mask.shape()?;
-    let columns = shape.iter().map(|_| host::reserved(found.len()));
+    let columns = shape.iter().map(|_| host::reserve(positions.len()));
     let mut columns = columns.collect::<Result<Vec<_>>>()?;
-    for at in found {
-        let mut rest = at;
+    for position in positions {
+        let mut remaining = position;
         for (column, &extent) in columns.iter_mut().zip(&shape).rev() {
-            column.push(rest % extent as i64);
-            rest /= extent as i64;
+            column.push(remaining % extent as i64);
+            remaining /= extent as i64;
         }
     }
     Ok(columns
@@ -55,7 +55,7 @@ impl Tensor {
             Err(e) => return Tensor::poisoned(e, Location::caller()),
         };
         if columns.is_empty() {
-            let count = host::nonzeros(self).map(|found| found.len());
+            let count = host::nonzero_positions(self).map(|positions| positions.len());
             let _here = set_device(self.device());
             return Tensor::zeros([count.unwrap_or(0), 0], DType::I64);
         }
@@ -87,13 +87,14 @@ impl Tensor {
             let mask = b.broadcast_to(mask, &shape)?;
             b.reshape(&mask, &[numel(&shape)])
         });
-        let found = host::nonzeros(&shaped).map(|found| host::vector(&found, shaped.device()));
-        let found = host::or_poisoned(found);
-        compose("masked_select", &[self, &found], |b| {
+        let positions = host::nonzero_positions(&shaped)
+            .map(|positions| host::vector(&positions, shaped.device()));
+        let positions = host::or_poisoned(positions);
+        compose("masked_select", &[self, &positions], |b| {
             let shape = shared_shape(self, mask)?;
             let x = b.broadcast_to(self, &shape)?;
             let x = b.reshape(&x, &[numel(&shape)])?;
-            b.gather(&x, 0, &found)
+            b.gather(&x, 0, &positions)
         })
     }
 
@@ -102,7 +103,7 @@ impl Tensor {
     pub fn masked_scatter(&self, mask: impl AsTensor, source: impl AsTensor) -> Tensor {
         compose("masked_scatter", &[self, mask, source], |b| {
             needs_mask(mask)?;
-            super::args::same_device_and_dtype(self, "tensor", source, "source")?;
+            super::args::check_alike(self, "tensor", source, "source")?;
             let shape = shared_shape(self, mask)?;
             let (x, mask) = (b.broadcast_to(self, &shape)?, b.broadcast_to(mask, &shape)?);
             let flat = b.reshape(&mask, &[numel(&shape)])?;

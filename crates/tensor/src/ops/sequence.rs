@@ -1,6 +1,6 @@
 //! Sequences of numbers.
 
-use super::args::{Int, listable};
+use super::args::{Int, check_listable};
 use crate::create::range;
 use crate::record::compose;
 use crate::{DType, Scalar, Tensor};
@@ -76,20 +76,20 @@ fn evenly_spaced(
         steps >= 0,
         "the number of steps must not be negative, but is {steps}"
     );
-    listable(Some(steps), &format!("{steps} steps"))?;
+    check_listable(Some(steps), &format!("{steps} steps"))?;
     let (from, to) = (start.as_f64(), end.as_f64());
     if steps == 1 {
         return Ok(vec![from]);
     }
     let step = (to - from) / (steps - 1) as f64;
-    let at = |i: i64| {
+    let element = |i: i64| {
         if i < steps / 2 {
             from + step * i as f64
         } else {
             to - step * (steps - 1 - i) as f64
         }
     };
-    let values = (0..steps).map(at);
+    let values = (0..steps).map(element);
     if dtype.is_int() {
         return Ok(values.map(|v| (v as f32).trunc() as f64).collect());
     }

@@ -1,6 +1,6 @@
 //! Views: the same elements in other shapes and orders.
 
-use super::args::{DimArg, DimArgs, Int, addressable, axis, new_axis};
+use super::args::{DimArg, DimArgs, Int, axis, check_addressable, new_axis};
 use crate::operand::AsTensor;
 use crate::record::{Recorded, Recorder, compose, view_of};
 use crate::{Error, ErrorKind, IntoShape, Result, Tensor};
@@ -10,7 +10,7 @@ use kiln_ir::{Builder, OpError, Shape, ensure};
 use std::panic::Location;
 
 /// Returns the shape with its one −1 replaced by the size that gives the right number of elements.
-fn inferred(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
+fn infer_size(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
     let mut dims = Shape::from(shape);
     let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i].is(-1)).collect();
     let known = shape.iter().filter_map(Dim::as_const);
@@ -22,12 +22,12 @@ fn inferred(total: &Dim, shape: &[Dim]) -> std::result::Result<Shape, OpError> {
         [] => {}
         [at] => {
             dims[at] = Dim::ONE;
-            let rest = numel(&dims);
+            let known = numel(&dims);
             ensure!(
-                !rest.is(0),
+                !known.is(0),
                 "−1 in {shape:?} could be any size, because the other sizes make no elements"
             );
-            dims[at] = total.div_exact(&rest).map_err(|_| {
+            dims[at] = total.div_exact(&known).map_err(|_| {
                 OpError(format!("{total} elements do not fill the shape {shape:?}"))
             })?;
         }
@@ -62,7 +62,7 @@ impl Tensor {
     /// The elements in row-major order in another shape; one size may be −1 and is inferred.
     pub fn reshape(&self, shape: impl IntoShape) -> Tensor {
         view_of("reshape", &[self], |b| {
-            let shape = inferred(&self.fact().numel(), &shape)?;
+            let shape = infer_size(&self.fact().numel(), &shape)?;
             b.reshape(self, &shape)
         })
     }
@@ -81,7 +81,7 @@ impl Tensor {
     /// ```
     pub fn view(&self, shape: impl IntoShape) -> Tensor {
         view_of("view", &[self], |b| {
-            let shape = inferred(&self.fact().numel(), &shape)?;
+            let shape = infer_size(&self.fact().numel(), &shape)?;
             view(b, self, &shape)
         })
     }
@@ -113,7 +113,7 @@ impl Tensor {
                     }
                 });
             }
-            addressable(&out, self.dtype())?;
+            check_addressable(&out, self.dtype())?;
             b.broadcast_to(self, &out)
         })
     }
@@ -185,16 +185,17 @@ impl Tensor {
     /// Removes every dim of size 1.
     pub fn squeeze_all(&self) -> Tensor {
         view_of("squeeze", &[self], |b| {
-            let ones: Vec<usize> = (0..self.ndim()).filter(|a| self.dims()[*a].is(1)).collect();
-            b.squeeze(self, &ones)
+            let unit_axes: Vec<usize> =
+                (0..self.ndim()).filter(|a| self.dims()[*a].is(1)).collect();
+            b.squeeze(self, &unit_axes)
         })
     }
 
     /// Inserts a dim of size 1 that becomes dim `dim` of the result.
     pub fn unsqueeze(&self, dim: impl Into<Int>) -> Tensor {
         view_of("unsqueeze", &[self], |b| {
-            let at = new_axis(self, dim)?;
-            b.unsqueeze(self, at)
+            let axis = new_axis(self, dim)?;
+            b.unsqueeze(self, axis)
         })
     }
 
@@ -242,21 +243,21 @@ impl Tensor {
         view_of("unflatten", &[self], |b| {
             let at = axis(self, &dim)?;
             ensure!(!sizes.is_empty(), "dim {dim} can't become no dims");
-            let parts = inferred(&self.dims()[at], &sizes)?;
+            let sizes = infer_size(&self.dims()[at], &sizes)?;
             ensure!(
-                numel(&parts) == self.dims()[at],
+                numel(&sizes) == self.dims()[at],
                 "{:?} does not multiply to the size {} of dim {dim}",
                 sizes,
                 self.dims()[at]
             );
             let mut shape = Shape::from(&self.dims()[..at]);
-            shape.extend(parts);
+            shape.extend(sizes);
             shape.extend(self.dims()[at + 1..].iter().cloned());
             b.reshape(self, &shape)
         })
     }
 
-    /// Moves the dims `source` to the places `destination`; the others keep their order.
+    /// Moves the dims `source` to the positions `destination`; the others keep their order.
     pub fn movedim(&self, source: impl Into<DimArgs>, destination: impl Into<DimArgs>) -> Tensor {
         view_of("movedim", &[self], |b| {
             ensure!(
@@ -266,11 +267,11 @@ impl Tensor {
                 destination.0
             );
             let (from, to) = (source.axes(self)?, destination.axes(self)?);
-            let mut rest = (0..self.ndim()).filter(|a| !from.contains(a));
+            let mut other_axes = (0..self.ndim()).filter(|a| !from.contains(a));
             let perm: Vec<usize> = (0..self.ndim())
                 .map(|i| match to.iter().position(|t| *t == i) {
                     Some(at) => Some(from[at]),
-                    None => rest.next(),
+                    None => other_axes.next(),
                 })
                 .collect::<Option<_>>()
                 .ok_or_else(|| OpError::new("the destinations are not distinct"))?;
@@ -291,13 +292,13 @@ impl Tensor {
             let channels = channels.map_err(|e| OpError(format!("the channels: {e}")))?;
             let (h, w) = (self.dims()[n - 2].clone(), self.dims()[n - 1].clone());
             let lead = &self.dims()[..n - 3];
-            let split = joined(lead, [&channels, &r, &r, &h, &w]);
+            let split = concat_shape(lead, [&channels, &r, &r, &h, &w]);
             let x = b.reshape(self, &split)?;
             let k = n - 3;
             let mut perm: Vec<usize> = (0..k).collect();
             perm.extend([k, k + 3, k + 1, k + 4, k + 2]);
             let x = b.permute(&x, &perm)?;
-            b.reshape(&x, &joined(lead, [&channels, &(&h * &r), &(&w * &r)]))
+            b.reshape(&x, &concat_shape(lead, [&channels, &(&h * &r), &(&w * &r)]))
         })
     }
 
@@ -312,15 +313,15 @@ impl Tensor {
             );
             let r = Dim::Const(downscale_factor);
             let c = self.dims()[n - 3].clone();
-            let part = |d: &Dim| d.div_exact(&r).map_err(|e| OpError(e.to_string()));
-            let (h, w) = (part(&self.dims()[n - 2])?, part(&self.dims()[n - 1])?);
+            let divide = |d: &Dim| d.div_exact(&r).map_err(|e| OpError(e.to_string()));
+            let (h, w) = (divide(&self.dims()[n - 2])?, divide(&self.dims()[n - 1])?);
             let lead = &self.dims()[..n - 3];
-            let x = b.reshape(self, &joined(lead, [&c, &h, &r, &w, &r]))?;
+            let x = b.reshape(self, &concat_shape(lead, [&c, &h, &r, &w, &r]))?;
             let k = n - 3;
             let mut perm: Vec<usize> = (0..k).collect();
             perm.extend([k, k + 2, k + 4, k + 1, k + 3]);
             let x = b.permute(&x, &perm)?;
-            b.reshape(&x, &joined(lead, [&(&(&c * &r) * &r), &h, &w]))
+            b.reshape(&x, &concat_shape(lead, [&(&(&c * &r) * &r), &h, &w]))
         })
     }
 
@@ -365,6 +366,6 @@ fn image_rank(t: &Tensor) -> std::result::Result<usize, OpError> {
     Ok(t.ndim())
 }
 
-fn joined<const N: usize>(lead: &[Dim], tail: [&Dim; N]) -> Shape {
+fn concat_shape<const N: usize>(lead: &[Dim], tail: [&Dim; N]) -> Shape {
     lead.iter().chain(tail).cloned().collect()
 }

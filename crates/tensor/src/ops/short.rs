@@ -27,7 +27,7 @@ impl Recorder {
     }
 
     /// `op` of what was accumulated and `x`; x if there is nothing yet.
-    pub(crate) fn accumulated(&mut self, op: Pw, so_far: Option<Tensor>, x: Tensor) -> Recorded {
+    pub(crate) fn accumulate(&mut self, op: Pw, so_far: Option<Tensor>, x: Tensor) -> Recorded {
         match so_far {
             Some(so_far) => self.binary(op, &so_far, &x),
             None => Ok(x),
@@ -51,17 +51,17 @@ impl Recorder {
     }
 
     /// Casts the operand to the dtype that composites compute in.
-    pub(crate) fn widened(&mut self, x: &Tensor) -> Recorded {
+    pub(crate) fn widen(&mut self, x: &Tensor) -> Recorded {
         self.cast(x, wide(x.dtype()))
     }
 
     /// True where the element is nonzero.
-    pub(crate) fn truth(&mut self, x: &Tensor) -> Recorded {
+    pub(crate) fn is_nonzero(&mut self, x: &Tensor) -> Recorded {
         self.cast(x, DType::Bool)
     }
 
     /// y, also counted as computed from x: where x needs a gradient and has no other, it is zeros. x broadcasts to y.
-    pub(crate) fn connected(&mut self, y: &Tensor, x: &Tensor) -> Recorded {
+    pub(crate) fn connect(&mut self, y: &Tensor, x: &Tensor) -> Recorded {
         if !(x.dtype().is_float() && y.dtype().is_float()) {
             return Ok(y.clone());
         }
@@ -137,11 +137,11 @@ impl Recorder {
         let (mut lows, mut highs) = (zeros(x.ndim()), zeros(x.ndim()));
         lows[axis] = low.into();
         highs[axis] = high.into();
-        self.padded(x, lows, highs, number)
+        self.pad_all(x, lows, highs, number)
     }
 
     /// Pads with a number.
-    pub(crate) fn padded(
+    pub(crate) fn pad_all(
         &mut self,
         x: &Tensor,
         low: Shape,
@@ -172,13 +172,13 @@ impl Recorder {
             .collect();
         let y = self.reshape(x, &shape)?;
         Ok(y.with_names_of(x, |names| {
-            let mut at = 0..;
-            names.retain(|_| at.next().is_some_and(|i| kept(&i)));
+            let mut positions = 0..;
+            names.retain(|_| positions.next().is_some_and(|i| kept(&i)));
         }))
     }
 
     /// Reshapes a vector to `rank` dims that all have size 1 but `axis`.
-    pub(crate) fn along(&mut self, vector: &Tensor, axis: usize, rank: usize) -> Recorded {
+    pub(crate) fn reshape_along(&mut self, vector: &Tensor, axis: usize, rank: usize) -> Recorded {
         let mut shape = Shape::from_elem(Dim::ONE, rank);
         shape[axis] = vector.dims()[0].clone();
         self.reshape(vector, &shape)
@@ -198,7 +198,7 @@ impl Recorder {
     pub(crate) fn index_select(&mut self, x: &Tensor, axis: usize, index: &Tensor) -> Recorded {
         let mut shape = Shape::from(x.dims());
         shape[axis] = index.dims()[0].clone();
-        let index = self.along(index, axis, x.ndim())?;
+        let index = self.reshape_along(index, axis, x.ndim())?;
         let index = self.broadcast_to(&index, &shape)?;
         self.gather(x, axis, &index)
     }

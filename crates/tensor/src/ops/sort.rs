@@ -4,7 +4,7 @@
 //! they are bit for bit the elements. A number counts as a vector of one element.
 
 use super::args::{DimArg, Int, ReducedDim, axis, known};
-use super::index::{as_vector, no_larger};
+use super::index::{as_vector, is_no_larger};
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose, compose_pair};
 use crate::{DType, Tensor};
@@ -54,8 +54,8 @@ impl Tensor {
             let (x, a) = lanes(b, self, &dim)?;
             let order = b.arg_sort(&x, a, options.descending, None)?;
             let values = b.gather(&x, a, &order)?;
-            let back = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
-            Ok((back(b, &values)?, back(b, &order)?))
+            let restore = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
+            Ok((restore(b, &values)?, restore(b, &order)?))
         })
     }
 
@@ -92,7 +92,7 @@ impl Tensor {
         let TopK { k, dim, largest } = k;
         compose_pair("topk", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
-            let count = count(&x, a, k.0)?;
+            let count = check_k(&x, a, k.0)?;
             let order = b.arg_sort(&x, a, largest, Some(count))?;
             let values = b.gather(&x, a, &order)?;
             if self.ndim() == 0 && count == 1 {
@@ -108,10 +108,10 @@ impl Tensor {
         compose_pair("kthvalue", &[self], |b| {
             ensure!(k >= 1, "k counts from 1, so it can't be {k}");
             let (x, a) = lanes(b, self, &dim)?;
-            let count = count(&x, a, k)?;
+            let count = check_k(&x, a, k)?;
             let order = b.arg_sort(&x, a, false, Some(count))?;
             let index = b.narrow(&order, a, k - 1, 1i64)?;
-            chosen(b, self, &x, a, &index, keepdim)
+            select_elements(b, self, &x, a, &index, keepdim)
         })
     }
 
@@ -119,23 +119,23 @@ impl Tensor {
     /// first NaN.
     pub fn median(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         let ReducedDim { dim, keepdim } = dim;
-        middle("median", self, Some(&dim), keepdim, false)
+        median("median", self, Some(&dim), keepdim, false)
     }
 
     /// The middle element of all elements (the lower of two); NaN if there is a NaN or no element.
     pub fn median_all(&self) -> Tensor {
-        middle("median", self, None, false, false).0
+        median("median", self, None, false, false).0
     }
 
     /// The middle element of those in each lane of a dim that are not NaN, and its i64 index.
     pub fn nanmedian(&self, dim: impl Into<ReducedDim>) -> (Tensor, Tensor) {
         let ReducedDim { dim, keepdim } = dim;
-        middle("nanmedian", self, Some(&dim), keepdim, true)
+        median("nanmedian", self, Some(&dim), keepdim, true)
     }
 
     /// The middle element of all elements that are not NaN; NaN if there is none.
     pub fn nanmedian_all(&self) -> Tensor {
-        middle("nanmedian", self, None, false, true).0
+        median("nanmedian", self, None, false, true).0
     }
 
     /// The most frequent element of each lane of a dim (the smallest of several), and the i64 index of its last
@@ -153,23 +153,23 @@ impl Tensor {
                 b.narrow(&sorted, a, 1i64, n - 1)?,
             );
             let change = b.binary(Pw::Ne, &left, &right)?;
-            let first = b.pad_axis(&change, a, Dim::ONE, Dim::ZERO, true)?;
+            let is_start = b.pad_axis(&change, a, Dim::ONE, Dim::ZERO, true)?;
             let last = b.pad_axis(&change, a, Dim::ZERO, Dim::ONE, true)?;
             // At the end of a run, its length is the distance from its start.
-            let at = b.iota(&x.dims()[a])?;
-            let at = b.along(&at, a, x.ndim())?;
-            let at = b.broadcast_to(&at, x.dims())?;
-            let zero = b.scalar_like(0i64, &at)?;
-            let began = b.select(&first, &at, &zero)?;
-            let began = b.scan(ScanKind::Max, &began, a)?;
-            let length = b.binary(Pw::Sub, &at, &began)?;
+            let positions = b.iota(&x.dims()[a])?;
+            let positions = b.reshape_along(&positions, a, x.ndim())?;
+            let positions = b.broadcast_to(&positions, x.dims())?;
+            let zero = b.scalar_like(0i64, &positions)?;
+            let run_starts = b.select(&is_start, &positions, &zero)?;
+            let run_starts = b.scan(ScanKind::Max, &run_starts, a)?;
+            let length = b.binary(Pw::Sub, &positions, &run_starts)?;
             let length = b.with(Pw::Add, &length, 1i64)?;
             let length = b.select(&last, &length, &zero)?;
             let kind = Reduction::Max;
             let best = b.op(ops::ArgReduce { kind, axis: a }, &[length])?;
             let best = b.unsqueeze(&best, a)?;
             let index = b.gather(&order, a, &best)?;
-            chosen(b, self, &x, a, &index, keepdim)
+            select_elements(b, self, &x, a, &index, keepdim)
         })
     }
 }
@@ -186,9 +186,9 @@ pub(crate) fn lanes(
 }
 
 /// Returns the number of elements of an axis to take.
-fn count(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
+fn check_k(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
     ensure!(
-        k >= 0 && no_larger(&k.into(), &x.dims()[axis]),
+        k >= 0 && is_no_larger(&k.into(), &x.dims()[axis]),
         "k = {k} elements can't be chosen along dim {axis} of {}",
         x.fact()
     );
@@ -196,7 +196,7 @@ fn count(x: &Tensor, axis: usize, k: i64) -> Result<usize, OpError> {
 }
 
 /// Returns the elements at an index with one element for each lane, and the index.
-fn chosen(
+fn select_elements(
     b: &mut Recorder,
     t: &Tensor,
     x: &Tensor,
@@ -235,7 +235,7 @@ pub(crate) fn sorted_with_nans(
 }
 
 #[track_caller]
-fn middle(
+fn median(
     called: &'static str,
     t: &Tensor,
     dim: Option<&DimArg>,
@@ -254,28 +254,28 @@ fn middle(
         let n = known(&x, a)?;
         ensure!(n > 0, "{} has no elements along dim {dim}", t.fact());
         let (_, nans, order) = sorted_with_nans(b, &x, a)?;
-        let place = place(b, n, &nans, skip_nan)?;
-        let index = b.gather(&order, a, &place)?;
-        let (mut value, index) = chosen(b, t, &x, a, &index, keepdim)?;
+        let position = median_position(b, n, &nans, skip_nan)?;
+        let index = b.gather(&order, a, &position)?;
+        let (mut value, index) = select_elements(b, t, &x, a, &index, keepdim)?;
         if dim_is_none && x.dtype().is_float() {
-            value = shared(b, &x, &value.detach())?;
+            value = share_gradient(b, &x, &value.detach())?;
         }
         Ok((value, index))
     })
 }
 
 /// Returns a number that is among the elements, with equal gradients for all elements equal to it.
-fn shared(b: &mut Recorder, x: &Tensor, number: &Tensor) -> Recorded {
+fn share_gradient(b: &mut Recorder, x: &Tensor, number: &Tensor) -> Recorded {
     let same = b.binary(Pw::Eq, x, number)?;
-    let least = b.scalar_like(f64::NEG_INFINITY, x)?;
-    let others = b.select(&same, x, &least)?;
+    let lowest = b.scalar_like(f64::NEG_INFINITY, x)?;
+    let non_nan = b.select(&same, x, &lowest)?;
     let nan = b.unary(Pw::IsNan, number)?;
-    let largest = b.reduce(Reduction::Max, &others, &[0], false)?;
+    let largest = b.reduce(Reduction::Max, &non_nan, &[0], false)?;
     b.select(&nan, number, &largest)
 }
 
 /// Returns the position of the median in sorted lanes of `n` elements, where NaNs come last.
-fn place(b: &mut Recorder, n: i64, nans: &Tensor, skip_nan: bool) -> Recorded {
+fn median_position(b: &mut Recorder, n: i64, nans: &Tensor, skip_nan: bool) -> Recorded {
     let minus = b.unary(Pw::Neg, nans)?;
     let numbers = b.with(Pw::Add, &minus, n)?;
     if skip_nan {

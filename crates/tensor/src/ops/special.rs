@@ -12,13 +12,13 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 /// A function of floats, computed wide and rounded once; integers become f32.
 #[track_caller]
-fn of_float(
+fn float_function(
     called: &'static str,
     t: &Tensor,
     f: impl FnOnce(&mut Recorder, &Tensor) -> Recorded,
 ) -> Tensor {
     compose(called, &[t], |b| {
-        let dtype = promote::to_float(t.dtype());
+        let dtype = promote::float_dtype(t.dtype());
         let x = b.cast(t, wide(dtype))?;
         let y = f(b, &x)?;
         b.cast(&y, dtype)
@@ -29,7 +29,7 @@ fn of_float(
 impl Tensor {
     /// The n-th derivative of [`Tensor::digamma`]; n is not negative.
     pub fn polygamma(&self, n: impl Into<Int>) -> Tensor {
-        of_float("polygamma", self, |b, x| {
+        float_function("polygamma", self, |b, x| {
             ensure!(n >= 0, "polygamma has no negative orders ({n})");
             if n == 0 {
                 return b.unary(Pw::Digamma, x);
@@ -46,12 +46,12 @@ impl Tensor {
 
     /// sin(πx) / (πx), and 1 at 0.
     pub fn sinc(&self) -> Tensor {
-        of_float("sinc", self, |b, x| b.unary(Pw::Sinc, x))
+        float_function("sinc", self, |b, x| b.unary(Pw::Sinc, x))
     }
 
     /// The entropy −x · log(x): 0 at 0, −∞ below.
     pub fn entr(&self) -> Tensor {
-        of_float("entr", self, |b, x| {
+        float_function("entr", self, |b, x| {
             let product = b.binary(Pw::Xlogy, x, x)?;
             let y = b.unary(Pw::Neg, &product)?;
             let below = b.with(Pw::Lt, x, 0.0)?;
@@ -66,7 +66,7 @@ impl Tensor {
 
     /// The standard normal distribution function, erfc(−x / √2) / 2.
     pub fn ndtr(&self) -> Tensor {
-        of_float("ndtr", self, |b, x| {
+        float_function("ndtr", self, |b, x| {
             let scaled = b.with(Pw::Mul, x, -FRAC_1_SQRT_2)?;
             let tail = b.unary(Pw::Erfc, &scaled)?;
             b.with(Pw::Mul, &tail, 0.5)
@@ -81,7 +81,7 @@ impl Tensor {
 
     /// [`Tensor::logit`] of x clamped to `eps..=1 − eps`.
     pub fn logit_with(&self, eps: impl Into<Option<f64>>) -> Tensor {
-        of_float("logit", self, |b, x| {
+        float_function("logit", self, |b, x| {
             let mut x = x.clone();
             if let Some(eps) = eps.filter(|eps| *eps >= 0.0) {
                 let (low, high) = (b.scalar_like(eps, &x)?, b.scalar_like(1.0 - eps, &x)?);
@@ -99,7 +99,7 @@ impl Tensor {
     /// The logarithm of the multivariate gamma function of dimension p, for x > (p − 1) / 2:
     /// `p (p − 1) / 4 · log π + Σ log Γ(x − j / 2)` over j < p.
     pub fn mvlgamma(&self, p: impl Into<Int>) -> Tensor {
-        of_float("mvlgamma", self, |b, x| {
+        float_function("mvlgamma", self, |b, x| {
             ensure!(
                 (1..=1024).contains(&p),
                 "the dimension must lie in 1..=1024, not {p}"

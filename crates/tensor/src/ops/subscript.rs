@@ -114,7 +114,7 @@ fn resolve_at(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> R
         Error::with_notes(ErrorKind::Op, "index", e.0, loc, notes)
     };
     let mut out = Vec::with_capacity(items.len());
-    for (index, (at, dims)) in items.iter().zip(places(x, items).map_err(wrong)?) {
+    for (index, (dim, dims)) in items.iter().zip(item_dims(x, items).map_err(wrong)?) {
         out.push(match index {
             Index::At(i) => Item::At(*i),
             Index::Slice { start, end, step } => Item::Slice(*start, *end, *step),
@@ -122,11 +122,11 @@ fn resolve_at(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> R
             Index::Ellipsis => Item::Whole(dims),
             Index::Bool(keep) => Item::Bool(*keep),
             Index::List(list) => {
-                let list = in_range(x, at, list).map_err(wrong)?;
+                let list = check_list(x, dim, list).map_err(wrong)?;
                 Item::Indices(vec![vector(&list, x.device(), loc)])
             }
             Index::Mask(mask) => {
-                fits(x, at, &[mask.len().into()]).map_err(wrong)?;
+                check_mask(x, dim, &[mask.len().into()]).map_err(wrong)?;
                 let list: Vec<i64> = (0i64..).zip(mask).filter(|m| *m.1).map(|m| m.0).collect();
                 Item::Indices(vec![vector(&list, x.device(), loc)])
             }
@@ -136,7 +136,7 @@ fn resolve_at(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> R
             }
             Index::Tensor(t) if is_mask(t) => {
                 t.check()?;
-                fits(x, at, t.dims()).map_err(wrong)?;
+                check_mask(x, dim, t.dims()).map_err(wrong)?;
                 Item::Indices(nonzero_vectors(t)?)
             }
             Index::Tensor(t) if t.error().is_some() || t.dtype().is_int() => match t.ndim() {
@@ -155,7 +155,7 @@ fn resolve_at(x: &Tensor, items: &[Index], loc: &'static Location<'static>) -> R
 }
 
 /// Returns, for each item, the dim of x that it starts at and the number of dims that it covers.
-pub(super) fn places(x: &Tensor, items: &[Index]) -> Result<Vec<(usize, usize)>, OpError> {
+pub(super) fn item_dims(x: &Tensor, items: &[Index]) -> Result<Vec<(usize, usize)>, OpError> {
     let dims = |i: &Index| match i {
         Index::NewAxis | Index::Ellipsis | Index::Bool(_) => 0,
         Index::Tensor(t) if is_mask(t) => t.ndim(),
@@ -184,12 +184,12 @@ pub(super) fn places(x: &Tensor, items: &[Index]) -> Result<Vec<(usize, usize)>,
 
 /// Returns a list after checking that its numbers are in range, if the range is known. Otherwise the engine checks
 /// them.
-fn in_range(x: &Tensor, at: usize, list: &[i64]) -> Result<Vec<i64>, OpError> {
-    if let Some(n) = x.dims()[at].as_const() {
+fn check_list(x: &Tensor, dim: usize, list: &[i64]) -> Result<Vec<i64>, OpError> {
+    if let Some(n) = x.dims()[dim].as_const() {
         for i in list {
             ensure!(
                 (-n..n).contains(i),
-                "index {i} is out of range for dim {at} of size {n}"
+                "index {i} is out of range for dim {dim} of size {n}"
             );
         }
     }
@@ -197,11 +197,11 @@ fn in_range(x: &Tensor, at: usize, list: &[i64]) -> Result<Vec<i64>, OpError> {
 }
 
 /// Returns an error unless a mask has the sizes of the dims that it covers.
-pub(super) fn fits(x: &Tensor, at: usize, mask: &[Dim]) -> Result<(), OpError> {
-    let dims = &x.dims()[at..at + mask.len()];
+pub(super) fn check_mask(x: &Tensor, dim: usize, mask: &[Dim]) -> Result<(), OpError> {
+    let dims = &x.dims()[dim..dim + mask.len()];
     ensure!(
         dims == mask,
-        "a mask of shape {mask:?} does not fit the dims {dims:?} from dim {at} on"
+        "a mask of shape {mask:?} does not fit the dims {dims:?} from dim {dim} on"
     );
     Ok(())
 }
@@ -226,11 +226,11 @@ pub(super) fn take(b: &mut Recorder, x: &Tensor, items: &[Item]) -> Recorded {
                 let mut at = vec![None; dim];
                 let index = b.cast(t, DType::I64)?;
                 at.push(Some(&index));
-                y = gathered(b, &y, &at)?;
+                y = gather_indexed(b, &y, &at)?;
                 continue;
             }
             Item::Slice(start, end, step) => {
-                let part = part_of(&y, dim, *start, *end, *step)?;
+                let part = slice_range(&y, dim, *start, *end, *step)?;
                 y = b.slice_axis(&y, dim, part)?;
                 dim += 1;
             }
@@ -255,10 +255,10 @@ pub(super) fn take(b: &mut Recorder, x: &Tensor, items: &[Item]) -> Recorded {
         }
     }
     let advanced: Vec<Option<&Tensor>> = advanced.iter().map(Option::as_ref).collect();
-    gathered(b, &y, &advanced)
+    gather_indexed(b, &y, &advanced)
 }
 
-fn gathered(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Recorded {
+fn gather_indexed(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Recorded {
     match Places::new(b, x, indices)? {
         Some(places) => places.gather(b, x),
         None => Ok(x.clone()),
@@ -266,7 +266,7 @@ fn gathered(b: &mut Recorder, x: &Tensor, indices: &[Option<&Tensor>]) -> Record
 }
 
 /// Returns every `step`-th index of a range of an axis; a negative step starts at its last index and goes back.
-pub(super) fn part_of(
+pub(super) fn slice_range(
     x: &Tensor,
     axis: usize,
     start: Option<i64>,
@@ -288,7 +288,7 @@ pub(super) fn part_of(
     })
 }
 
-pub(super) fn one_of(x: &Tensor, axis: usize, index: i64) -> Result<SliceAxis, OpError> {
+pub(super) fn slice_one(x: &Tensor, axis: usize, index: i64) -> Result<SliceAxis, OpError> {
     check_in_range(x, axis, index)?;
     python_slice(x, axis, Some(index), (index != -1).then_some(index + 1), 1)
 }

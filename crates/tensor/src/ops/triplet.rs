@@ -1,6 +1,6 @@
 //! Triplet losses.
 
-use super::loss::{floats, reduced};
+use super::loss::{reduce_loss, widen_floats};
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{SOURCE, compose};
@@ -36,20 +36,20 @@ options! {
     }
 }
 
-fn positive(margin: f64) -> Result<(), OpError> {
+fn check_margin(margin: f64) -> Result<(), OpError> {
     ensure!(margin > 0.0, "the margin must be positive, but is {margin}");
     Ok(())
 }
 
 impl Settings for TripletMargin {
     fn check(&self) -> Result<(), OpError> {
-        positive(self.margin)
+        check_margin(self.margin)
     }
 }
 
 impl Settings for TripletMarginWithDistance {
     fn check(&self) -> Result<(), OpError> {
-        positive(self.margin)
+        check_margin(self.margin)
     }
 }
 
@@ -121,15 +121,15 @@ impl Tensor {
         let operands: Vec<&Tensor> = distances.iter().collect();
         compose("triplet_margin_loss", &operands, |b| {
             options.check()?;
-            let (dtype, d) = floats(b, &operands)?;
-            let far = match d.get(2) {
+            let (dtype, d) = widen_floats(b, &operands)?;
+            let negative = match d.get(2) {
                 Some(between) => b.binary(Pw::Minimum, &d[1], between)?,
                 None => d[1].clone(),
             };
-            let difference = b.binary(Pw::Sub, &d[0], &far)?;
+            let difference = b.binary(Pw::Sub, &d[0], &negative)?;
             let gap = b.with(Pw::Add, &difference, margin)?;
             let loss = b.unary(Pw::Relu, &gap)?;
-            let loss = reduced(b, &loss, options.reduction)?;
+            let loss = reduce_loss(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }

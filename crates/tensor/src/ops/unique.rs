@@ -28,25 +28,25 @@ impl Tensor {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     pub fn unique(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
-        distinct("unique", self, dim, true)
+        unique_slices("unique", self, dim, true)
     }
 
     /// The first of each run of equal elements or, along a dim, of equal slices. Then the run that each is in (i64),
     /// and the lengths of the runs (i64).
     pub fn unique_consecutive(&self, dim: impl Into<DimArgs>) -> (Tensor, Tensor, Tensor) {
-        distinct("unique_consecutive", self, dim, false)
+        unique_slices("unique_consecutive", self, dim, false)
     }
 }
 
 #[track_caller]
-fn distinct(
+fn unique_slices(
     called: &'static str,
     t: &Tensor,
     dims: DimArgs,
     sort: bool,
 ) -> (Tensor, Tensor, Tensor) {
     let loc = Location::caller();
-    let found = match grouped(called, t, &dims, sort) {
+    let found = match group_slices(called, t, &dims, sort) {
         Ok(groups) => groups,
         Err(e) => {
             let bad = Tensor::poisoned(e, loc);
@@ -54,12 +54,12 @@ fn distinct(
         }
     };
     let dim = dims.0.first();
-    let first = host::vector(&found.first, t.device());
-    let values = compose(called, &[t, &first], |b| match dim {
-        Some(d) => b.index_select(t, axis(t, d)?, &first),
+    let first_indices = host::vector(&found.first, t.device());
+    let values = compose(called, &[t, &first_indices], |b| match dim {
+        Some(d) => b.index_select(t, axis(t, d)?, &first_indices),
         None => {
             let flat = b.reshape(t, &[t.fact().numel()])?;
-            b.gather(&flat, 0, &first)
+            b.gather(&flat, 0, &first_indices)
         }
     });
     let inverse = host::vector(&found.inverse, t.device());
@@ -82,7 +82,7 @@ struct Groups {
 }
 
 #[track_caller]
-fn grouped(called: &str, t: &Tensor, dims: &DimArgs, sort: bool) -> Result<Groups> {
+fn group_slices(called: &str, t: &Tensor, dims: &DimArgs, sort: bool) -> Result<Groups> {
     let loc = Loc::from(Location::caller());
     let wrong = |m: String| Error::new(ErrorKind::Op, called, m, loc.clone());
     t.check()?;

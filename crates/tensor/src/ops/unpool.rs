@@ -1,7 +1,7 @@
 //! The inverse of max pooling.
 
 use super::args::known;
-use super::conv::batched;
+use super::conv::with_batch_dim;
 use super::pool::Unpool;
 use crate::operand::AsTensor;
 use crate::record::{Recorded, Recorder, compose};
@@ -46,7 +46,7 @@ fn unpool(
 ) -> Tensor {
     compose(called, &[t, indices], |b| {
         super::pool::check_input(spatial, t)?;
-        super::index::needs_index(indices, "indices")?;
+        super::index::check_index(indices, "indices")?;
         b.indexed_by("indices", indices);
         ensure!(
             indices.dims() == t.dims(),
@@ -55,18 +55,20 @@ fn unpool(
             t.fact()
         );
         let size = output_size(spatial, t, windows)?;
-        batched(b, spatial, t, |b, x| {
+        with_batch_dim(b, spatial, t, |b, x| {
             let indices = b.reshape(indices, x.dims())?;
-            placed(b, x, &indices, &size)
+            scatter_planes(b, x, &indices, &size)
         })
     })
 }
 
 /// The spatial sizes of the result.
 fn output_size(spatial: usize, t: &Tensor, windows: &Unpool) -> Result<Shape, OpError> {
-    let kernel = windows.kernel_size.each(spatial, "the kernel size", 1)?;
+    let kernel = windows
+        .kernel_size
+        .for_axes(spatial, "the kernel size", 1)?;
     let stride = super::pool::stride_or_kernel(&windows.stride, &kernel)?;
-    let padding = windows.padding.each(spatial, "the padding", 0)?;
+    let padding = windows.padding.for_axes(spatial, "the padding", 0)?;
     let wanted = &windows.output_size;
     // A full output size begins with the leading dims of the tensor.
     let wanted = match wanted.0.len() {
@@ -98,14 +100,14 @@ fn output_size(spatial: usize, t: &Tensor, windows: &Unpool) -> Result<Shape, Op
 }
 
 /// Writes the elements of each plane to their positions in a larger plane of zeros.
-fn placed(b: &mut Recorder, x: &Tensor, indices: &Tensor, size: &Shape) -> Recorded {
+fn scatter_planes(b: &mut Recorder, x: &Tensor, indices: &Tensor, size: &Shape) -> Recorded {
     let lead = Shape::from(&x.dims()[..2]);
     let plane = |n: Dim| -> Shape { lead.iter().cloned().chain([n]).collect() };
     let from = plane(numel(&x.dims()[2..]));
-    let (x, at) = (b.reshape(x, &from)?, b.reshape(indices, &from)?);
-    super::args::addressable(&plane(numel(size)), DType::F64)?;
+    let (x, flat_indices) = (b.reshape(x, &from)?, b.reshape(indices, &from)?);
+    super::args::check_addressable(&plane(numel(size)), DType::F64)?;
     let zeros = b.full(0i64, x.dtype(), &plane(numel(size)))?;
-    let y = b.scatter(ScatterKind::Set, &zeros, 2, &at, &x)?;
+    let y = b.scatter(ScatterKind::Set, &zeros, 2, &flat_indices, &x)?;
     let shape: Shape = lead.iter().chain(size).cloned().collect();
     b.reshape(&y, &shape)
 }

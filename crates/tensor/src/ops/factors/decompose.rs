@@ -1,8 +1,8 @@
 //! Factorisations: Cholesky, LU and QR.
 
-use super::{on_host, one_on_host, routine, sizes, square};
+use super::{matrix_sizes, on_host, one_on_host, routine, square_size};
 use crate::operand::AsTensor;
-use crate::ops::diagonal::{row_and_column, triangle};
+use crate::ops::diagonal::{coordinates, triangle};
 use crate::record::Recorder;
 use crate::{DType, Tensor};
 use kiln_base::Dim;
@@ -48,7 +48,7 @@ impl Tensor {
             if triangle == Triangle::Lower {
                 return routine(b, Routine::Cholesky, &[a]);
             }
-            square(a)?;
+            square_size(a)?;
             let a = b.transposed(a)?;
             let l = routine(b, Routine::Cholesky, &[&a])?;
             b.transposed(&l)
@@ -64,7 +64,7 @@ impl Tensor {
     #[autocast]
     pub fn cholesky_solve_with(&self, factor: impl AsTensor, triangle: Triangle) -> Tensor {
         one_on_host("cholesky_solve", [self, factor], |b, [x, l]| {
-            square(l)?;
+            square_size(l)?;
             let [l, x] = super::broadcast_batches(b, l, x)?;
             with_factor(b, &l, &x, triangle)
         })
@@ -79,12 +79,12 @@ impl Tensor {
     #[autocast]
     pub fn cholesky_inverse_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("cholesky_inverse", [self], |b, [l]| {
-            square(l)?;
-            let (row, column) = row_and_column(b, l.dims())?;
-            let one = b.binary(Pw::Eq, &row, &column)?;
-            let one = b.cast(&one, l.dtype())?;
-            let one = b.broadcast_to(&one, l.dims())?;
-            with_factor(b, l, &one, triangle)
+            square_size(l)?;
+            let (row, column) = coordinates(b, l.dims())?;
+            let identity = b.binary(Pw::Eq, &row, &column)?;
+            let identity = b.cast(&identity, l.dtype())?;
+            let identity = b.broadcast_to(&identity, l.dims())?;
+            with_factor(b, l, &identity, triangle)
         })
     }
 
@@ -98,17 +98,17 @@ impl Tensor {
     #[autocast]
     pub fn qr_with(&self, mode: QrMode) -> (Tensor, Tensor) {
         on_host("linalg.qr", [self], |b, [a]| {
-            let (_, m, n) = sizes(a)?;
+            let (_, m, n) = matrix_sizes(a)?;
             let (op, k) = match mode {
                 QrMode::Complete => (Routine::QrComplete, m.clone()),
                 _ => (Routine::Qr, min_dim(&m, &n)?),
             };
             let packed = routine(b, op, &[a])?;
-            let mut found = split_packed(b, &packed, [&[m, k.clone()], &[k, n]])?;
+            let mut factors = split_packed(b, &packed, [&[m, k.clone()], &[k, n]])?;
             if mode == QrMode::R {
-                found[0] = b.full(0.0, a.dtype(), &[Dim::ZERO])?;
+                factors[0] = b.full(0.0, a.dtype(), &[Dim::ZERO])?;
             }
-            Ok(found)
+            Ok(factors)
         })
         .into()
     }
@@ -117,9 +117,9 @@ impl Tensor {
     /// for matrices of any shape.
     pub fn lu(&self) -> (Tensor, Tensor, Tensor) {
         on_host("linalg.lu", [self], |b, [a]| {
-            let (_, m, n) = sizes(a)?;
+            let (_, m, n) = matrix_sizes(a)?;
             let k = min_dim(&m, &n)?;
-            let (lu, pivots) = factored(b, a)?;
+            let (lu, pivots) = factorize(b, a)?;
             let p = permutation(b, &pivots, &m, a.dtype())?;
             let last = a.ndim() - 1;
             let l = b.narrow(&lu, last, 0i64, k.clone())?;
@@ -135,7 +135,7 @@ impl Tensor {
     /// and `pivot − 1` were swapped. Singular matrices are factored too.
     pub fn lu_factor(&self) -> (Tensor, Tensor) {
         on_host("linalg.lu_factor", [self], |b, [a]| {
-            let (lu, pivots) = factored(b, a)?;
+            let (lu, pivots) = factorize(b, a)?;
             Ok([lu, pivots])
         })
         .into()
@@ -147,7 +147,7 @@ impl Tensor {
             "linalg.lu_solve",
             [self, pivots, other],
             |b, [lu, pivots, x]| {
-                let (_, n) = square(lu)?;
+                let (_, n) = square_size(lu)?;
                 let p = permutation(b, pivots, &n, lu.dtype())?;
                 let p = b.transposed(&p)?;
                 let x = crate::ops::matmul::matmul(b, &p, x)?;
@@ -185,8 +185,8 @@ fn with_factor(
 }
 
 /// Returns L and U in one matrix, and the pivots.
-fn factored(b: &mut Recorder, a: &Tensor) -> Result<(Tensor, Tensor), OpError> {
-    let (_, m, n) = sizes(a)?;
+fn factorize(b: &mut Recorder, a: &Tensor) -> Result<(Tensor, Tensor), OpError> {
+    let (_, m, n) = matrix_sizes(a)?;
     let k = min_dim(&m, &n)?;
     let packed = routine(b, Routine::Lu, &[a])?;
     let [factors, pivots] = split_packed(b, &packed, [&[m, n], &[k]])?;

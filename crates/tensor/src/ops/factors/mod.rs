@@ -28,24 +28,24 @@ pub(super) fn on_host<const N: usize, const M: usize>(
     kiln_linalg::register();
     let gpu = operands.iter().find_map(|t| t.handle.node.device);
     let gpu = gpu.filter(|device| *device != Device::Cpu);
-    let mut there = operands.map(Tensor::clone);
+    let mut host_operands = operands.map(Tensor::clone);
     if gpu.is_some() {
-        for t in &mut there {
+        for t in &mut host_operands {
             *t = t.to(Device::Cpu);
         }
     }
-    let refs: Vec<&Tensor> = there.iter().collect();
-    let found = compose_many(called, &refs, M, |b| Ok(f(b, &there)?.into()));
-    let Ok(mut found) = <[Tensor; M]>::try_from(found) else {
+    let refs: Vec<&Tensor> = host_operands.iter().collect();
+    let results = compose_many(called, &refs, M, |b| Ok(f(b, &host_operands)?.into()));
+    let Ok(mut results) = <[Tensor; M]>::try_from(results) else {
         unreachable!("as many tensors as were recorded, or poisoned");
     };
-    for t in &mut found {
+    for t in &mut results {
         t.names = None;
         if let Some(device) = gpu {
             *t = t.to(device);
         }
     }
-    found
+    results
 }
 
 /// [`on_host`] with one result.
@@ -75,14 +75,14 @@ fn routine(b: &mut Recorder, routine: Routine, x: &[&Tensor]) -> Result<Tensor, 
 }
 
 /// Returns the batch dims, rows and columns of matrices.
-fn sizes(x: &Tensor) -> Result<(Shape, Dim, Dim), OpError> {
+fn matrix_sizes(x: &Tensor) -> Result<(Shape, Dim, Dim), OpError> {
     let (batch, m, n) = matrices(x.fact())?;
     Ok((batch.into(), m.clone(), n.clone()))
 }
 
 /// Returns the batch dims and size of square matrices.
-fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
-    let (batch, m, n) = sizes(x)?;
+fn square_size(x: &Tensor) -> Result<(Shape, Dim), OpError> {
+    let (batch, m, n) = matrix_sizes(x)?;
     ensure!(
         m == n,
         "A must be batches of square matrices, but they are {m} by {n} matrices"
@@ -92,7 +92,7 @@ fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
 
 /// Broadcasts both to the same batch dims.
 fn broadcast_batches(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpError> {
-    let ((left, ..), (right, ..)) = (sizes(x)?, sizes(y)?);
+    let ((left, ..), (right, ..)) = (matrix_sizes(x)?, matrix_sizes(y)?);
     let batch = crate::ops::matmul::common_batch((x, &left), (y, &right))?;
     let mut stretched = |t: &Tensor| {
         let mut shape = batch.clone();

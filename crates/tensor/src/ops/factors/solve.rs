@@ -2,7 +2,9 @@
 
 use super::decompose::Triangle;
 use super::spectrum::{Cutoff, Rank, tolerances};
-use super::{broadcast_batches, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
+use super::{
+    broadcast_batches, epsilon, inverse, matrix_sizes, on_host, one_on_host, routine, square_size,
+};
 use crate::operand::AsTensor;
 use crate::ops::matmul::matmul;
 use crate::options::options;
@@ -53,7 +55,7 @@ impl Tensor {
     pub fn solve_with(&self, other: impl AsTensor, options: Solve) -> Tensor {
         let left = options.left;
         one_on_host("linalg.solve", [self, other], |b, [a, x]| {
-            square(a)?;
+            square_size(a)?;
             let vector =
                 x.ndim() == 1 || x.ndim() + 1 == a.ndim() && x.dims() == &a.dims()[..a.ndim() - 1];
             ensure!(
@@ -64,7 +66,7 @@ impl Tensor {
                 true => b.unsqueeze(x, x.ndim())?,
                 false => x.clone(),
             };
-            let y = sided(b, Routine::Solve, Routine::Solve, a, &x, left)?;
+            let y = solve_on_side(b, Routine::Solve, Routine::Solve, a, &x, left)?;
             match vector {
                 true => b.squeeze(&y, &[y.ndim() - 1]),
                 false => Ok(y),
@@ -91,7 +93,7 @@ impl Tensor {
     ) -> Tensor {
         let upper = options.triangle == Triangle::Upper;
         one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
-            square(a)?;
+            square_size(a)?;
             let unit = options.unitriangular;
             let (own, transposed) = (
                 Routine::SolveTriangular { upper, unit },
@@ -100,7 +102,7 @@ impl Tensor {
                     unit,
                 },
             );
-            sided(b, own, transposed, a, x, options.left)
+            solve_on_side(b, own, transposed, a, x, options.left)
         })
     }
 
@@ -167,7 +169,7 @@ impl Tensor {
         rcond: impl Into<Cutoff>,
     ) -> (Tensor, Tensor, Tensor, Tensor) {
         on_host("linalg.lstsq", [self, other], |b, [a, other]| {
-            let (_, m, n) = sizes(a)?;
+            let (_, m, n) = matrix_sizes(a)?;
             let vector = other.ndim() + 1 == a.ndim() && other.dims() == &a.dims()[..a.ndim() - 1];
             let right = match vector {
                 true => b.unsqueeze(other, other.ndim())?,
@@ -198,7 +200,7 @@ impl Tensor {
 }
 
 /// Solves `A X = B` for X, or `X A = B` by the routine for Aᵀ.
-fn sided(
+fn solve_on_side(
     b: &mut Recorder,
     own: Routine,
     transposed: Routine,
@@ -206,8 +208,8 @@ fn sided(
     x: &Tensor,
     left: bool,
 ) -> Result<Tensor, OpError> {
-    let (_, n) = square(a)?;
-    let (_, m, columns) = sizes(x)?;
+    let (_, n) = square_size(a)?;
+    let (_, m, columns) = matrix_sizes(x)?;
     let of_a = if left { &m } else { &columns };
     ensure!(
         *of_a == n && a.dtype() == x.dtype(),
@@ -233,7 +235,7 @@ pub(super) fn symmetric_if(
     if !hermitian {
         return Ok(a.clone());
     }
-    square(a)?;
+    square_size(a)?;
     let lower = crate::ops::diagonal::triangle(b, a, 0, Pw::Le)?;
     let strict = crate::ops::diagonal::triangle(b, a, -1, Pw::Le)?;
     let upper = b.transposed(&strict)?;
@@ -242,7 +244,7 @@ pub(super) fn symmetric_if(
 
 /// The default relative tolerance, `max(m, n) ε`.
 pub(super) fn default_tolerance(a: &Tensor) -> Result<f64, OpError> {
-    let (_, m, n) = sizes(a)?;
+    let (_, m, n) = matrix_sizes(a)?;
     let size = |d: &kiln_base::Dim| {
         d.as_const().ok_or_else(|| {
             OpError(format!(

@@ -2,7 +2,7 @@
 
 use super::decompose::Triangle;
 use super::solve::{default_tolerance, symmetric_if};
-use super::{on_host, one_on_host, routine, sizes, square};
+use super::{matrix_sizes, on_host, one_on_host, routine, square_size};
 use crate::options::options;
 use crate::record::Recorder;
 use crate::{DType, MatrixNorm, Tensor};
@@ -87,7 +87,7 @@ impl Tensor {
     #[autocast]
     pub fn svd_with(&self, options: Svd) -> (Tensor, Tensor, Tensor) {
         on_host("linalg.svd", [self], |b, [a]| {
-            let (_, m, n) = sizes(a)?;
+            let (_, m, n) = matrix_sizes(a)?;
             let k = min_dim(&m, &n)?;
             let (op, rows, columns) = match options.full_matrices {
                 true => (Routine::SvdFull, m.clone(), n.clone()),
@@ -120,7 +120,7 @@ impl Tensor {
     #[autocast]
     pub fn eigh_with(&self, triangle: Triangle) -> (Tensor, Tensor) {
         on_host("linalg.eigh", [self], |b, [a]| {
-            let (_, n) = square(a)?;
+            let (_, n) = square_size(a)?;
             let a = transposed(b, a, triangle)?;
             let packed = routine(b, Routine::Eigh, &[&a])?;
             split_packed(
@@ -141,7 +141,7 @@ impl Tensor {
     #[autocast]
     pub fn eigvalsh_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.eigvalsh", [self], |b, [a]| {
-            square(a)?;
+            square_size(a)?;
             let a = transposed(b, a, triangle)?;
             routine(b, Routine::Eigenvalues, &[&a])
         })
@@ -169,7 +169,7 @@ impl Tensor {
     #[autocast]
     pub fn cond(&self, p: impl Into<MatrixNorm>) -> Tensor {
         one_on_host("linalg.cond", [self], |b, [a]| {
-            let (batch, m, n) = sizes(a)?;
+            let (batch, m, n) = matrix_sizes(a)?;
             if m.is(0) || n.is(0) {
                 return b.full(0.0, a.dtype(), &batch);
             }
@@ -185,7 +185,7 @@ impl Tensor {
                     false => b.binary(Pw::Div, &small, &large),
                 };
             }
-            square(a)?;
+            square_size(a)?;
             let inverse = routine(b, Routine::InverseUnchecked, &[a])?;
             let [own, other] = [a, &inverse].map(|x| x.matrix_norm(p, [-2, -1]));
             for norm in [&own, &other] {
@@ -196,9 +196,9 @@ impl Tensor {
             let product = b.binary(Pw::Mul, &own, &other)?;
             // A singular matrix's inverse is infinite or NaN. A NaN of A itself stays.
             let nan = b.unary(Pw::IsNan, &product)?;
-            let whole = b.unary(Pw::IsNan, &own)?;
-            let whole = b.unary(Pw::Not, &whole)?;
-            let singular = b.binary(Pw::And, &nan, &whole)?;
+            let has_values = b.unary(Pw::IsNan, &own)?;
+            let has_values = b.unary(Pw::Not, &has_values)?;
+            let singular = b.binary(Pw::And, &nan, &has_values)?;
             b.fill_where(&singular, f64::INFINITY, &product)
         })
     }
@@ -219,7 +219,7 @@ pub(super) fn tolerances(
     atol: &Cutoff,
     rtol: &Cutoff,
 ) -> Result<[Tensor; 2], OpError> {
-    let (batch, ..) = sizes(a)?;
+    let (batch, ..) = matrix_sizes(a)?;
     let mut of = |given: &Cutoff| {
         let number = match given {
             Cutoff::Tensor(t) => {
