@@ -134,7 +134,7 @@ fn expand(mut input: DeriveInput, nn: &TokenStream) -> Result<TokenStream> {
                 ::std::option::Option::None
             }
             #[track_caller]
-            fn copied(&self, copies: &mut #nn::Copies) -> #nn::Result<Self> {
+            fn copy_with(&self, copies: &mut #nn::Copies) -> #nn::Result<Self> {
                 #[allow(unused_imports)]
                 use #nn::derive::{SkippedClone as _, SkippedOther as _};
                 let _ = &copies;
@@ -182,7 +182,7 @@ fn fieldwise(fields: &Fields, nn: &TokenStream) -> Result<Fieldwise> {
             continue;
         }
         out.copies.extend(quote! {
-            #member: <#ty as #nn::Field>::copied(&self.#member, copies)?,
+            #member: <#ty as #nn::Field>::copy_with(&self.#member, copies)?,
         });
         out.hooks.extend(quote! {
             if let ::std::option::Option::Some(hooks) = <#ty as #nn::Field>::hooks(&self.#member) {
@@ -211,7 +211,7 @@ enum Role {
 fn role(field: &Field) -> Result<Role> {
     let mut role = Role::ByType;
     for attribute in &field.attrs {
-        let found = if attribute.path().is_ident("skip") {
+        let member_role = if attribute.path().is_ident("skip") {
             Role::Skipped
         } else if attribute.path().is_ident("param") {
             Role::Explicit { parameter: true }
@@ -224,7 +224,7 @@ fn role(field: &Field) -> Result<Role> {
             let message = "a field is one of #[param], #[buffer] and #[skip]";
             return Err(Error::new_spanned(attribute, message));
         }
-        role = found;
+        role = member_role;
     }
     Ok(role)
 }

@@ -210,10 +210,10 @@ impl Module for BertAttention {
         Some(&self.hooks)
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<BertAttention> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<BertAttention> {
         Ok(BertAttention {
-            attention: self.attention.copied(copies)?,
-            output: self.output.copied(copies)?,
+            attention: self.attention.copy_with(copies)?,
+            output: self.output.copy_with(copies)?,
             hooks: Hooks::new(),
         })
     }
@@ -346,7 +346,7 @@ impl BertModel {
         ];
         limits::check("BertModel", &[config.num_hidden_layers], &sizes)?;
         text::check_heads("BertModel", config.hidden_size, config.num_attention_heads)?;
-        let activation = Activation::of(&config.hidden_act)?;
+        let activation = Activation::parse(&config.hidden_act)?;
         let pooler = add_pooling_layer.then(|| BertPooler::new(&config));
         let model = BertModel {
             embeddings: BertEmbeddings::new(&config)?,

@@ -19,16 +19,16 @@ fn is_head(name: &str) -> bool {
 
 text::pretrained! { "BERT", "bert", "bert.":
     BertModel |folder| BertModel::new(folder.config()?),
-        |_model, state| text::fitted(state, PREFIX, false, is_head);
+        |_model, state| text::rename_for_model(state, PREFIX, false, is_head);
     BertForMaskedLM |folder| BertForMaskedLM::new(folder.config()?),
-        |model, state| model.fitted(state);
+        |model, state| model.rename_for_model(state);
     BertForSequenceClassification |folder| {
         let labels = match folder.state.get("classifier.bias") {
             Some(bias) => bias.shape()?.first().copied().unwrap_or(2),
             None => 2,
         };
         BertForSequenceClassification::new(folder.config()?, labels)
-    }, |_model, state| text::fitted(state, PREFIX, true, is_head);
+    }, |_model, state| text::rename_for_model(state, PREFIX, true, is_head);
 }
 
 module!(
@@ -36,7 +36,7 @@ module!(
         dense: Linear = config.square(),
         LayerNorm: LayerNorm = config.norm(),
         #[skip]
-        activation: Activation = Activation::of(&config.hidden_act),
+        activation: Activation = Activation::parse(&config.hidden_act),
     }
 );
 
@@ -118,11 +118,11 @@ impl BertForMaskedLM {
         self.bert.config()
     }
 
-    fn fitted(&self, state: &StateDict) -> StateDict {
+    fn rename_for_model(&self, state: &StateDict) -> StateDict {
         // The weights of other tasks in the same files.
-        let others = ["bert.pooler.", "cls.seq_relationship."];
-        let state = text::fitted(state, PREFIX, true, is_head);
-        let mut state = state.filter(|name| !others.iter().any(|o| name.starts_with(o)));
+        let dropped_prefixes = ["bert.pooler.", "cls.seq_relationship."];
+        let state = text::rename_for_model(state, PREFIX, true, is_head);
+        let mut state = state.filter(|name| !dropped_prefixes.iter().any(|o| name.starts_with(o)));
         let (own, decoder) = ("cls.predictions.bias", "cls.predictions.decoder.bias");
         text::tie(&mut state, decoder, own);
         text::tie(&mut state, own, decoder);

@@ -1,6 +1,6 @@
 //! Networks that are scaled in depth and width together.
 
-use crate::ops::{SqueezeExcitation, StochasticDepth, conv_norm, make_divisible, same};
+use crate::ops::{SqueezeExcitation, StochasticDepth, conv_norm, make_divisible, same_size};
 use kiln::nn::{
     AdaptiveAvgPool2d, BatchNorm, Dropout, Forward, Hooks, Kernel, Linear, Module, Sequential,
     SiLU, Sigmoid, sequential,
@@ -54,20 +54,20 @@ struct MBConv {
 impl MBConv {
     fn new(stage: Stage, p: f64, scale: &Scale) -> Result<MBConv> {
         let (expansion, kernel, stride, from, to, _) = stage;
-        let within = make_divisible((from * expansion) as f64);
+        let hidden = make_divisible((from * expansion) as f64);
         let mut block = Sequential::new();
-        if within != from {
-            let expand = scale.conv(from, within, Kernel::new(1))?;
+        if hidden != from {
+            let expand = scale.conv(from, hidden, Kernel::new(1))?;
             block.push(expand.add(SiLU::new()));
         }
-        let depthwise = same(kernel).stride(stride).groups(within);
-        block.push(scale.conv(within, within, depthwise)?.add(SiLU::new()));
+        let depthwise = same_size(kernel).stride(stride).groups(hidden);
+        block.push(scale.conv(hidden, hidden, depthwise)?.add(SiLU::new()));
         let squeezed = (from / 4).max(1);
         let (activation, weights) = (SiLU::new(), Sigmoid::new());
         block.push(SqueezeExcitation::new(
-            within, squeezed, activation, weights,
+            hidden, squeezed, activation, weights,
         )?);
-        block.push(scale.conv(within, to, Kernel::new(1))?);
+        block.push(scale.conv(hidden, to, Kernel::new(1))?);
         Ok(MBConv {
             block,
             stochastic_depth: StochasticDepth::new(p)?,
@@ -141,16 +141,16 @@ impl EfficientNet {
         let [width, depth, dropout] = scale;
         let scale = &Scale { width, depth, norm };
         let mut from = scale.channels(32);
-        let stem = scale.conv(3, from, same(3).stride(2))?;
+        let stem = scale.conv(3, from, same_size(3).stride(2))?;
         let mut features = sequential![stem.add(SiLU::new())]?;
-        let all: usize = STAGES.iter().map(|s| scale.blocks(s.5)).sum();
+        let total_blocks: usize = STAGES.iter().map(|s| scale.blocks(s.5)).sum();
         let mut before = 0;
         for (expansion, kernel, stride, _, to, blocks) in STAGES {
             let mut stage = Sequential::new();
             let to = scale.channels(to);
             for block in 0..scale.blocks(blocks) {
                 let stride = if block == 0 { stride } else { 1 };
-                let p = STOCHASTIC_DEPTH * before as f64 / all as f64;
+                let p = STOCHASTIC_DEPTH * before as f64 / total_blocks as f64;
                 let row = (expansion, kernel, stride, from, to, 1);
                 stage.push(MBConv::new(row, p, scale)?);
                 (from, before) = (to, before + 1);

@@ -1,6 +1,6 @@
 //! GoogLeNet.
 
-use crate::ops::{BasicConv2d, same};
+use crate::ops::{BasicConv2d, same_size};
 use kiln::nn::{Dropout, Forward, Kernel, Linear, MaxPool2d, Mode, Sequential, module, sequential};
 use kiln::{AsTensor, Pool, Result, Tensor, cat};
 
@@ -18,7 +18,7 @@ pub(crate) fn from_imagenet(images: &Tensor) -> Tensor {
 }
 
 /// Makes a max pooling of `size` by `size` windows that halves the size, rounded up.
-fn halving(size: usize) -> Result<MaxPool2d> {
+fn halving_pool(size: usize) -> Result<MaxPool2d> {
     MaxPool2d::new(Pool::new(size).stride(2).ceil_mode(true))
 }
 
@@ -29,11 +29,11 @@ module!(
         branch1: BasicConv2d = BasicConv2d::new(from, to[0], Kernel::new(1)),
         branch2: Sequential = sequential![
             BasicConv2d::new(from, to[1], Kernel::new(1)),
-            BasicConv2d::new(to[1], to[2], same(3)),
+            BasicConv2d::new(to[1], to[2], same_size(3)),
         ],
         branch3: Sequential = sequential![
             BasicConv2d::new(from, to[3], Kernel::new(1)),
-            BasicConv2d::new(to[3], to[4], same(3)),
+            BasicConv2d::new(to[3], to[4], same_size(3)),
         ],
         branch4: Sequential = sequential![
             MaxPool2d::new(Pool::new(3).stride(1).padding(1).ceil_mode(true)),
@@ -117,20 +117,20 @@ module!(
     /// # Ok::<(), kiln::Error>(())
     /// ```
     pub struct GoogLeNet(config: GoogLeNetConfig) {
-        conv1: BasicConv2d = BasicConv2d::new(3, 64, same(7).stride(2)),
-        maxpool1: MaxPool2d = halving(3),
+        conv1: BasicConv2d = BasicConv2d::new(3, 64, same_size(7).stride(2)),
+        maxpool1: MaxPool2d = halving_pool(3),
         conv2: BasicConv2d = BasicConv2d::new(64, 64, Kernel::new(1)),
-        conv3: BasicConv2d = BasicConv2d::new(64, 192, same(3)),
-        maxpool2: MaxPool2d = halving(3),
+        conv3: BasicConv2d = BasicConv2d::new(64, 192, same_size(3)),
+        maxpool2: MaxPool2d = halving_pool(3),
         inception3a: Inception = Inception::new(192, [64, 96, 128, 16, 32, 32]),
         inception3b: Inception = Inception::new(256, [128, 128, 192, 32, 96, 64]),
-        maxpool3: MaxPool2d = halving(3),
+        maxpool3: MaxPool2d = halving_pool(3),
         inception4a: Inception = Inception::new(480, [192, 96, 208, 16, 48, 64]),
         inception4b: Inception = Inception::new(512, [160, 112, 224, 24, 64, 64]),
         inception4c: Inception = Inception::new(512, [128, 128, 256, 24, 64, 64]),
         inception4d: Inception = Inception::new(512, [112, 144, 288, 32, 64, 64]),
         inception4e: Inception = Inception::new(528, [256, 160, 320, 32, 128, 128]),
-        maxpool4: MaxPool2d = halving(2),
+        maxpool4: MaxPool2d = halving_pool(2),
         inception5a: Inception = Inception::new(832, [256, 160, 320, 32, 128, 128]),
         inception5b: Inception = Inception::new(832, [384, 192, 384, 48, 128, 128]),
         aux1: Option<InceptionAux> = config.aux_logits.then(|| InceptionAux::new(512, config.classes)),

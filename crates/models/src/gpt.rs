@@ -81,8 +81,8 @@ impl Gpt {
 impl Forward for Gpt {
     fn forward(&self, tokens: Tensor) -> Result<Tensor> {
         let length = tokens.dims().last().cloned().unwrap_or(1.into());
-        let places = Tensor::arange(0, length, 1).to(tokens.device());
-        let x = self.tokens.call(&tokens) + self.positions.call(&places);
+        let positions = Tensor::arange(0, length, 1).to(tokens.device());
+        let x = self.tokens.call(&tokens) + self.positions.call(&positions);
         let mut x = self.dropout.call(&x);
         let causal = AttentionMasks::new().is_causal(true);
         for block in self.blocks.iter() {

@@ -120,8 +120,8 @@ impl GPT2Attention {
 /// position.
 impl Forward<(Tensor, Option<Tensor>)> for GPT2Attention {
     fn forward(&self, (x, mask): (Tensor, Option<Tensor>)) -> Result<Tensor> {
-        let parts = self.c_attn.call(x);
-        let [q, k, v] = <[Tensor; 3]>::try_from(parts.check()?.chunk(3, 2))
+        let qkv = self.c_attn.call(x);
+        let [q, k, v] = <[Tensor; 3]>::try_from(qkv.check()?.chunk(3, 2))
             .map_err(|_| Error::invalid("GPT2Attention", "tokens without numbers"))?;
         let [q, k, v] = [q, k, v].map(|t| text::split_heads(&t, self.heads));
         let p = match self.mode.is_training() {
@@ -191,11 +191,11 @@ impl GPT2Model {
     /// If the heads don't divide the width, the activation is unknown, if a size is above 2^24 or there are more than
     /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(config: GPT2Config) -> Result<GPT2Model> {
-        let within = config.n_inner.unwrap_or(0);
-        let sizes = [config.vocab_size, config.n_positions, config.n_embd, within];
+        let inner = config.n_inner.unwrap_or(0);
+        let sizes = [config.vocab_size, config.n_positions, config.n_embd, inner];
         limits::check("GPT2Model", &[config.n_layer], &sizes)?;
         text::check_heads("GPT2Model", config.n_embd, config.n_head)?;
-        let activation = Activation::of(&config.activation_function)?;
+        let activation = Activation::parse(&config.activation_function)?;
         let blocks = (0..config.n_layer).map(|i| GPT2Block::new(&config, activation, i));
         let model = GPT2Model {
             wte: Embedding::new(config.vocab_size, config.n_embd)?,
@@ -358,11 +358,11 @@ impl SequenceSummary {
             );
             return Err(Error::invalid("GPT2DoubleHeadsModel", message));
         }
-        let wanted = |name: &String| Activation::of(name);
+        let parse = |name: &String| Activation::parse(name);
         let summary = SequenceSummary {
             summary: Linear::new(config.n_embd, 1)?,
             first_dropout: Dropout::new(config.summary_first_dropout)?,
-            activation: config.summary_activation.as_ref().map(wanted).transpose()?,
+            activation: config.summary_activation.as_ref().map(parse).transpose()?,
             hooks: Hooks::new(),
         };
         text::init_weights(&summary, config.initializer_range)?;
@@ -452,7 +452,7 @@ impl GPT2DoubleHeadsModel {
         &self,
         states: &Tensor,
         tokens: &Tensor,
-        places: Option<Tensor>,
+        positions: Option<Tensor>,
     ) -> Result<(Tensor, Tensor)> {
         let shape: Vec<Dim> = tokens
             .dims()
@@ -461,7 +461,7 @@ impl GPT2DoubleHeadsModel {
             .cloned()
             .collect();
         let states = states.reshape(shape);
-        let mc_scores = self.multiple_choice_head.call((states.clone(), places));
+        let mc_scores = self.multiple_choice_head.call((states.clone(), positions));
         Ok((self.lm_head.call(states), mc_scores))
     }
 }
@@ -492,8 +492,8 @@ impl Forward<(Tensor, Tensor, Tensor), (Tensor, Tensor)> for GPT2DoubleHeadsMode
 }
 
 /// Returns the values of a file for a model with heads.
-fn fitted(config: &GPT2Config, state: &StateDict) -> StateDict {
-    let mut state = text::fitted(state, PREFIX, true, is_head);
+fn rename_for_model(config: &GPT2Config, state: &StateDict) -> StateDict {
+    let mut state = text::rename_for_model(state, PREFIX, true, is_head);
     if config.tie_word_embeddings {
         text::tie(&mut state, "lm_head.weight", "transformer.wte.weight");
     }
@@ -502,9 +502,9 @@ fn fitted(config: &GPT2Config, state: &StateDict) -> StateDict {
 
 text::pretrained! { "GPT-2", "gpt2", "transformer.":
     GPT2Model |folder| GPT2Model::new(folder.config()?),
-        |_model, state| text::fitted(state, PREFIX, false, is_head);
+        |_model, state| text::rename_for_model(state, PREFIX, false, is_head);
     GPT2LMHeadModel |folder| GPT2LMHeadModel::new(folder.config()?),
-        |model, state| fitted(model.config(), state);
+        |model, state| rename_for_model(model.config(), state);
     GPT2DoubleHeadsModel |folder| GPT2DoubleHeadsModel::new(folder.config()?),
-        |model, state| fitted(model.config(), state);
+        |model, state| rename_for_model(model.config(), state);
 }

@@ -2,7 +2,7 @@
 #![allow(non_snake_case)] // torchvision's names
 
 use crate::googlenet::{GoogLeNetConfig, from_imagenet};
-use crate::ops::{BasicConv2d, same};
+use crate::ops::{BasicConv2d, same_size};
 use kiln::nn::{Dropout, Forward, Hooks, Kernel, Linear, Mode, Module, module};
 use kiln::{AsTensor, AvgPool, Pool, Result, Tensor, cat};
 
@@ -15,7 +15,7 @@ fn column(n: usize) -> Kernel {
     Kernel::new([n, 1]).padding([n / 2, 0])
 }
 
-fn one() -> Kernel {
+fn pointwise() -> Kernel {
     Kernel::new(1)
 }
 
@@ -24,23 +24,23 @@ fn halving() -> Kernel {
     Kernel::new(3).stride(2)
 }
 
-fn means(x: &Tensor) -> Tensor {
+fn mean_pool(x: &Tensor) -> Tensor {
     x.avg_pool2d(AvgPool::new(3).stride(1).padding(1))
 }
 
-fn maxima(x: &Tensor) -> Tensor {
+fn max_pool(x: &Tensor) -> Tensor {
     x.max_pool2d(Pool::new(3).stride(2))
 }
 
 module!(
     struct InceptionA(from: usize, pooled: usize) {
-        branch1x1: BasicConv2d = BasicConv2d::new(from, 64, one()),
-        branch5x5_1: BasicConv2d = BasicConv2d::new(from, 48, one()),
-        branch5x5_2: BasicConv2d = BasicConv2d::new(48, 64, same(5)),
-        branch3x3dbl_1: BasicConv2d = BasicConv2d::new(from, 64, one()),
-        branch3x3dbl_2: BasicConv2d = BasicConv2d::new(64, 96, same(3)),
-        branch3x3dbl_3: BasicConv2d = BasicConv2d::new(96, 96, same(3)),
-        branch_pool: BasicConv2d = BasicConv2d::new(from, pooled, one()),
+        branch1x1: BasicConv2d = BasicConv2d::new(from, 64, pointwise()),
+        branch5x5_1: BasicConv2d = BasicConv2d::new(from, 48, pointwise()),
+        branch5x5_2: BasicConv2d = BasicConv2d::new(48, 64, same_size(5)),
+        branch3x3dbl_1: BasicConv2d = BasicConv2d::new(from, 64, pointwise()),
+        branch3x3dbl_2: BasicConv2d = BasicConv2d::new(64, 96, same_size(3)),
+        branch3x3dbl_3: BasicConv2d = BasicConv2d::new(96, 96, same_size(3)),
+        branch_pool: BasicConv2d = BasicConv2d::new(from, pooled, pointwise()),
     }
 );
 
@@ -52,7 +52,7 @@ impl Forward for InceptionA {
             self.branch1x1.call(&x),
             branch5x5,
             self.branch3x3dbl_3.call(dbl),
-            self.branch_pool.call(means(&x)),
+            self.branch_pool.call(mean_pool(&x)),
         ];
         Ok(cat(&branches, 1))
     }
@@ -61,8 +61,8 @@ impl Forward for InceptionA {
 module!(
     struct InceptionB(from: usize) {
         branch3x3: BasicConv2d = BasicConv2d::new(from, 384, halving()),
-        branch3x3dbl_1: BasicConv2d = BasicConv2d::new(from, 64, one()),
-        branch3x3dbl_2: BasicConv2d = BasicConv2d::new(64, 96, same(3)),
+        branch3x3dbl_1: BasicConv2d = BasicConv2d::new(from, 64, pointwise()),
+        branch3x3dbl_2: BasicConv2d = BasicConv2d::new(64, 96, same_size(3)),
         branch3x3dbl_3: BasicConv2d = BasicConv2d::new(96, 96, halving()),
     }
 );
@@ -73,7 +73,7 @@ impl Forward for InceptionB {
         let branches = [
             self.branch3x3.call(&x),
             self.branch3x3dbl_3.call(dbl),
-            maxima(&x),
+            max_pool(&x),
         ];
         Ok(cat(&branches, 1))
     }
@@ -81,16 +81,16 @@ impl Forward for InceptionB {
 
 module!(
     struct InceptionC(from: usize, within: usize) {
-        branch1x1: BasicConv2d = BasicConv2d::new(from, 192, one()),
-        branch7x7_1: BasicConv2d = BasicConv2d::new(from, within, one()),
+        branch1x1: BasicConv2d = BasicConv2d::new(from, 192, pointwise()),
+        branch7x7_1: BasicConv2d = BasicConv2d::new(from, within, pointwise()),
         branch7x7_2: BasicConv2d = BasicConv2d::new(within, within, row(7)),
         branch7x7_3: BasicConv2d = BasicConv2d::new(within, 192, column(7)),
-        branch7x7dbl_1: BasicConv2d = BasicConv2d::new(from, within, one()),
+        branch7x7dbl_1: BasicConv2d = BasicConv2d::new(from, within, pointwise()),
         branch7x7dbl_2: BasicConv2d = BasicConv2d::new(within, within, column(7)),
         branch7x7dbl_3: BasicConv2d = BasicConv2d::new(within, within, row(7)),
         branch7x7dbl_4: BasicConv2d = BasicConv2d::new(within, within, column(7)),
         branch7x7dbl_5: BasicConv2d = BasicConv2d::new(within, 192, row(7)),
-        branch_pool: BasicConv2d = BasicConv2d::new(from, 192, one()),
+        branch_pool: BasicConv2d = BasicConv2d::new(from, 192, pointwise()),
     }
 );
 
@@ -103,7 +103,7 @@ impl Forward for InceptionC {
             self.branch1x1.call(&x),
             self.branch7x7_3.call(branch7x7),
             self.branch7x7dbl_5.call(dbl),
-            self.branch_pool.call(means(&x)),
+            self.branch_pool.call(mean_pool(&x)),
         ];
         Ok(cat(&branches, 1))
     }
@@ -111,9 +111,9 @@ impl Forward for InceptionC {
 
 module!(
     struct InceptionD(from: usize) {
-        branch3x3_1: BasicConv2d = BasicConv2d::new(from, 192, one()),
+        branch3x3_1: BasicConv2d = BasicConv2d::new(from, 192, pointwise()),
         branch3x3_2: BasicConv2d = BasicConv2d::new(192, 320, halving()),
-        branch7x7x3_1: BasicConv2d = BasicConv2d::new(from, 192, one()),
+        branch7x7x3_1: BasicConv2d = BasicConv2d::new(from, 192, pointwise()),
         branch7x7x3_2: BasicConv2d = BasicConv2d::new(192, 192, row(7)),
         branch7x7x3_3: BasicConv2d = BasicConv2d::new(192, 192, column(7)),
         branch7x7x3_4: BasicConv2d = BasicConv2d::new(192, 192, halving()),
@@ -127,7 +127,7 @@ impl Forward for InceptionD {
         let branches = [
             self.branch3x3_2.call(self.branch3x3_1.call(&x)),
             self.branch7x7x3_4.call(branch7x7x3),
-            maxima(&x),
+            max_pool(&x),
         ];
         Ok(cat(&branches, 1))
     }
@@ -135,15 +135,15 @@ impl Forward for InceptionD {
 
 module!(
     struct InceptionE(from: usize) {
-        branch1x1: BasicConv2d = BasicConv2d::new(from, 320, one()),
-        branch3x3_1: BasicConv2d = BasicConv2d::new(from, 384, one()),
+        branch1x1: BasicConv2d = BasicConv2d::new(from, 320, pointwise()),
+        branch3x3_1: BasicConv2d = BasicConv2d::new(from, 384, pointwise()),
         branch3x3_2a: BasicConv2d = BasicConv2d::new(384, 384, row(3)),
         branch3x3_2b: BasicConv2d = BasicConv2d::new(384, 384, column(3)),
-        branch3x3dbl_1: BasicConv2d = BasicConv2d::new(from, 448, one()),
-        branch3x3dbl_2: BasicConv2d = BasicConv2d::new(448, 384, same(3)),
+        branch3x3dbl_1: BasicConv2d = BasicConv2d::new(from, 448, pointwise()),
+        branch3x3dbl_2: BasicConv2d = BasicConv2d::new(448, 384, same_size(3)),
         branch3x3dbl_3a: BasicConv2d = BasicConv2d::new(384, 384, row(3)),
         branch3x3dbl_3b: BasicConv2d = BasicConv2d::new(384, 384, column(3)),
-        branch_pool: BasicConv2d = BasicConv2d::new(from, 192, one()),
+        branch_pool: BasicConv2d = BasicConv2d::new(from, 192, pointwise()),
     }
 );
 
@@ -157,7 +157,7 @@ impl Forward for InceptionE {
             self.branch3x3_2b.call(&branch3x3),
             self.branch3x3dbl_3a.call(&dbl),
             self.branch3x3dbl_3b.call(&dbl),
-            self.branch_pool.call(means(&x)),
+            self.branch_pool.call(mean_pool(&x)),
         ];
         Ok(cat(&branches, 1))
     }
@@ -166,7 +166,7 @@ impl Forward for InceptionE {
 module!(
     /// Scores from an inner layer, which give the first layers a stronger gradient in training.
     struct InceptionAux(from: usize, classes: usize) {
-        conv0: BasicConv2d = BasicConv2d::new(from, 128, one()),
+        conv0: BasicConv2d = BasicConv2d::new(from, 128, pointwise()),
         conv1: BasicConv2d = BasicConv2d::new(128, 768, Kernel::new(5)),
         fc: Linear = Linear::new(768, classes),
     }
@@ -244,8 +244,8 @@ impl Inception3 {
         Ok(Inception3 {
             Conv2d_1a_3x3: BasicConv2d::new(3, 32, halving())?,
             Conv2d_2a_3x3: BasicConv2d::new(32, 32, Kernel::new(3))?,
-            Conv2d_2b_3x3: BasicConv2d::new(32, 64, same(3))?,
-            Conv2d_3b_1x1: BasicConv2d::new(64, 80, one())?,
+            Conv2d_2b_3x3: BasicConv2d::new(32, 64, same_size(3))?,
+            Conv2d_3b_1x1: BasicConv2d::new(64, 80, pointwise())?,
             Conv2d_4a_3x3: BasicConv2d::new(80, 192, Kernel::new(3))?,
             Mixed_5b: InceptionA::new(192, 32)?,
             Mixed_5c: InceptionA::new(256, 64)?,
@@ -278,9 +278,9 @@ impl Inception3 {
             x = from_imagenet(&x);
         }
         let x = self.Conv2d_2a_3x3.call(self.Conv2d_1a_3x3.call(x));
-        let x = maxima(&self.Conv2d_2b_3x3.call(x));
+        let x = max_pool(&self.Conv2d_2b_3x3.call(x));
         let x = self.Conv2d_4a_3x3.call(self.Conv2d_3b_1x1.call(x));
-        let x = self.Mixed_5b.call(maxima(&x));
+        let x = self.Mixed_5b.call(max_pool(&x));
         let x = self.Mixed_5d.call(self.Mixed_5c.call(x));
         let x = self.Mixed_6b.call(self.Mixed_6a.call(x));
         let x = self.Mixed_6d.call(self.Mixed_6c.call(x));

@@ -11,7 +11,7 @@ const MAX_SIZE: usize = 1 << 24;
 /// Checks the numbers of layers and all sizes of a network.
 #[track_caller]
 pub(crate) fn check(model: &str, layers: &[usize], sizes: &[usize]) -> Result<()> {
-    let above = |list: &[usize], most: usize| list.iter().copied().find(|n| *n > most);
+    let above = |list: &[usize], max: usize| list.iter().copied().find(|n| *n > max);
     let message = match (above(layers, MAX_LAYERS), above(sizes, MAX_SIZE)) {
         (Some(n), _) => format!("it has at most {MAX_LAYERS} layers in a row, not {n}"),
         (_, Some(n)) => format!("a size is at most {MAX_SIZE}, not {n}"),

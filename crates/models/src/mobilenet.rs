@@ -1,6 +1,6 @@
 //! Networks for mobile phones.
 
-use crate::ops::{SqueezeExcitation, conv_norm, make_divisible, same};
+use crate::ops::{SqueezeExcitation, conv_norm, make_divisible, same_size};
 use kiln::nn::{
     BatchNorm, Dropout, Forward, Hardsigmoid, Hardswish, Hooks, Linear, Module, ReLU, Sequential,
     sequential,
@@ -23,7 +23,7 @@ fn conv(
     groups: usize,
     activation: Activation,
 ) -> Result<Sequential> {
-    let kernel = same(kernel).stride(stride).groups(groups);
+    let kernel = same_size(kernel).stride(stride).groups(groups);
     let norm = BatchNorm::new().eps(1e-3).momentum(0.01);
     let mut layers = conv_norm(channels[0], channels[1], kernel, norm)?;
     match activation {

@@ -1,6 +1,6 @@
 //! Networks of inverted residuals.
 
-use crate::ops::{conv_norm, same};
+use crate::ops::{conv_norm, same_size};
 use kiln::nn::{
     BatchNorm, BatchNorm2d, Conv2d, Dropout, Forward, Hooks, Kernel, Linear, Module, ReLU6,
     Sequential, sequential,
@@ -17,14 +17,14 @@ struct InvertedResidual {
 
 impl InvertedResidual {
     fn new(from: usize, to: usize, stride: usize, expansion: usize) -> Result<InvertedResidual> {
-        let within = from * expansion;
+        let hidden = from * expansion;
         let mut conv = Sequential::new();
         if expansion != 1 {
-            conv.push(conv_norm_relu6(from, within, Kernel::new(1))?);
+            conv.push(conv_norm_relu6(from, hidden, Kernel::new(1))?);
         }
-        let depthwise = same(3).stride(stride).groups(within);
-        conv.push(conv_norm_relu6(within, within, depthwise)?);
-        conv.push(Conv2d::new(within, to, Kernel::new(1).bias(false))?);
+        let depthwise = same_size(3).stride(stride).groups(hidden);
+        conv.push(conv_norm_relu6(hidden, hidden, depthwise)?);
+        conv.push(Conv2d::new(hidden, to, Kernel::new(1).bias(false))?);
         conv.push(BatchNorm2d::new(to)?);
         Ok(InvertedResidual {
             conv,
@@ -83,7 +83,7 @@ impl MobileNetV2 {
     /// # Errors
     /// Inside `compile`: make networks before.
     pub fn new(classes: usize) -> Result<MobileNetV2> {
-        let mut features = sequential![conv_norm_relu6(3, 32, same(3).stride(2))]?;
+        let mut features = sequential![conv_norm_relu6(3, 32, same_size(3).stride(2))]?;
         let mut from = 32;
         for (expansion, to, blocks, stride) in STAGES {
             for block in 0..blocks {

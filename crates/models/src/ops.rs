@@ -21,17 +21,17 @@ pub(crate) fn conv_norm(
 }
 
 /// Returns a kernel of odd size whose results are as large as its input, except for the stride.
-pub(crate) fn same(size: usize) -> Kernel {
+pub(crate) fn same_size(size: usize) -> Kernel {
     Kernel::new(size).padding(size / 2)
 }
 
 /// Returns the nearest multiple of 8 that is at least nine tenths of a number of channels, and at least 8.
 pub(crate) fn make_divisible(channels: f64) -> usize {
-    let near = (((channels + 4.0) as usize) / 8 * 8).max(8);
-    if (near as f64) < 0.9 * channels {
-        near + 8
+    let rounded = (((channels + 4.0) as usize) / 8 * 8).max(8);
+    if (rounded as f64) < 0.9 * channels {
+        rounded + 8
     } else {
-        near
+        rounded
     }
 }
 

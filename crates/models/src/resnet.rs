@@ -162,29 +162,29 @@ pub struct ResNet {
 impl ResNet {
     sizes! { ResNet, classes:
         /// ResNet-18, for images with three channels.
-        resnet18 = ResNet::sized(ResNetBlock::Basic, [2, 2, 2, 2], [1, 64], classes);
+        resnet18 = ResNet::from_config(ResNetBlock::Basic, [2, 2, 2, 2], [1, 64], classes);
         /// ResNet-34, for images with three channels.
-        resnet34 = ResNet::sized(ResNetBlock::Basic, [3, 4, 6, 3], [1, 64], classes);
+        resnet34 = ResNet::from_config(ResNetBlock::Basic, [3, 4, 6, 3], [1, 64], classes);
         /// ResNet-50, for images with three channels.
-        resnet50 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3], [1, 64], classes);
+        resnet50 = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 6, 3], [1, 64], classes);
         /// ResNet-101, for images with three channels.
-        resnet101 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [1, 64], classes);
+        resnet101 = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 23, 3], [1, 64], classes);
         /// ResNet-152, for images with three channels.
-        resnet152 = ResNet::sized(ResNetBlock::Bottleneck, [3, 8, 36, 3], [1, 64], classes);
+        resnet152 = ResNet::from_config(ResNetBlock::Bottleneck, [3, 8, 36, 3], [1, 64], classes);
         /// ResNeXt-50 of 32 groups of 4 channels, for images with three channels.
-        resnext50_32x4d = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3], [32, 4], classes);
+        resnext50_32x4d = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 6, 3], [32, 4], classes);
         /// ResNeXt-101 of 32 groups of 8 channels, for images with three channels.
-        resnext101_32x8d = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [32, 8], classes);
+        resnext101_32x8d = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 23, 3], [32, 8], classes);
         /// ResNeXt-101 of 64 groups of 4 channels, for images with three channels.
-        resnext101_64x4d = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [64, 4], classes);
+        resnext101_64x4d = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 23, 3], [64, 4], classes);
         /// ResNet-50 with twice the channels within blocks, for images with three channels.
-        wide_resnet50_2 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3], [1, 128], classes);
+        wide_resnet50_2 = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 6, 3], [1, 128], classes);
         /// ResNet-101 with twice the channels within blocks, for images with three channels.
-        wide_resnet101_2 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [1, 128], classes);
+        wide_resnet101_2 = ResNet::from_config(ResNetBlock::Bottleneck, [3, 4, 23, 3], [1, 128], classes);
     }
 
     /// Makes the network of three-channel images with these groups, and channels of a group.
-    fn sized(
+    fn from_config(
         block: ResNetBlock,
         blocks: [usize; 4],
         [groups, width_per_group]: [usize; 2],
@@ -221,8 +221,8 @@ impl ResNet {
                 layer = match config.block {
                     ResNetBlock::Basic => layer.add(BasicBlock::new(from, to, stride)?),
                     ResNetBlock::Bottleneck => {
-                        let within = (config.width_per_group << i) * config.groups;
-                        layer.add(Bottleneck::new(from, within, config.groups, to, stride)?)
+                        let width = (config.width_per_group << i) * config.groups;
+                        layer.add(Bottleneck::new(from, width, config.groups, to, stride)?)
                     }
                 };
                 from = to;

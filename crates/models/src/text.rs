@@ -18,7 +18,7 @@ pub(crate) enum Activation {
 }
 
 impl Activation {
-    pub(crate) fn of(name: &str) -> Result<Activation> {
+    pub(crate) fn parse(name: &str) -> Result<Activation> {
         Ok(match name {
             "gelu" => Activation::Gelu,
             "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
@@ -96,7 +96,7 @@ pub(crate) fn init_weights(model: &dyn Module, std: f64) -> Result<()> {
 /// Renames values for a model whose own parts, except heads, have the prefix `prefix` if `model_has_prefix`; files may
 /// have it or not. `is_head` is true for the names of heads. Names of older files become today's, and entries that are
 /// not weights are left out.
-pub(crate) fn fitted(
+pub(crate) fn rename_for_model(
     state: &StateDict,
     prefix: &str,
     model_has_prefix: bool,
@@ -104,7 +104,7 @@ pub(crate) fn fitted(
 ) -> StateDict {
     state.rename(|name| {
         if is_head(name) {
-            return model_has_prefix.then(|| modern(name));
+            return model_has_prefix.then(|| current_form(name));
         }
         let bare = name.strip_prefix(prefix).unwrap_or(name);
         let no_weight = bare.ends_with(".attn.bias")
@@ -115,12 +115,12 @@ pub(crate) fn fitted(
             true => format!("{prefix}{bare}"),
             false => bare.to_string(),
         };
-        (!no_weight).then(|| modern(&name))
+        (!no_weight).then(|| current_form(&name))
     })
 }
 
 /// Returns today's form of a name.
-fn modern(name: &str) -> String {
+fn current_form(name: &str) -> String {
     for (old, new) in [
         ("LayerNorm.gamma", "LayerNorm.weight"),
         ("LayerNorm.beta", "LayerNorm.bias"),

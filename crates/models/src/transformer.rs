@@ -122,8 +122,8 @@ impl Forward<(Tensor, Tensor, Tensor), [Tensor; 3]> for CachedBlock {
         let [n, length, width] = x.size()?;
         let shape = [n, length, 3 * self.heads, width / self.heads];
         let split = self.qkv.call(self.norm1.call(&x)).view(shape);
-        let parts = split.transpose(1, 2).chunk(3, 1);
-        let [q, k, v] = <[Tensor; 3]>::try_from(parts)
+        let chunks = split.transpose(1, 2).chunk(3, 1);
+        let [q, k, v] = <[Tensor; 3]>::try_from(chunks)
             .map_err(|_| Error::invalid("CachedBlock", "tokens without numbers"))?;
         let (k, v) = (cat(&[keys, k], 2), cat(&[values, v], 2));
         let y = q.scaled_dot_product_attention(&k, &v).transpose(1, 2);

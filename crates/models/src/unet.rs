@@ -8,7 +8,7 @@ use kiln::nn::{
 use kiln::{Error, Pool, Result, Tensor, cat};
 
 /// Makes two 3x3 convolutions, each with batch norm and ReLU.
-fn double(from: usize, to: usize) -> Result<Sequential> {
+fn double_conv(from: usize, to: usize) -> Result<Sequential> {
     sequential![
         Conv2d::new(from, to, Kernel::new(3).padding(1)),
         BatchNorm2d::new(to),
@@ -79,17 +79,17 @@ impl UNet {
         let mut from = config.channels;
         for level in 0..config.levels {
             let to = config.width << level;
-            down.push(double(from, to)?);
+            down.push(double_conv(from, to)?);
             up.insert(
                 0,
                 ConvTranspose2d::new(2 * to, to, TransposedKernel::new(2).stride(2))?,
             );
-            merge.insert(0, double(2 * to, to)?);
+            merge.insert(0, double_conv(2 * to, to)?);
             from = to;
         }
         Ok(UNet {
             down: ModuleList(down),
-            bottom: double(from, 2 * from)?,
+            bottom: double_conv(from, 2 * from)?,
             up: ModuleList(up),
             merge: ModuleList(merge),
             head: Conv2d::new(config.width, config.classes, 1)?,

@@ -162,8 +162,8 @@ impl VisionTransformer {
     /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(config: VisionTransformerConfig) -> Result<VisionTransformer> {
         let (size, patch, width) = (config.image_size, config.patch_size, config.hidden_dim);
-        let within = config.representation_size.unwrap_or(0);
-        let sizes = [size, patch, width, config.mlp_dim, config.classes, within];
+        let hidden = config.representation_size.unwrap_or(0);
+        let sizes = [size, patch, width, config.mlp_dim, config.classes, hidden];
         limits::check("VisionTransformer", &[config.num_layers], &sizes)?;
         if patch == 0 || !size.is_multiple_of(patch) {
             let message = format!("patches of {patch} do not divide images of {size}");
@@ -172,10 +172,10 @@ impl VisionTransformer {
         let tokens = (size / patch).pow(2) + 1;
         let heads = match config.representation_size {
             None => sequential!["head": Linear::new(width, config.classes)]?,
-            Some(within) => sequential![
-                "pre_logits": Linear::new(width, within),
+            Some(hidden) => sequential![
+                "pre_logits": Linear::new(width, hidden),
                 "act": Tanh::new(),
-                "head": Linear::new(within, config.classes),
+                "head": Linear::new(hidden, config.classes),
             ]?,
         };
         Ok(VisionTransformer {

@@ -95,12 +95,12 @@ impl Weights {
         let state = self.state_dict(folder)?;
         let own = model.state_dict();
         let own: BTreeSet<&str> = own.names().collect();
-        let given: BTreeSet<&str> = state.names().collect();
+        let file_names: BTreeSet<&str> = state.names().collect();
         let counted = |name: &str| name.ends_with(".num_batches_tracked");
         let aux = |name: &str| name.starts_with("aux") || name.starts_with("AuxLogits.");
-        let missing = own.difference(&given).filter(|n| !counted(n));
+        let missing = own.difference(&file_names).filter(|n| !counted(n));
         let missing = missing.map(|n| format!("{n}: missing"));
-        let unexpected = given.difference(&own).filter(|n| !aux(n));
+        let unexpected = file_names.difference(&own).filter(|n| !aux(n));
         let unexpected = unexpected.map(|n| format!("{n}: unexpected"));
         let problems: Vec<String> = missing.chain(unexpected).collect();
         if !problems.is_empty() {

@@ -39,11 +39,11 @@ impl Workload {
         };
         let writer = plan.run.iter().rposition(|s| s.args.contains(&loss.buffer));
         // Concurrent steps count as one.
-        let begun = plan.run.iter().take(writer.map_or(0, |at| at + 1));
-        let at = begun.filter(|s| !s.concurrent).count().saturating_sub(1);
+        let begun = plan.run.iter().take(writer.map_or(0, |step| step + 1));
+        let index = begun.filter(|s| !s.concurrent).count().saturating_sub(1);
         let explain = self.program.explain();
         let blocks = explain.temporaries.iter();
-        let kept = blocks.filter(|b| b.buffer.is_some() && b.first <= at && at < b.last);
+        let kept = blocks.filter(|b| b.buffer.is_some() && b.first <= index && index < b.last);
         kept.map(|b| b.bytes).sum()
     }
 }
@@ -68,7 +68,7 @@ impl Setup<'_> {
     }
 
     /// Returns the model of a training step, with its weights on the device and in its dtype.
-    fn trained<M: Module>(&self, model: M) -> Result<M> {
+    fn prepare_training<M: Module>(&self, model: M) -> Result<M> {
         model.to(self.device)?;
         if self.autocast().is_none() {
             model.to_dtype(self.dtype)?;
@@ -291,7 +291,7 @@ fn lstm(setup: Setup) -> Result<Workload> {
 }
 
 fn resnet18_step(setup: Setup) -> Result<Workload> {
-    let model = setup.trained(ResNet::resnet18(1000)?)?;
+    let model = setup.prepare_training(ResNet::resnet18(1000)?)?;
     let images = Tensor::randn([16, 3, 64, 64], DType::F32);
     let labels = Tensor::arange(0, 16, 1) * 61;
     let rule = SGD::new().lr(0.01).momentum(0.9);
@@ -303,7 +303,7 @@ fn resnet18_step(setup: Setup) -> Result<Workload> {
 }
 
 fn encoder_step(setup: Setup) -> Result<Workload> {
-    let model = setup.trained(block().encoder_block()?)?;
+    let model = setup.prepare_training(block().encoder_block()?)?;
     let batch = [0, 1].map(|_| Tensor::randn([4, 256, 768], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {
@@ -312,7 +312,7 @@ fn encoder_step(setup: Setup) -> Result<Workload> {
 }
 
 fn lstm_step(setup: Setup) -> Result<Workload> {
-    let model = setup.trained(LSTM::new(128, 256)?)?;
+    let model = setup.prepare_training(LSTM::new(128, 256)?)?;
     let batch = [128, 256].map(|n| Tensor::randn([32, 16, n], DType::F32));
     let optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     training(model, optimizer, batch.to_vec(), setup, |m, x| {

@@ -1,6 +1,6 @@
 //! Activations as layers.
 
-use crate::layer::{self, fact, invalid, wrong};
+use crate::layer::{self, fact, input_error, invalid};
 use crate::print::float;
 use crate::{Forward, Hooks, Mode, Module, init};
 use kiln_tensor::{Int, LocalResponse, Result, SoftPlus, Tensor, Var, where_};
@@ -72,7 +72,7 @@ impl Forward for Softmax2d {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         match x.ndim() {
             3 | 4 => Ok(x.softmax(-3)),
-            n => wrong(
+            n => input_error(
                 self,
                 format!("takes no input of {n} dims, such as {}", fact(&x)),
             ),
@@ -403,8 +403,8 @@ impl PReLU {
     /// As [`PReLU::new`].
     #[track_caller]
     pub fn with(num_parameters: impl Into<Int>, init: f64) -> Result<PReLU> {
-        let [num_parameters] = layer::sizes("PReLU", [num_parameters.into()])?;
-        let weight = layer::constant([num_parameters], init)?;
+        let [num_parameters] = layer::feature_sizes("PReLU", [num_parameters.into()])?;
+        let weight = layer::filled([num_parameters], init)?;
         let hooks = Hooks::new();
         Ok(PReLU {
             weight,

@@ -1,14 +1,14 @@
 //! A softmax over many classes, few of which are frequent.
 
 use crate::SOURCE;
-use crate::layer::{self, fact, invalid, looking_up, wrong};
+use crate::layer::{self, fact, input_error, invalid, look_up};
 use crate::{Forward, Hooks, Linear, LinearOptions, Module, ModuleList, Sequential};
 use kiln_tensor::{
     DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, set_device, where_,
 };
 
 options! {
-    /// The cuts between the classes of an [`AdaptiveLogSoftmaxWithLoss`]; a list of cuts converts to it.
+    /// The cutoffs between the clusters of an [`AdaptiveLogSoftmaxWithLoss`]; a list of class indices converts to it.
     Cutoffs (
         /// The first class of each cluster, ascending. The classes before the first cluster are the frequent ones.
         cutoffs: IntList
@@ -45,15 +45,15 @@ pub struct AdaptiveLogSoftmaxWithLoss {
     pub tail: ModuleList<Sequential>,
     /// The first class of each cluster, followed by the number of classes.
     #[skip]
-    cuts: Vec<i64>,
+    cutoffs: Vec<i64>,
     hooks: Hooks,
 }
 
 impl AdaptiveLogSoftmaxWithLoss {
-    /// Makes a layer from `in_features` features to `n_classes` classes, with these cuts or [`Cutoffs`].
+    /// Makes a layer from `in_features` features to `n_classes` classes, with these cutoffs or [`Cutoffs`].
     ///
     /// # Errors
-    /// If the cuts do not ascend between 1 and the last class, `div_value` is not positive, a size is negative, or
+    /// If the cutoffs do not ascend between 1 and the last class, `div_value` is not positive, a size is negative, or
     /// inside `compile`.
     #[track_caller]
     pub fn new(
@@ -63,15 +63,16 @@ impl AdaptiveLogSoftmaxWithLoss {
     ) -> Result<AdaptiveLogSoftmaxWithLoss> {
         const NAME: &str = "AdaptiveLogSoftmaxWithLoss";
         let options = cutoffs.into();
-        let [features, classes] = layer::sizes(NAME, [in_features.into(), n_classes.into()])?;
-        let mut cuts = options.cutoffs.0;
-        let first = cuts.first().copied().unwrap_or(0);
-        cuts.push(classes as i64);
-        if first < 1 || !cuts.is_sorted_by(|a, b| a < b) {
+        let [features, classes] =
+            layer::feature_sizes(NAME, [in_features.into(), n_classes.into()])?;
+        let mut cutoffs = options.cutoffs.0;
+        let shortlist = cutoffs.first().copied().unwrap_or(0);
+        cutoffs.push(classes as i64);
+        if shortlist < 1 || !cutoffs.is_sorted_by(|a, b| a < b) {
             let message = format!(
                 "the cutoffs must ascend between 1 and {}, not {:?}",
                 classes.max(1) - 1,
-                &cuts[..cuts.len() - 1]
+                &cutoffs[..cutoffs.len() - 1]
             );
             return Err(invalid(NAME, message));
         }
@@ -79,37 +80,37 @@ impl AdaptiveLogSoftmaxWithLoss {
             let message = format!("div_value must be positive, not {}", options.div_value);
             return Err(invalid(NAME, message));
         }
-        let clusters = cuts.len() as i64 - 1;
-        let cluster = |(i, cut): (i32, &[i64])| {
+        let clusters = cutoffs.len() as i64 - 1;
+        let cluster = |(i, ends): (i32, &[i64])| {
             let hidden = (features as f64 / options.div_value.powi(i)).floor() as i64;
             let (down, up) = (
                 Linear::with(features, hidden, LinearOptions::new().bias(false))?,
-                Linear::with(hidden, cut[1] - cut[0], LinearOptions::new().bias(false))?,
+                Linear::with(hidden, ends[1] - ends[0], LinearOptions::new().bias(false))?,
             );
             Ok(Sequential::new().add(down).add(up))
         };
         Ok(AdaptiveLogSoftmaxWithLoss {
-            head: Linear::made(
-                [features.into(), (first + clusters).into()],
+            head: Linear::from_sizes(
+                [features.into(), (shortlist + clusters).into()],
                 options.head_bias,
             )?,
             tail: (1..)
-                .zip(cuts.windows(2))
+                .zip(cutoffs.windows(2))
                 .map(cluster)
                 .collect::<Result<_>>()?,
-            cuts,
+            cutoffs,
             hooks: Hooks::new(),
         })
     }
 
     /// Returns the number of classes.
     pub fn n_classes(&self) -> usize {
-        self.cuts[self.cuts.len() - 1] as usize
+        self.cutoffs[self.cutoffs.len() - 1] as usize
     }
 
     /// The first class of each cluster.
     pub fn cutoffs(&self) -> &[i64] {
-        &self.cuts[..self.cuts.len() - 1]
+        &self.cutoffs[..self.cutoffs.len() - 1]
     }
 
     /// The log probabilities of all classes: `[n, in_features]` to `[n, n_classes]`.
@@ -117,11 +118,11 @@ impl AdaptiveLogSoftmaxWithLoss {
     pub fn log_prob(&self, x: &Tensor) -> Tensor {
         on_behalf_of_caller(SOURCE, || {
             let head = self.head.call(x).log_softmax(-1);
-            let mut parts = vec![head.narrow(-1, 0, self.cuts[0])];
-            for (at, cluster) in (self.cuts[0]..).zip(self.tail.iter()) {
-                parts.push(cluster.call(x).log_softmax(-1) + head.narrow(-1, at, 1));
+            let mut blocks = vec![head.narrow(-1, 0, self.cutoffs[0])];
+            for (index, cluster) in (self.cutoffs[0]..).zip(self.tail.iter()) {
+                blocks.push(cluster.call(x).log_softmax(-1) + head.narrow(-1, index, 1));
             }
-            cat(parts, -1)
+            cat(blocks, -1)
         })
     }
 
@@ -140,30 +141,30 @@ impl Forward<(Tensor, Tensor), (Tensor, Tensor)> for AdaptiveLogSoftmaxWithLoss 
             let (x, y) = (fact(&x), fact(&y));
             let message =
                 format!("takes [n, in_features] and i64[n], or without n, not {x} and {y}");
-            return wrong(self, message);
+            return input_error(self, message);
         }
-        looking_up(self, || {
+        look_up(self, || {
             // This look-up gives the error of a class that does not exist.
-            let here = set_device(y.device());
+            let device_scope = set_device(y.device());
             let classes = Tensor::arange(0, self.n_classes(), 1);
-            drop(here);
+            drop(device_scope);
             let y = classes.gather(0, y.reshape(-1)).reshape(y.dims());
             let head = self.head.call(&x).log_softmax(-1);
             let picked =
                 |scores: &Tensor, class: Tensor| scores.gather(-1, class.unsqueeze(-1)).squeeze(-1);
-            let mut at = y.clamp_max(self.cuts[0] - 1);
+            let mut head_index = y.clamp_max(self.cutoffs[0] - 1);
             let mut inner = head.select(-1, 0).zeros_like();
-            for (i, (cut, cluster)) in self.cuts.windows(2).zip(self.tail.iter()).enumerate() {
-                let here = y.ge(cut[0]).logical_and(y.lt(cut[1]));
-                at = where_(&here, self.cuts[0] + i as i64, at);
-                let class = where_(&here, &y - cut[0], 0);
+            for (i, (ends, cluster)) in self.cutoffs.windows(2).zip(self.tail.iter()).enumerate() {
+                let in_cluster = y.ge(ends[0]).logical_and(y.lt(ends[1]));
+                head_index = where_(&in_cluster, self.cutoffs[0] + i as i64, head_index);
+                let class = where_(&in_cluster, &y - ends[0], 0);
                 inner = where_(
-                    &here,
+                    &in_cluster,
                     picked(&cluster.call(&x).log_softmax(-1), class),
                     inner,
                 );
             }
-            let output = picked(&head, at) + inner;
+            let output = picked(&head, head_index) + inner;
             let loss = -output.mean(());
             Ok((output, loss))
         })

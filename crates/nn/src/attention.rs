@@ -1,6 +1,6 @@
 //! Multi-head attention.
 
-use crate::layer::{self, fact, invalid, probability, wrong};
+use crate::layer::{self, check_probability, fact, input_error, invalid};
 use crate::{Forward, Hooks, Linear, Mode, Module, init};
 use kiln_tensor::{
     Attention, DType, Feed, Flat, Int, MaybeInt, Nest, PadMode, Result, Tensor, Var,
@@ -133,26 +133,26 @@ impl MultiheadAttention {
         options: AttentionOptions,
     ) -> Result<MultiheadAttention> {
         let name = "MultiheadAttention";
-        let [e, num_heads] = layer::sizes(name, [embed_dim.into(), num_heads.into()])?;
+        let [e, num_heads] = layer::feature_sizes(name, [embed_dim.into(), num_heads.into()])?;
         if num_heads == 0 || e == 0 || !e.is_multiple_of(num_heads) {
             let message = format!("{e} features do not divide into {num_heads} heads");
             return Err(invalid(name, message));
         }
         let features = [options.kdim, options.vdim].map(|n| Int(n.0.unwrap_or(e as i64)));
-        let [kdim, vdim] = layer::sizes(name, features)?;
-        let apart = (kdim, vdim) != (e, e);
+        let [kdim, vdim] = layer::feature_sizes(name, features)?;
+        let has_own_weights = (kdim, vdim) != (e, e);
         let attention = MultiheadAttention {
-            in_proj_weight: layer::optional(!apart, [3 * e, e], 0.0)?,
-            q_proj_weight: layer::optional(apart, [e, e], 0.0)?,
-            k_proj_weight: layer::optional(apart, [e, kdim], 0.0)?,
-            v_proj_weight: layer::optional(apart, [e, vdim], 0.0)?,
-            in_proj_bias: layer::optional(options.bias, [3 * e], 0.0)?,
-            bias_k: layer::optional(options.add_bias_kv, [1, 1, e], 0.0)?,
-            bias_v: layer::optional(options.add_bias_kv, [1, 1, e], 0.0)?,
-            out_proj: Linear::made([e.into(), e.into()], options.bias)?,
+            in_proj_weight: layer::filled_if(!has_own_weights, [3 * e, e], 0.0)?,
+            q_proj_weight: layer::filled_if(has_own_weights, [e, e], 0.0)?,
+            k_proj_weight: layer::filled_if(has_own_weights, [e, kdim], 0.0)?,
+            v_proj_weight: layer::filled_if(has_own_weights, [e, vdim], 0.0)?,
+            in_proj_bias: layer::filled_if(options.bias, [3 * e], 0.0)?,
+            bias_k: layer::filled_if(options.add_bias_kv, [1, 1, e], 0.0)?,
+            bias_v: layer::filled_if(options.add_bias_kv, [1, 1, e], 0.0)?,
+            out_proj: Linear::from_sizes([e.into(), e.into()], options.bias)?,
             embed_dim: e,
             num_heads,
-            dropout: probability(name, options.dropout)?,
+            dropout: check_probability(name, options.dropout)?,
             add_zero_attn: options.add_zero_attn,
             batch_first: options.batch_first,
             mode: Mode::new(),
@@ -205,7 +205,7 @@ impl MultiheadAttention {
                     last.unwrap_or(self.embed_dim),
                     fact(query)
                 );
-                return wrong(self, message);
+                return input_error(self, message);
             }
         }
         // [n, l, e] from here on.
@@ -214,7 +214,7 @@ impl MultiheadAttention {
             (false, true) => t.clone(),
             (false, false) => t.transpose(0, 1),
         };
-        let [q, mut k, mut v] = self.projected([batched(query), batched(key), batched(value)])?;
+        let [q, mut k, mut v] = self.project([batched(query), batched(key), batched(value)])?;
         let mask = self.mask(masks, &q, &k)?;
         if let (Some(bias_k), Some(bias_v)) = (&self.bias_k, &self.bias_v) {
             let n = k.narrow(1, 0, 1);
@@ -270,17 +270,17 @@ impl MultiheadAttention {
     }
 
     /// Returns query, key and value projected to the features of the heads.
-    fn projected(&self, [q, k, v]: [Tensor; 3]) -> Result<[Tensor; 3]> {
+    fn project(&self, [q, k, v]: [Tensor; 3]) -> Result<[Tensor; 3]> {
         let e = self.embed_dim as i64;
-        let part = |t: &Tensor, i: i64| t.narrow(0, i * e, e);
-        let whole = |v: &Option<Var>| v.as_ref().map(|v| autocast_operand("linear", v));
-        let (weights, biases) = (whole(&self.in_proj_weight), whole(&self.in_proj_bias));
+        let slice = |t: &Tensor, i: i64| t.narrow(0, i * e, e);
+        let cast = |v: &Option<Var>| v.as_ref().map(|v| autocast_operand("linear", v));
+        let (weights, biases) = (cast(&self.in_proj_weight), cast(&self.in_proj_bias));
         let project = |x: Tensor, i: i64, own: &Option<Var>| {
-            let bias = biases.as_ref().map(|b| part(b, i));
+            let bias = biases.as_ref().map(|b| slice(b, i));
             let weight = match (&weights, own) {
-                (Some(whole), _) => part(whole, i),
+                (Some(cast), _) => slice(cast, i),
                 (None, Some(own)) => own.get(),
-                (None, None) => return wrong(self, "has no projection weight"),
+                (None, None) => return input_error(self, "has no projection weight"),
             };
             Ok(x.linear_with(weight, bias))
         };
@@ -329,7 +329,7 @@ impl MultiheadAttention {
                 d if d == dtype => added = Some(added.map_or(mask.clone(), |a| a + &mask)),
                 d => {
                     let message = format!("a mask must be bool or {dtype}, not {d}");
-                    return wrong(self, message);
+                    return input_error(self, message);
                 }
             }
         }

@@ -90,13 +90,13 @@ impl<M: Module> AveragedModel<M> {
         on_behalf_of_caller(SOURCE, || {
             let mut new = vec![(&self.n_averaged, self.n_averaged.get() + 1)];
             for (own, value) in parameters.0.iter().zip(parameters.1) {
-                new.push((own, self.averaged(own, &value)));
+                new.push((own, self.average_with(own, &value)));
             }
             for (own, value) in buffers.0.iter().zip(buffers.1) {
                 new.push((
                     own,
                     match self.use_buffers {
-                        true => self.averaged(own, &value),
+                        true => self.average_with(own, &value),
                         false => value.detach(),
                     },
                 ));
@@ -106,7 +106,7 @@ impl<M: Module> AveragedModel<M> {
     }
 
     /// The new average of a cell.
-    fn averaged(&self, own: &Var, value: &Var) -> Tensor {
+    fn average_with(&self, own: &Var, value: &Var) -> Tensor {
         let count = self.n_averaged.get().to(own.device());
         let (average, value) = (own.detach(), value.detach().to(own.device()));
         let new = no_grad(|| (self.avg_fn)(&average, &value, &count));

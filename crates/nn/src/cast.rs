@@ -26,8 +26,8 @@ pub(crate) fn cast(
         .into_iter()
         .filter(|(_, m)| chosen(*m));
     for (path, m) in modules {
-        let held = tree::own_vars(m, &path).into_iter().map(|v| v.var);
-        for var in held.chain(tree::computed(m).into_iter().map(|(_, var)| var)) {
+        let vars = tree::own_vars(m, &path).into_iter().map(|v| v.var);
+        for var in vars.chain(tree::computed(m).into_iter().map(|(_, var)| var)) {
             if var.dtype().is_float() {
                 var.to_dtype_(dtype)?;
             }

@@ -118,7 +118,7 @@ impl Checkpoint {
                 }
                 self.add(name, SavedPart::Optimizer(state.param_groups))
             }
-            Err(e) => self.failed(e),
+            Err(e) => self.with_error(e),
         }
     }
 
@@ -140,7 +140,7 @@ impl Checkpoint {
             Ok(json) => self.add(name, SavedPart::Value(json)),
             Err(e) => {
                 let message = format!("`{name}` can't be written as JSON and read back: {e}");
-                self.failed(Error::invalid("Checkpoint", message))
+                self.with_error(Error::invalid("Checkpoint", message))
             }
         }
     }
@@ -155,10 +155,10 @@ impl Checkpoint {
                 Some(_) => format!("there are two parts called `{name}`"),
             },
         };
-        self.failed(Error::invalid("Checkpoint", problem))
+        self.with_error(Error::invalid("Checkpoint", problem))
     }
 
-    fn failed(mut self, error: Error) -> Checkpoint {
+    fn with_error(mut self, error: Error) -> Checkpoint {
         self.error.get_or_insert(error);
         self
     }
@@ -173,7 +173,7 @@ impl Checkpoint {
             return Err(e.clone());
         }
         let path = path.as_ref();
-        let json = named("save", path, serde_json::to_string(&self.header))?;
+        let json = name_file("save", path, serde_json::to_string(&self.header))?;
         let metadata = HashMap::from([(KEY.to_string(), json)]);
         write_safetensors(path, &self.tensors, Some(metadata))
     }
@@ -188,10 +188,10 @@ impl Checkpoint {
         let (tensors, metadata) = read_safetensors(path)?;
         let json = metadata.as_ref().and_then(|m| m.get(KEY));
         let problem = "holds tensors but no checkpoint; read it with StateDict::load";
-        let json = named("load", path, json.ok_or(problem))?;
+        let json = name_file("load", path, json.ok_or(problem))?;
         Ok(Checkpoint {
             tensors,
-            header: named("load", path, serde_json::from_str(json))?,
+            header: name_file("load", path, serde_json::from_str(json))?,
             error: None,
         })
     }
@@ -212,9 +212,9 @@ impl Checkpoint {
     /// If there is none of this name, or it is of another type.
     #[track_caller]
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
-        let value = self.part(name, "a value").and_then(|part| match part {
+        let value = self.find_part(name, "a value").and_then(|part| match part {
             SavedPart::Value(json) => T::deserialize(json).map_err(|e| format!("`{name}`: {e}")),
-            other => Err(wrong(name, other, "a value")),
+            other => Err(wrong_part(name, other, "a value")),
         });
         match value {
             Ok(value) => Ok(value),
@@ -232,7 +232,7 @@ impl Checkpoint {
         }
     }
 
-    fn part(&self, name: &str, kind: &str) -> Result<&SavedPart, String> {
+    fn find_part(&self, name: &str, kind: &str) -> Result<&SavedPart, String> {
         let names: Vec<&str> = self.names().collect();
         let missing = || format!("there is no `{name}`, {kind}, among {names:?}");
         self.header.parts.get(name).ok_or_else(missing)
@@ -241,7 +241,7 @@ impl Checkpoint {
 
 /// A result whose error names the file and the user's line.
 #[track_caller]
-fn named<T, E: std::fmt::Display>(op: &str, path: &Path, result: Result<T, E>) -> Result<T> {
+fn name_file<T, E: std::fmt::Display>(op: &str, path: &Path, result: Result<T, E>) -> Result<T> {
     match result {
         Ok(value) => Ok(value),
         Err(e) => {
@@ -251,7 +251,7 @@ fn named<T, E: std::fmt::Display>(op: &str, path: &Path, result: Result<T, E>) -
     }
 }
 
-fn wrong(name: &str, part: &SavedPart, wanted: &str) -> String {
+fn wrong_part(name: &str, part: &SavedPart, wanted: &str) -> String {
     format!("`{name}` is {}, not {wanted}", part.kind())
 }
 
@@ -268,7 +268,7 @@ pub struct Restore<'a> {
 impl<'a> Restore<'a> {
     /// Restores a model, whose parameters and buffers must be those that were saved.
     pub fn module(mut self, name: &str, module: &'a dyn Module) -> Restore<'a> {
-        match self.checkpoint.part(name, "a module") {
+        match self.checkpoint.find_part(name, "a module") {
             Ok(SavedPart::Module) => match plan(module, &self.checkpoint.state_dict(name)) {
                 Ok(plan) if plan.problems(true).is_empty() => {
                     let apply = || plan.apply().map(|_: LoadReport| ());
@@ -283,7 +283,7 @@ impl<'a> Restore<'a> {
                 }
                 Err(e) => self.error = self.error.or(Some(e)),
             },
-            Ok(other) => self.problems.push(wrong(name, other, "a module")),
+            Ok(other) => self.problems.push(wrong_part(name, other, "a module")),
             Err(problem) => self.problems.push(problem),
         }
         self
@@ -291,9 +291,9 @@ impl<'a> Restore<'a> {
 
     /// Restores an optimiser, whose groups must be those that were saved.
     pub fn optimizer(mut self, name: &str, optimizer: &'a mut Optimizer) -> Restore<'a> {
-        let groups = match self.checkpoint.part(name, "an optimiser") {
+        let groups = match self.checkpoint.find_part(name, "an optimiser") {
             Ok(SavedPart::Optimizer(groups)) => Ok(groups.clone()),
-            Ok(other) => Err(wrong(name, other, "an optimiser")),
+            Ok(other) => Err(wrong_part(name, other, "an optimiser")),
             Err(problem) => Err(problem),
         };
         let loads = groups.and_then(|param_groups| {
@@ -323,11 +323,11 @@ impl<'a> Restore<'a> {
 
     /// Restores a schedule of an optimiser with the same number of groups.
     pub fn scheduler(mut self, name: &str, scheduler: &'a mut Scheduler) -> Restore<'a> {
-        match self.checkpoint.part(name, "a schedule") {
+        match self.checkpoint.find_part(name, "a schedule") {
             Ok(SavedPart::Scheduler(state)) => {
-                let (given, here) = (state.base_lrs.len(), scheduler.last_lr().len());
-                if given != here {
-                    let problem = format!("{name}: a schedule of {given} groups, not {here}");
+                let (saved, current) = (state.base_lrs.len(), scheduler.last_lr().len());
+                if saved != current {
+                    let problem = format!("{name}: a schedule of {saved} groups, not {current}");
                     self.problems.push(problem);
                 }
                 self.apply.push(Box::new(|| {
@@ -335,7 +335,7 @@ impl<'a> Restore<'a> {
                     Ok(())
                 }));
             }
-            Ok(other) => self.problems.push(wrong(name, other, "a schedule")),
+            Ok(other) => self.problems.push(wrong_part(name, other, "a schedule")),
             Err(problem) => self.problems.push(problem),
         }
         self

@@ -53,8 +53,8 @@ impl<M: Module> Module for ModuleList<M> {
         members
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<ModuleList<M>> {
-        self.0.iter().map(|m| m.copied(copies)).collect()
+    fn copy_with(&self, copies: &mut Copies) -> Result<ModuleList<M>> {
+        self.0.iter().map(|m| m.copy_with(copies)).collect()
     }
 }
 
@@ -121,10 +121,10 @@ impl<M: Module> Module for ModuleDict<M> {
         members
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<ModuleDict<M>> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<ModuleDict<M>> {
         let named = self.0.iter();
         named
-            .map(|(name, m)| Ok((name.clone(), m.copied(copies)?)))
+            .map(|(name, m)| Ok((name.clone(), m.copy_with(copies)?)))
             .collect()
     }
 }
@@ -192,7 +192,7 @@ macro_rules! parameters {
                 Ok(())
             }
 
-            fn copied(&self, copies: &mut Copies) -> Result<$name> {
+            fn copy_with(&self, copies: &mut Copies) -> Result<$name> {
                 let $this = self;
                 let mut $list = Vec::new();
                 for (name, var) in $named {

@@ -1,6 +1,6 @@
 //! Convolutions.
 
-use crate::layer::{self, each, invalid};
+use crate::layer::{self, invalid, per_axis};
 use crate::linear::reset_within;
 use crate::print::sizes;
 use crate::{Forward, Hooks, Module};
@@ -76,7 +76,7 @@ impl<const D: usize> Filters<D> {
             let message = format!("a convolution has 1 to 3 spatial dims, not {D}");
             return Err(invalid(layer, message));
         }
-        let [in_channels, out_channels] = layer::sizes(layer, channels)?;
+        let [in_channels, out_channels] = layer::feature_sizes(layer, channels)?;
         let groups = usize::try_from(groups.0).unwrap_or(0);
         if groups == 0 || in_channels % groups != 0 || out_channels % groups != 0 {
             let message = format!(
@@ -87,9 +87,9 @@ impl<const D: usize> Filters<D> {
         Ok(Filters {
             in_channels,
             out_channels,
-            kernel_size: each(layer, "the kernel size", kernel_size, 1)?,
-            stride: each(layer, "the stride", stride, 1)?,
-            dilation: each(layer, "the dilation", dilation, 1)?,
+            kernel_size: per_axis(layer, "the kernel size", kernel_size, 1)?,
+            stride: per_axis(layer, "the stride", stride, 1)?,
+            dilation: per_axis(layer, "the dilation", dilation, 1)?,
             groups,
         })
     }
@@ -99,8 +99,8 @@ impl<const D: usize> Filters<D> {
     fn parameters(&self, first: usize, second: usize, bias: bool) -> Result<(Var, Option<Var>)> {
         let mut shape = vec![first, second / self.groups];
         shape.extend(self.kernel_size);
-        let weight = layer::constant(shape, 0.0)?;
-        Ok((weight, layer::optional(bias, [self.out_channels], 0.0)?))
+        let weight = layer::filled(shape, 0.0)?;
+        Ok((weight, layer::filled_if(bias, [self.out_channels], 0.0)?))
     }
 
     fn repr(&self) -> String {
@@ -115,7 +115,7 @@ impl<const D: usize> Filters<D> {
 }
 
 /// `, name=(..)` for sizes that are not all the default.
-fn unless<N: Copy + PartialEq + ToString>(
+fn unless_default<N: Copy + PartialEq + ToString>(
     name: &str,
     list: &[N],
     default: N,
@@ -129,7 +129,7 @@ fn unless<N: Copy + PartialEq + ToString>(
 
 /// Initialises as kaiming_uniform_ with a = √5 does: uniform within ±1/√fan_in, the bias too.
 #[track_caller]
-fn reset(weight: &Var, bias: Option<&Var>) -> Result<()> {
+fn reset_filters(weight: &Var, bias: Option<&Var>) -> Result<()> {
     let fan_in: usize = weight.shape()?[1..].iter().product();
     let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
     reset_within(bound, weight, bias)
@@ -170,7 +170,7 @@ macro_rules! settings {
 
         #[track_caller]
         fn reset_parameters(&self) -> Result<()> {
-            reset(&self.weight, self.bias.as_ref())
+            reset_filters(&self.weight, self.bias.as_ref())
         }
     };
 }
@@ -234,7 +234,7 @@ impl<const D: usize> ConvNd<D> {
         kernel: impl Into<Kernel>,
     ) -> Result<ConvNd<D>> {
         let options = kernel.into();
-        let filters = Self::described([in_channels.into(), out_channels.into()], &options)?;
+        let filters = Self::filters([in_channels.into(), out_channels.into()], &options)?;
         let (weight, bias) =
             filters.parameters(filters.out_channels, filters.in_channels, options.bias)?;
         let conv = ConvNd {
@@ -251,12 +251,12 @@ impl<const D: usize> ConvNd<D> {
 
     /// Checks a layer's options, and returns its filters.
     #[track_caller]
-    pub(crate) fn described(channels: [Int; 2], options: &Kernel) -> Result<Filters<D>> {
+    pub(crate) fn filters(channels: [Int; 2], options: &Kernel) -> Result<Filters<D>> {
         let name = Self::NAME;
         let sizes = [&options.kernel_size, &options.stride, &options.dilation];
         let filters = Filters::new(name, channels, sizes, options.groups)?;
         match &options.padding {
-            Padding::Sizes(padding) => drop(each::<D>(name, "the padding", padding, 0)?),
+            Padding::Sizes(padding) => drop(per_axis::<D>(name, "the padding", padding, 0)?),
             Padding::Same if filters.stride == [1; D] => {}
             Padding::Same => {
                 let message = "padding that keeps the size needs strides of 1";
@@ -287,9 +287,9 @@ impl<const D: usize> ConvNd<D> {
         let mut s = self.filters.repr();
         match &self.padding {
             Padding::Same => s += ", padding=same",
-            Padding::Sizes(p) => s += &unless("padding", &p.0, 0, D),
+            Padding::Sizes(p) => s += &unless_default("padding", &p.0, 0, D),
         }
-        s += &unless("dilation", &self.filters.dilation, 1, D);
+        s += &unless_default("dilation", &self.filters.dilation, 1, D);
         if self.filters.groups != 1 {
             s += &format!(", groups={}", self.filters.groups);
         }
@@ -305,17 +305,17 @@ impl<const D: usize> ConvNd<D> {
     }
 
     /// Pads the last dims as much as the convolution would.
-    fn padded(&self, x: &Tensor) -> Tensor {
+    fn pad(&self, x: &Tensor) -> Tensor {
         let mut pad = Vec::with_capacity(2 * D);
         for a in (0..D).rev() {
-            let (front, back) = match &self.padding {
+            let (before, after) = match &self.padding {
                 Padding::Sizes(sizes) => [sizes.0[a % sizes.0.len()]; 2].into(),
                 Padding::Same => {
                     let total = self.filters.dilation[a] * (self.filters.kernel_size[a] - 1);
                     ((total / 2) as i64, (total - total / 2) as i64)
                 }
             };
-            pad.extend([front, back]);
+            pad.extend([before, after]);
         }
         x.pad(pad, self.padding_mode)
     }
@@ -326,7 +326,7 @@ impl<const D: usize> Forward for ConvNd<D> {
         let (weight, bias) = (self.weight.get(), self.bias.as_ref().map(Var::get));
         let mut padding = self.padding.clone();
         if self.padding_mode != PadMode::ZEROS {
-            (x, padding) = (self.padded(&x), 0.into());
+            (x, padding) = (self.pad(&x), 0.into());
         }
         let options = Conv::new()
             .bias(bias.as_ref())
@@ -401,7 +401,7 @@ impl<const D: usize> ConvTransposeNd<D> {
     ) -> Result<ConvTransposeNd<D>> {
         let options = kernel.into();
         let channels = [in_channels.into(), out_channels.into()];
-        let (filters, [padding, output_padding]) = Self::described(channels, &options)?;
+        let (filters, [padding, output_padding]) = Self::filters(channels, &options)?;
         let (weight, bias) =
             filters.parameters(filters.in_channels, filters.out_channels, options.bias)?;
         let conv = ConvTransposeNd {
@@ -418,16 +418,16 @@ impl<const D: usize> ConvTransposeNd<D> {
 
     /// Checks a layer's options, and returns its filters with the padding of the input and of the output.
     #[track_caller]
-    pub(crate) fn described(
+    pub(crate) fn filters(
         channels: [Int; 2],
         options: &TransposedKernel,
     ) -> Result<(Filters<D>, [[usize; D]; 2])> {
         let name = Self::NAME;
         let sizes = [&options.kernel_size, &options.stride, &options.dilation];
         let filters: Filters<D> = Filters::new(name, channels, sizes, options.groups)?;
-        let padding = each(name, "the padding", &options.padding, 0)?;
+        let padding = per_axis(name, "the padding", &options.padding, 0)?;
         let output_padding: [usize; D] =
-            each(name, "the output padding", &options.output_padding, 0)?;
+            per_axis(name, "the output padding", &options.output_padding, 0)?;
         for (a, extra) in output_padding.iter().enumerate() {
             let (stride, dilation) = (filters.stride[a], filters.dilation[a]);
             if *extra >= stride.max(dilation) {
@@ -458,9 +458,9 @@ impl<const D: usize> ConvTransposeNd<D> {
 
     fn extra_repr(&self) -> String {
         let mut s = self.filters.repr();
-        s += &unless("padding", &self.padding, 0, D);
-        s += &unless("dilation", &self.filters.dilation, 1, D);
-        s += &unless("output_padding", &self.output_padding, 0, D);
+        s += &unless_default("padding", &self.padding, 0, D);
+        s += &unless_default("dilation", &self.filters.dilation, 1, D);
+        s += &unless_default("output_padding", &self.output_padding, 0, D);
         if self.filters.groups != 1 {
             s += &format!(", groups={}", self.filters.groups);
         }

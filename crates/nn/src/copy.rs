@@ -71,7 +71,7 @@ impl Copies {
         copy.requires_grad_(var.requires_grad())?;
         self.vars.insert(var.id(), copy.clone());
         if let Some(p) = computed {
-            let p = p.copied(|var| self.var(var))?;
+            let p = p.remap(|var| self.var(var))?;
             copy.set_source(Some(Arc::new(p)));
         }
         Ok(copy)
@@ -112,7 +112,7 @@ pub trait BoxCopy {
 
 impl<M: Module> BoxCopy for M {
     fn box_copy(&self, copies: &mut Copies) -> Result<Box<M>> {
-        self.copied(copies).map(Box::new)
+        self.copy_with(copies).map(Box::new)
     }
 }
 
@@ -136,7 +136,7 @@ pub trait BoxModule {
 
 impl<M: Module> BoxModule for M {
     fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
-        Ok(Box::new(self.copied(copies)?))
+        Ok(Box::new(self.copy_with(copies)?))
     }
 }
 
@@ -152,7 +152,7 @@ pub trait BoxForward<I, O> {
 
 impl<I, O, M: Forward<I, O>> BoxForward<I, O> for M {
     fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
-        Ok(Box::new(self.copied(copies)?))
+        Ok(Box::new(self.copy_with(copies)?))
     }
 }
 

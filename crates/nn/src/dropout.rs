@@ -1,6 +1,6 @@
 //! Dropout.
 
-use crate::layer::probability;
+use crate::layer::check_probability;
 use crate::print::float;
 use crate::{Forward, Hooks, Mode, Module};
 use kiln_tensor::{Result, Tensor};
@@ -23,7 +23,7 @@ macro_rules! dropouts {
             /// If it lies outside `0..=1`.
             #[track_caller]
             pub fn new(p: f64) -> Result<$name> {
-                let p = probability(stringify!($name), p)?;
+                let p = check_probability(stringify!($name), p)?;
                 Ok($name { p, ..$name::default() })
             }
 

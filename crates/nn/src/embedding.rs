@@ -1,6 +1,6 @@
 //! Embeddings.
 
-use crate::layer::{self, fact, invalid, looking_up, wrong};
+use crate::layer::{self, fact, input_error, invalid, look_up};
 use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{
     AsTensor, BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, set_device, where_,
@@ -47,10 +47,10 @@ impl Embedding {
         options: Rows,
     ) -> Result<Embedding> {
         let sizes = [num_embeddings.into(), embedding_dim.into()];
-        let [rows, embedding_dim] = layer::sizes("Embedding", sizes)?;
+        let [rows, embedding_dim] = layer::feature_sizes("Embedding", sizes)?;
         let embedding = Embedding {
             padding_idx: padding_row(options.padding_idx, rows)?,
-            weight: layer::constant([rows, embedding_dim], 0.0)?,
+            weight: layer::filled([rows, embedding_dim], 0.0)?,
             hooks: Hooks::new(),
         };
         embedding.reset_parameters()?;
@@ -119,18 +119,18 @@ impl Embedding {
 /// Returns the padding row. A negative index counts from the end, as in PyTorch.
 #[track_caller]
 fn padding_row(index: MaybeInt, rows: usize) -> Result<Option<usize>> {
-    let Some(given) = index.0 else {
+    let Some(index_value) = index.0 else {
         return Ok(None);
     };
-    let index = if given < 0 {
-        given.saturating_add(rows as i64)
+    let index = if index_value < 0 {
+        index_value.saturating_add(rows as i64)
     } else {
-        given
+        index_value
     };
     match usize::try_from(index) {
         Ok(index) if index < rows => Ok(Some(index)),
         _ => {
-            let message = format!("there is no row {given} of {rows} for padding");
+            let message = format!("there is no row {index_value} of {rows} for padding");
             Err(invalid("Embedding", message))
         }
     }
@@ -140,9 +140,9 @@ impl Forward for Embedding {
     fn forward(&self, indices: Tensor) -> Result<Tensor> {
         if indices.error().is_none() && !indices.dtype().is_int() {
             let message = format!("the indices must be integers, not {}", fact(&indices));
-            return wrong(self, message);
+            return input_error(self, message);
         }
-        looking_up(self, || {
+        look_up(self, || {
             let rows = self.weight.get().embedding(&indices);
             Ok(match self.padding_idx {
                 Some(padding) if rows.requires_grad() => {
@@ -190,9 +190,9 @@ impl EmbeddingBag {
         mode: BagMode,
     ) -> Result<EmbeddingBag> {
         let sizes = [num_embeddings.into(), embedding_dim.into()];
-        let [num_embeddings, embedding_dim] = layer::sizes("EmbeddingBag", sizes)?;
+        let [num_embeddings, embedding_dim] = layer::feature_sizes("EmbeddingBag", sizes)?;
         let bag = EmbeddingBag {
-            weight: layer::constant([num_embeddings, embedding_dim], 0.0)?,
+            weight: layer::filled([num_embeddings, embedding_dim], 0.0)?,
             mode,
             hooks: Hooks::new(),
         };
@@ -225,22 +225,22 @@ impl EmbeddingBag {
         format!("{}, {}, mode='{}'", shape[0], shape[1], mode.to_lowercase())
     }
 
-    fn combined(&self, indices: &Tensor, bags: Bags) -> Tensor {
+    fn combine(&self, indices: &Tensor, bags: Bags) -> Tensor {
         let bags = bags.mode(self.mode);
-        looking_up(self, || self.weight.get().embedding_bag_with(indices, bags))
+        look_up(self, || self.weight.get().embedding_bag_with(indices, bags))
     }
 }
 
 /// `[bags, embedding_dim]` for bags that are the rows of an index matrix.
 impl Forward for EmbeddingBag {
     fn forward(&self, indices: Tensor) -> Result<Tensor> {
-        Ok(self.combined(&indices, Bags::new()))
+        Ok(self.combine(&indices, Bags::new()))
     }
 }
 
 /// `[bags, embedding_dim]` for bags that are the parts of an index vector that begin at the offsets.
 impl Forward<(Tensor, Tensor)> for EmbeddingBag {
     fn forward(&self, (indices, offsets): (Tensor, Tensor)) -> Result<Tensor> {
-        Ok(self.combined(&indices, Bags::new().offsets(&offsets)))
+        Ok(self.combine(&indices, Bags::new().offsets(&offsets)))
     }
 }

@@ -37,21 +37,21 @@ use std::thread;
 /// ```
 ///
 /// # Errors
-/// If there is no module at a path, it has no place for hooks, or the model does not call it.
+/// If there is no module at a path, it holds no hooks, or the model does not call it.
 #[track_caller]
 pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize>(
     model: &impl Forward<I, O>,
     paths: [&str; N],
     input: impl Nest<Owned = I>,
 ) -> Result<(O, [Vec<Tensor>; N])> {
-    let here = thread::current().id();
-    let found: Arc<Mutex<Vec<Option<Vec<Tensor>>>>> = Arc::new(Mutex::new(vec![None; N]));
+    let thread_id = thread::current().id();
+    let results: Arc<Mutex<Vec<Option<Vec<Tensor>>>>> = Arc::new(Mutex::new(vec![None; N]));
     let mut hooks = HookHandles::default();
     for (i, path) in paths.iter().enumerate() {
-        let found = found.clone();
+        let results = results.clone();
         let see = move |_: &dyn Module, _: &[Tensor], y: &[Tensor]| {
-            if thread::current().id() == here {
-                found.lock().unwrap_or_else(|e| e.into_inner())[i] = Some(y.to_vec());
+            if thread::current().id() == thread_id {
+                results.lock().unwrap_or_else(|e| e.into_inner())[i] = Some(y.to_vec());
             }
         };
         hooks
@@ -60,15 +60,15 @@ pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize
     }
     let y = model.call(input);
     drop(hooks);
-    let mut found = found.lock().unwrap_or_else(|e| e.into_inner());
+    let mut results = results.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(e) = Flat::of(&y).tensors().iter().find_map(|t| t.error()) {
         return Err(e.clone());
     }
-    if let Some(i) = found.iter().position(Option::is_none) {
+    if let Some(i) = results.iter().position(Option::is_none) {
         let message = format!("{} does not call {:?}", model.name(), paths[i]);
         return Err(Error::invalid("extract", message));
     }
     // Every result was found above.
-    let taken = std::array::from_fn(|i| found[i].take().unwrap_or_default());
-    Ok((y, taken))
+    let outputs = std::array::from_fn(|i| results[i].take().unwrap_or_default());
+    Ok((y, outputs))
 }

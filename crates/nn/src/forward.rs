@@ -56,7 +56,7 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
         I: Nest<Owned = I> + 'static,
         O: Output + 'static,
     {
-        call(self, owned(&input)).unwrap_or_else(|e| O::of_error(&e))
+        call(self, own_tensors(&input)).unwrap_or_else(|e| O::of_error(&e))
     }
 
     /// [`Forward::call`] that returns an error as a `Result`: also for results that can't carry one.
@@ -70,18 +70,18 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
         I: Nest<Owned = I> + 'static,
         O: Nest<Owned = O> + 'static,
     {
-        checked(call(self, owned(&input))?)
+        check_result(call(self, own_tensors(&input))?)
     }
 }
 
 /// Returns the same structure of owned tensors.
 #[track_caller]
-fn owned<A: Nest>(input: &A) -> A::Owned {
+fn own_tensors<A: Nest>(input: &A) -> A::Owned {
     let flat = Flat::of(input);
     flat.build::<A>(flat.tensors().iter().cloned())
 }
 
-fn checked<O: Nest>(y: O) -> Result<O> {
+fn check_result<O: Nest>(y: O) -> Result<O> {
     Flat::of(&y)
         .tensors()
         .iter()
@@ -95,13 +95,13 @@ where
     I: Nest<Owned = I> + 'static,
     O: Nest<Owned = O> + 'static,
 {
-    seam(m.as_module(), input, |input| m.forward(input))
+    dispatch(m.as_module(), input, |input| m.forward(input))
 }
 
 /// Calls a module of any kind, or its replacement: records the call at the caller's line, runs the module's
 /// hooks around it, and names the module in errors that arise in it.
 #[track_caller]
-pub(crate) fn seam<I, O>(
+pub(crate) fn dispatch<I, O>(
     module: &dyn Module,
     input: I,
     forward: impl FnOnce(I) -> Result<O>,
@@ -123,26 +123,26 @@ where
             .any(|t| t.error().is_some());
         let result = match module.hooks().and_then(Hooks::registered) {
             None => forward(input),
-            Some(hooks) => hooks.around(module, input, forward),
+            Some(hooks) => hooks.run_around(module, input, forward),
         };
         if poisoned {
             return result;
         }
         match result {
-            Err(e) => Err(layer::named(module, e)),
-            Ok(y) => Ok(named(module, y)),
+            Err(e) => Err(layer::with_module_name(module, e)),
+            Ok(y) => Ok(name_errors(module, y)),
         }
     })
 }
 
 /// Returns the result, with the module named in its errors.
-fn named<O: Nest<Owned = O>>(module: &dyn Module, y: O) -> O {
+fn name_errors<O: Nest<Owned = O>>(module: &dyn Module, y: O) -> O {
     let flat = Flat::of(&y);
     if flat.tensors().iter().all(|t| t.error().is_none()) {
         return y;
     }
     let named = flat.tensors().iter().map(|t| match t.error() {
-        Some(e) => Tensor::from_error(layer::named(module, e.clone())),
+        Some(e) => Tensor::from_error(layer::with_module_name(module, e.clone())),
         None => t.clone(),
     });
     flat.build::<O>(named)

@@ -1,7 +1,7 @@
 //! Pooling by windows at random distances.
 
-use crate::forward::{Output, seam};
-use crate::layer::{checked, each};
+use crate::forward::{Output, dispatch};
+use crate::layer::{check_settings, per_axis};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AsTensor, FractionalPool, Result, Tensor};
 
@@ -22,8 +22,8 @@ macro_rules! fractional_pools {
             /// If the windows are impossible, or their number and its ratio are both given or both missing.
             #[track_caller]
             pub fn new(windows: FractionalPool) -> Result<$name> {
-                let windows = checked(stringify!($name), windows)?;
-                each::<$spatial>(stringify!($name), "the kernel size", &windows.kernel_size, 1)?;
+                let windows = check_settings(stringify!($name), windows)?;
+                per_axis::<$spatial>(stringify!($name), "the kernel size", &windows.kernel_size, 1)?;
                 Ok($name { windows, hooks: Hooks::new() })
             }
 
@@ -36,7 +36,7 @@ macro_rules! fractional_pools {
             #[track_caller]
             pub fn call_with_indices(&self, x: impl AsTensor) -> (Tensor, Tensor) {
                 let both = |x: Tensor| Ok(x.$with_indices(self.windows.clone()));
-                seam(self, x.as_tensor().into_owned(), both).unwrap_or_else(|e| Output::of_error(&e))
+                dispatch(self, x.as_tensor().into_owned(), both).unwrap_or_else(|e| Output::of_error(&e))
             }
         }
 

@@ -67,11 +67,11 @@ where
     N: AsRef<str>,
     T: AsTensor,
 {
-    let mut given = Vec::new();
+    let mut named_values = Vec::new();
     for (name, value) in parameters {
-        given.push((name.as_ref().to_string(), value.as_tensor().into_owned()));
+        named_values.push((name.as_ref().to_string(), value.as_tensor().into_owned()));
     }
-    match matched(module.as_module(), given, options) {
+    match match_cells(module.as_module(), named_values, options) {
         Ok(values) => with_values(values, || module.call(input)),
         Err(e) => O::of_error(&e),
     }
@@ -79,16 +79,16 @@ where
 
 /// Finds the ids of the cells of the names.
 #[track_caller]
-fn matched(
+fn match_cells(
     module: &dyn Module,
-    given: Vec<(String, Tensor)>,
+    values_by_name: Vec<(String, Tensor)>,
     options: FunctionalCall,
 ) -> Result<Vec<(u64, Tensor)>> {
-    let held = tree::vars(module);
-    let known: BTreeMap<&str, &Var> = held.iter().map(|v| (v.name.as_str(), &v.var)).collect();
+    let vars = tree::vars(module);
+    let known: BTreeMap<&str, &Var> = vars.iter().map(|v| (v.name.as_str(), &v.var)).collect();
     let (mut values, mut problems) = (Vec::new(), Vec::new());
     let mut names: BTreeMap<u64, String> = BTreeMap::new();
-    for (name, value) in given {
+    for (name, value) in values_by_name {
         let Some(var) = known.get(name.as_str()) else {
             problems.push(format!("{name}: unexpected"));
             continue;
@@ -109,8 +109,8 @@ fn matched(
         values.push((var.id(), value));
     }
     if options.strict {
-        let given: BTreeSet<u64> = names.into_keys().collect();
-        let missing = held.iter().filter(|v| !given.contains(&v.var.id()));
+        let named_ids: BTreeSet<u64> = names.into_keys().collect();
+        let missing = vars.iter().filter(|v| !named_ids.contains(&v.var.id()));
         problems.extend(missing.map(|v| format!("{}: missing", v.name)));
     }
     if problems.is_empty() {

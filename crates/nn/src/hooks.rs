@@ -22,7 +22,7 @@ struct List {
 /// A module that replaces another.
 pub(crate) trait Replacement: Any + Send + Sync {
     fn module(&self) -> &dyn Module;
-    fn copied(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>>;
+    fn copy_with(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>>;
 }
 
 impl<I: 'static, O: 'static> Replacement for Arc<dyn Forward<I, O>> {
@@ -30,7 +30,7 @@ impl<I: 'static, O: 'static> Replacement for Arc<dyn Forward<I, O>> {
         self.as_module()
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>> {
         Ok(Arc::new(copies.shared(self)?))
     }
 }
@@ -96,10 +96,10 @@ impl Hooks {
     }
 
     /// Returns the hooks of a copy: none, and the copy of the replacement.
-    pub(crate) fn copied(&self, copies: &mut Copies) -> Result<Hooks> {
+    pub(crate) fn copy_with(&self, copies: &mut Copies) -> Result<Hooks> {
         let hooks = Hooks::new();
         if let Some(new) = self.0.replacement.get() {
-            hooks.replace(new.copied(copies)?);
+            hooks.replace(new.copy_with(copies)?);
         }
         Ok(hooks)
     }
@@ -139,7 +139,7 @@ pub(crate) struct Registered(pub Vec<Hook>);
 
 impl Registered {
     /// Runs a module's forward pass between its hooks.
-    pub(crate) fn around<I: Nest<Owned = I>, O: Nest<Owned = O>>(
+    pub(crate) fn run_around<I: Nest<Owned = I>, O: Nest<Owned = O>>(
         &self,
         module: &dyn Module,
         mut input: I,
@@ -149,31 +149,31 @@ impl Registered {
             if let Hook::Before(f) = hook
                 && let Some(new) = f(module, Flat::of(&input).tensors())
             {
-                input = replaced(input, new, "inputs")?;
+                input = rebuild(input, new, "inputs")?;
             }
         }
         let outputs = self.watch_inputs(&mut input);
-        let given = Flat::of(&input).tensors().to_vec();
+        let inputs = Flat::of(&input).tensors().to_vec();
         let mut y = forward(input)?;
         for hook in &self.0 {
             if let Hook::After(f) = hook
-                && let Some(new) = f(module, &given, Flat::of(&y).tensors())
+                && let Some(new) = f(module, &inputs, Flat::of(&y).tensors())
             {
-                y = replaced(y, new, "outputs")?;
+                y = rebuild(y, new, "outputs")?;
             }
         }
         Ok(match outputs {
-            Some(outputs) => self.watch_outputs(&given, y, outputs),
+            Some(outputs) => self.watch_outputs(&inputs, y, outputs),
             None => y,
         })
     }
 
     fn backward(&self) -> Vec<Arc<Backward>> {
-        let of = |hook: &Hook| match hook {
+        let backward_hook = |hook: &Hook| match hook {
             Hook::Backward(f) => Some(f.clone()),
             _ => None,
         };
-        self.0.iter().filter_map(of).collect()
+        self.0.iter().filter_map(backward_hook).collect()
     }
 
     /// Shows hooks the gradients of the inputs, with those of the outputs. The latter come earlier and are kept in the
@@ -186,46 +186,46 @@ impl Registered {
         let outputs = Outputs::default();
         let flat = Flat::of(input);
         let tensors = flat.tensors().to_vec();
-        let (count, at) = (tensors.len(), flowing(&tensors));
+        let (count, positions) = (tensors.len(), positions_with_grad(&tensors));
         let watched = {
-            let (outputs, at) = (outputs.clone(), at.clone());
-            let watched: Vec<Tensor> = at.iter().map(|i| tensors[*i].clone()).collect();
+            let (outputs, positions) = (outputs.clone(), positions.clone());
+            let watched: Vec<Tensor> = positions.iter().map(|i| tensors[*i].clone()).collect();
             watch_gradients(&watched, move |gradients| {
                 let outputs = std::mem::take(&mut *lock(&outputs));
-                let inputs = spread(gradients, &at, count);
-                let new = see(&hooks, inputs, &outputs)?;
+                let inputs = spread(gradients, &positions, count);
+                let new = show_gradients(&hooks, inputs, &outputs)?;
                 if new.len() != count {
                     let message = format!("{} gradients for {count} inputs", new.len());
                     let e = Error::invalid("register_full_backward_hook", message);
-                    return Some(vec![Some(Tensor::from_error(e)); at.len()]);
+                    return Some(vec![Some(Tensor::from_error(e)); positions.len()]);
                 }
-                Some(at.iter().map(|i| new[*i].clone()).collect())
+                Some(positions.iter().map(|i| new[*i].clone()).collect())
             })
         };
-        *input = flat.build::<I>(put(tensors, &at, watched));
+        *input = flat.build::<I>(replace_at(tensors, &positions, watched));
         Some(outputs)
     }
 
     /// Keeps the gradients of the outputs for the hooks. If no input has gradients, the hooks see them here.
-    fn watch_outputs<O: Nest<Owned = O>>(&self, given: &[Tensor], y: O, outputs: Outputs) -> O {
+    fn watch_outputs<O: Nest<Owned = O>>(&self, inputs: &[Tensor], y: O, outputs: Outputs) -> O {
         let flat = Flat::of(&y);
         let tensors = flat.tensors().to_vec();
-        let (count, at) = (tensors.len(), flowing(&tensors));
-        let alone = flowing(given).is_empty();
-        let (hooks, inputs) = (self.backward(), vec![None; given.len()]);
+        let (count, positions) = (tensors.len(), positions_with_grad(&tensors));
+        let no_input_flows = positions_with_grad(inputs).is_empty();
+        let (hooks, inputs) = (self.backward(), vec![None; inputs.len()]);
         let watched = {
-            let at = at.clone();
-            let watched: Vec<Tensor> = at.iter().map(|i| tensors[*i].clone()).collect();
+            let positions = positions.clone();
+            let watched: Vec<Tensor> = positions.iter().map(|i| tensors[*i].clone()).collect();
             watch_gradients(&watched, move |gradients| {
-                let gradients = spread(gradients, &at, count);
-                match alone {
-                    true => drop(see(&hooks, inputs.clone(), &gradients)),
+                let gradients = spread(gradients, &positions, count);
+                match no_input_flows {
+                    true => drop(show_gradients(&hooks, inputs.clone(), &gradients)),
                     false => *lock(&outputs) = gradients,
                 }
                 None
             })
         };
-        flat.build::<O>(put(tensors, &at, watched))
+        flat.build::<O>(replace_at(tensors, &positions, watched))
     }
 }
 
@@ -237,30 +237,30 @@ fn lock(outputs: &Outputs) -> MutexGuard<'_, Vec<Option<Tensor>>> {
 }
 
 /// Returns the positions of tensors that get gradients.
-fn flowing(tensors: &[Tensor]) -> Vec<usize> {
+fn positions_with_grad(tensors: &[Tensor]) -> Vec<usize> {
     let flows = |i: &usize| tensors[*i].requires_grad() && tensors[*i].dtype().is_float();
     (0..tensors.len()).filter(flows).collect()
 }
 
 /// Puts some of `count` gradients at their positions; the others are `None`.
-fn spread(some: &Gradients, at: &[usize], count: usize) -> Vec<Option<Tensor>> {
-    let mut all = vec![None; count];
-    for (i, g) in at.iter().zip(some) {
-        all[*i] = g.clone();
+fn spread(gradients: &Gradients, positions: &[usize], count: usize) -> Vec<Option<Tensor>> {
+    let mut out = vec![None; count];
+    for (i, g) in positions.iter().zip(gradients) {
+        out[*i] = g.clone();
     }
-    all
+    out
 }
 
 /// Replaces the tensors at some positions.
-fn put(mut tensors: Vec<Tensor>, at: &[usize], new: Vec<Tensor>) -> Vec<Tensor> {
-    for (i, t) in at.iter().zip(new) {
+fn replace_at(mut tensors: Vec<Tensor>, positions: &[usize], new: Vec<Tensor>) -> Vec<Tensor> {
+    for (i, t) in positions.iter().zip(new) {
         tensors[*i] = t;
     }
     tensors
 }
 
 /// Shows hooks the gradients. Returns those of the inputs if a hook has replaced them.
-fn see(
+fn show_gradients(
     hooks: &[Arc<Backward>],
     mut inputs: Vec<Option<Tensor>>,
     outputs: &Gradients,
@@ -276,7 +276,7 @@ fn see(
 
 /// Builds inputs or outputs from the tensors with which a hook replaces them.
 #[track_caller]
-fn replaced<N: Nest<Owned = N>>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
+fn rebuild<N: Nest<Owned = N>>(old: N, new: Vec<Tensor>, what: &str) -> Result<N> {
     let flat = Flat::of(&old);
     let count = flat.tensors().len();
     if new.len() != count {
@@ -311,7 +311,7 @@ impl<T> Replace<T> for Option<Vec<T>> {
     }
 }
 
-/// Registers a hook with a module that has a place for it.
+/// Registers a hook with a module that holds hooks.
 #[track_caller]
 pub(crate) fn register(module: &dyn Module, hook: Hook) -> Result<HookHandle> {
     match module.hooks() {

@@ -49,7 +49,7 @@ pub fn calculate_gain(nonlinearity: Nonlinearity) -> f64 {
 /// If the cell does not hold floats.
 #[track_caller]
 pub fn uniform_(var: &Var, low: f64, high: f64) -> Result<()> {
-    floats(var, "uniform_")?;
+    check_float(var, "uniform_")?;
     var.uniform_(low, high)
 }
 
@@ -59,7 +59,7 @@ pub fn uniform_(var: &Var, low: f64, high: f64) -> Result<()> {
 /// If the cell does not hold floats.
 #[track_caller]
 pub fn normal_(var: &Var, mean: f64, std: f64) -> Result<()> {
-    floats(var, "normal_")?;
+    check_float(var, "normal_")?;
     var.normal_(mean, std)
 }
 
@@ -97,7 +97,7 @@ pub fn trunc_normal_(var: &Var, options: TruncNormal) -> Result<()> {
         low,
         high,
     } = options;
-    floats(var, "trunc_normal_")?;
+    check_float(var, "trunc_normal_")?;
     if low >= high || std <= 0.0 {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");
         return Err(Error::invalid("trunc_normal_", message));
@@ -147,7 +147,7 @@ pub fn zeros_(var: &Var) -> Result<()> {
 #[track_caller]
 pub fn eye_(var: &Var) -> Result<()> {
     let &[n, m] = &var.shape()?[..] else {
-        return Err(misfit(var, "eye_", "a matrix"));
+        return Err(shape_error(var, "eye_", "a matrix"));
     };
     let _here = set_device(var.device());
     var.assign(Tensor::eye((n, m), var.dtype()))
@@ -160,10 +160,10 @@ pub fn eye_(var: &Var) -> Result<()> {
 /// If the cell holds fewer than 2 dims, or no floats.
 #[track_caller]
 pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
-    floats(var, "orthogonal_")?;
+    check_float(var, "orthogonal_")?;
     let shape = var.shape()?;
     if shape.len() < 2 {
-        return Err(misfit(var, "orthogonal_", "at least 2 dims"));
+        return Err(shape_error(var, "orthogonal_", "at least 2 dims"));
     }
     let (rows, columns) = (shape[0], shape[1..].iter().product::<usize>());
     let (count, len) = (rows.min(columns), rows.max(columns));
@@ -181,8 +181,8 @@ pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
 fn orthonormalize(vectors: &mut [f64], len: usize) {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     for i in 0..vectors.len() / len {
-        let (before, rest) = vectors.split_at_mut(i * len);
-        let v = &mut rest[..len];
+        let (before, remaining) = vectors.split_at_mut(i * len);
+        let v = &mut remaining[..len];
         for _ in 0..2 {
             for u in before.chunks(len) {
                 let along = dot(u, v);
@@ -200,9 +200,9 @@ fn orthonormalize(vectors: &mut [f64], len: usize) {
 /// If the cell does not hold a matrix of floats, or the fraction is not within `0..=1`.
 #[track_caller]
 pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
-    floats(var, "sparse_")?;
+    check_float(var, "sparse_")?;
     let &[rows, _] = &var.shape()?[..] else {
-        return Err(misfit(var, "sparse_", "a matrix"));
+        return Err(shape_error(var, "sparse_", "a matrix"));
     };
     if !(0.0..=1.0).contains(&sparsity) {
         let message = format!("the sparsity must be within 0..=1, not {sparsity}");
@@ -225,7 +225,7 @@ pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
 pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
     let shape = var.shape()?;
     if !(3..=5).contains(&shape.len()) {
-        return Err(misfit(
+        return Err(shape_error(
             var,
             "dirac_",
             "a convolution's weight of 3 to 5 dims",
@@ -328,7 +328,7 @@ fn kaiming(var: &Var, called: &str, mode: FanMode, nonlinearity: Nonlinearity) -
 fn fans(var: &Var, called: &str) -> Result<(f64, f64)> {
     let shape = var.shape()?;
     if shape.len() < 2 {
-        return Err(misfit(
+        return Err(shape_error(
             var,
             called,
             "at least 2 dims, to count inputs and outputs",
@@ -339,15 +339,15 @@ fn fans(var: &Var, called: &str) -> Result<(f64, f64)> {
 }
 
 #[track_caller]
-fn floats(var: &Var, called: &str) -> Result<()> {
+fn check_float(var: &Var, called: &str) -> Result<()> {
     match var.dtype().is_float() {
         true => Ok(()),
-        false => Err(misfit(var, called, "floats")),
+        false => Err(shape_error(var, called, "floats")),
     }
 }
 
 #[track_caller]
-fn misfit(var: &Var, called: &str, wanted: &str) -> Error {
+fn shape_error(var: &Var, called: &str, wanted: &str) -> Error {
     let message = format!("needs {wanted}, not {var:?}");
     Error::invalid(called, message)
 }

@@ -9,12 +9,12 @@ use kiln_tensor::{
 use std::panic::Location;
 
 /// Returns the description of a layer in errors.
-pub(crate) fn described(layer: &dyn Module) -> String {
+pub(crate) fn describe(layer: &dyn Module) -> String {
     format!("in {}({})", layer.name(), layer.extra_repr())
 }
 
 /// Adds a module's name to an error that arose in it, and the line of the module's call if the error has another.
-pub(crate) fn named(module: &dyn Module, e: Error) -> Error {
+pub(crate) fn with_module_name(module: &dyn Module, e: Error) -> Error {
     tree::name_own(module);
     let call = Loc::from(user_line(Location::caller()));
     match module.error_note() {
@@ -26,20 +26,20 @@ pub(crate) fn named(module: &dyn Module, e: Error) -> Error {
 
 /// Runs the forward of a layer that looks up data. Errors in the data, such as an index out of range, are found only
 /// when it is computed; they name the layer too.
-pub(crate) fn looking_up<T>(layer: &dyn Module, f: impl FnOnce() -> T) -> T {
-    with_error_note(described(layer), f)
+pub(crate) fn look_up<T>(layer: &dyn Module, f: impl FnOnce() -> T) -> T {
+    with_error_note(describe(layer), f)
 }
 
 /// Makes the error of a layer about its input.
 #[track_caller]
-pub(crate) fn wrong<T>(layer: &dyn Module, message: impl Into<String>) -> Result<T> {
+pub(crate) fn input_error<T>(layer: &dyn Module, message: impl Into<String>) -> Result<T> {
     Err(Error::at_caller(ErrorKind::Op, layer.name(), message))
 }
 
 /// Returns the layer if it accepts zeros of this shape; nothing is computed. The layer's operations check their own
 /// rules, so the layer need not repeat them.
 #[track_caller]
-pub(crate) fn tried<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
+pub(crate) fn check_accepts<L: Forward>(layer: L, shape: &[usize]) -> Result<L> {
     let e = no_grad(|| layer.try_call(Tensor::zeros(shape, default_dtype()))).err();
     match e {
         Some(e) => Err(Error::at_caller(
@@ -59,7 +59,7 @@ pub(crate) fn invalid(layer: &str, message: impl Into<String>) -> Error {
 
 /// Returns the settings if they are valid by themselves.
 #[track_caller]
-pub(crate) fn checked<S: Settings>(layer: &str, settings: S) -> Result<S> {
+pub(crate) fn check_settings<S: Settings>(layer: &str, settings: S) -> Result<S> {
     match settings.check() {
         Ok(()) => Ok(settings),
         Err(e) => Err(invalid(layer, e.0)),
@@ -79,7 +79,7 @@ const MAX_LAYERS: usize = 1 << 12;
 
 /// Converts numbers of features, heads or rows to sizes.
 #[track_caller]
-pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[usize; N]> {
+pub(crate) fn feature_sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[usize; N]> {
     let message = match numbers.iter().find(|n| !(0..=MAX_SIZE).contains(&n.0)) {
         Some(n) if n.0 < 0 => format!("a size can't be negative ({})", n.0),
         Some(n) => format!("a size must be at most {MAX_SIZE}, not {}", n.0),
@@ -90,8 +90,8 @@ pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[u
 
 /// Converts a number of layers of a stack.
 #[track_caller]
-pub(crate) fn layers(layer: &str, number: Int) -> Result<usize> {
-    match sizes(layer, [number])? {
+pub(crate) fn layer_count(layer: &str, number: Int) -> Result<usize> {
+    match feature_sizes(layer, [number])? {
         [n] if n > MAX_LAYERS => {
             let message = format!("num_layers must be at most {MAX_LAYERS}, not {n}");
             Err(invalid(layer, message))
@@ -102,7 +102,7 @@ pub(crate) fn layers(layer: &str, number: Int) -> Result<usize> {
 
 /// Returns a probability of dropout if it is valid.
 #[track_caller]
-pub(crate) fn probability(layer: &str, p: f64) -> Result<f64> {
+pub(crate) fn check_probability(layer: &str, p: f64) -> Result<f64> {
     match (0.0..=1.0).contains(&p) {
         true => Ok(p),
         false => Err(invalid(
@@ -118,20 +118,20 @@ pub(crate) fn fact(t: &Tensor) -> String {
     format!("{}[{}]", t.dtype(), dims.join(", "))
 }
 
-/// Returns one number for each axis; a single number is taken for all. Each must be at least `least`.
+/// Returns one number for each axis; a single number is taken for all. Each must be at least `minimum`.
 #[track_caller]
-pub(crate) fn each<const D: usize>(
+pub(crate) fn per_axis<const D: usize>(
     layer: &str,
     what: &str,
     list: &IntList,
-    least: usize,
+    minimum: usize,
 ) -> Result<[usize; D]> {
     if list.0.len() != D && list.0.len() != 1 {
         let message = format!("{what} needs one number or {D}, not {:?}", list.0);
         return Err(invalid(layer, message));
     }
-    if let Some(v) = list.0.iter().find(|v| **v < least as i64) {
-        let message = format!("{what} must be at least {least}, not {v}");
+    if let Some(v) = list.0.iter().find(|v| **v < minimum as i64) {
+        let message = format!("{what} must be at least {minimum}, not {v}");
         return Err(invalid(layer, message));
     }
     Ok(std::array::from_fn(|i| list.0[i % list.0.len()] as usize))
@@ -139,15 +139,15 @@ pub(crate) fn each<const D: usize>(
 
 /// Makes a parameter that holds one number everywhere.
 #[track_caller]
-pub(crate) fn constant(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
+pub(crate) fn filled(shape: impl AsRef<[usize]>, value: f64) -> Result<Var> {
     Var::parameter(Tensor::full(shape.as_ref(), value, default_dtype()))
 }
 
-/// Makes a parameter, or `None` if `there` is false.
+/// Makes a parameter, or `None` if `some` is false.
 #[track_caller]
-pub(crate) fn optional(there: bool, shape: impl AsRef<[usize]>, value: f64) -> Result<Option<Var>> {
-    match there {
-        true => constant(shape, value).map(Some),
+pub(crate) fn filled_if(some: bool, shape: impl AsRef<[usize]>, value: f64) -> Result<Option<Var>> {
+    match some {
+        true => filled(shape, value).map(Some),
         false => Ok(None),
     }
 }

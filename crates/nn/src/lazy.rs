@@ -1,6 +1,6 @@
 //! Layers that take their number of input features from their first input.
 
-use crate::layer::{self, fact, invalid, wrong};
+use crate::layer::{self, fact, input_error, invalid};
 use crate::{
     BatchNorm, BatchNormNd, ConvNd, ConvTransposeNd, Copies, Forward, Hooks, InstanceNorm,
     InstanceNormNd, Kernel, Linear, LinearOptions, Members, Mode, Module, TransposedKernel, tree,
@@ -28,7 +28,7 @@ const WAITING: &str = "is made at its first input: call the model once before";
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub struct Lazy<L> {
-    made: OnceLock<L>,
+    layer: OnceLock<L>,
     /// Held while the layer is made.
     making: Mutex<()>,
     make: Arc<dyn Fn(usize) -> Result<L> + Send + Sync>,
@@ -36,27 +36,27 @@ pub struct Lazy<L> {
     /// Returns the dim of the features for an input's number of dims.
     features: fn(usize) -> usize,
     /// A placeholder for the parameters to come.
-    waiting: Var,
+    placeholder: Var,
     mode: Mode,
 }
 
 impl<L: Module> Lazy<L> {
     #[track_caller]
-    fn of(
+    fn from_fn(
         name: &str,
         features: fn(usize) -> usize,
         make: impl Fn(usize) -> Result<L> + Send + Sync + 'static,
     ) -> Result<Lazy<L>> {
         let name = format!("Lazy{name}");
-        let mut waiting = Var::parameter(Tensor::zeros([0], DType::F32))?;
-        waiting += Tensor::from_error(invalid(&name, WAITING));
+        let mut placeholder = Var::parameter(Tensor::zeros([0], DType::F32))?;
+        placeholder += Tensor::from_error(invalid(&name, WAITING));
         Ok(Lazy {
-            made: OnceLock::new(),
+            layer: OnceLock::new(),
             making: Mutex::new(()),
             make: Arc::new(make),
             name,
             features,
-            waiting,
+            placeholder,
             mode: Mode::with_statistics(),
         })
     }
@@ -67,7 +67,7 @@ impl<L: Module> Lazy<L> {
     /// If there has been no input yet.
     #[track_caller]
     pub fn get(&self) -> Result<&L> {
-        match self.made.get() {
+        match self.layer.get() {
             Some(layer) => Ok(layer),
             None => Err(invalid(&self.name, WAITING)),
         }
@@ -76,72 +76,72 @@ impl<L: Module> Lazy<L> {
     /// Returns the layer, after making it if necessary.
     fn layer_for(&self, x: &Tensor) -> Result<&L> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(layer) = self.made.get() {
+        if let Some(layer) = self.layer.get() {
             return Ok(layer);
         }
         x.check()?;
         if is_recording() {
-            return wrong(self, format!("{WAITING} compile"));
+            return input_error(self, format!("{WAITING} compile"));
         }
         let features = x
             .dims()
             .get((self.features)(x.ndim()))
             .and_then(|d| d.as_const());
         let Some(features) = features else {
-            return wrong(self, format!("can't be made for an input of {}", fact(x)));
+            return input_error(self, format!("can't be made for an input of {}", fact(x)));
         };
         let layer = (self.make)(features as usize)?;
         layer.to(x.device())?;
-        layer.requires_grad_(self.waiting.requires_grad())?;
+        layer.requires_grad_(self.placeholder.requires_grad())?;
         tree::each_mode(&layer, &mut |mode| {
             mode.set_training(self.mode.is_training());
             if self.mode.is_frozen() {
                 mode.freeze();
             }
         });
-        Ok(self.made.get_or_init(|| layer))
+        Ok(self.layer.get_or_init(|| layer))
     }
 }
 
 impl<L: Module> Module for Lazy<L> {
     fn as_module(&self) -> &dyn Module {
-        self.made.get().map_or(self, L::as_module)
+        self.layer.get().map_or(self, L::as_module)
     }
 
     fn members(&self) -> Members<'_> {
-        if let Some(layer) = self.made.get() {
+        if let Some(layer) = self.layer.get() {
             return layer.members();
         }
         let mut members = Members::new();
-        members.parameter("weight", &self.waiting);
+        members.parameter("weight", &self.placeholder);
         members.mode(&self.mode);
         members
     }
 
     fn name(&self) -> &str {
-        self.made.get().map_or(&self.name, L::name)
+        self.layer.get().map_or(&self.name, L::name)
     }
 
     fn extra_repr(&self) -> String {
-        self.made.get().map(L::extra_repr).unwrap_or_default()
+        self.layer.get().map(L::extra_repr).unwrap_or_default()
     }
 
     fn hooks(&self) -> Option<&Hooks> {
-        self.made.get().and_then(L::hooks)
+        self.layer.get().and_then(L::hooks)
     }
 
     fn reset_parameters(&self) -> Result<()> {
-        self.made.get().map_or(Ok(()), L::reset_parameters)
+        self.layer.get().map_or(Ok(()), L::reset_parameters)
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<Lazy<L>> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<Lazy<L>> {
         Ok(Lazy {
-            made: self.get()?.copied(copies)?.into(),
+            layer: self.get()?.copy_with(copies)?.into(),
             making: Mutex::new(()),
             make: self.make.clone(),
             name: self.name.clone(),
             features: self.features,
-            waiting: self.waiting.clone(),
+            placeholder: self.placeholder.clone(),
             mode: self.mode.clone(),
         })
     }
@@ -149,7 +149,7 @@ impl<L: Module> Module for Lazy<L> {
 
 impl<L: Forward> Forward for Lazy<L> {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        match self.made.get() {
+        match self.layer.get() {
             Some(layer) => layer.forward(x),
             None => self.layer_for(&x)?.forward(x),
         }
@@ -176,11 +176,11 @@ impl Lazy<Linear> {
     #[track_caller]
     pub fn with(out_features: impl Into<Int>, options: LinearOptions) -> Result<LazyLinear> {
         let out = out_features.into();
-        layer::sizes("LazyLinear", [out])?;
-        Lazy::of(
+        layer::feature_sizes("LazyLinear", [out])?;
+        Lazy::from_fn(
             "Linear",
             |dims| dims.wrapping_sub(1),
-            move |features| Linear::made([features.into(), out], options.bias),
+            move |features| Linear::from_sizes([features.into(), out], options.bias),
         )
     }
 }
@@ -199,8 +199,8 @@ macro_rules! convolutions {
             pub fn new(out_channels: impl Into<Int>, kernel: impl Into<$kernel>) -> Result<Self> {
                 let (out, kernel) = (out_channels.into(), kernel.into());
                 // An input has at least as many channels as there are groups.
-                $layer::<D>::described([kernel.groups, out], &kernel)?;
-                Lazy::of($layer::<D>::NAME, before::<D>, move |channels| $layer::new(channels, out, kernel.clone()))
+                $layer::<D>::filters([kernel.groups, out], &kernel)?;
+                Lazy::from_fn($layer::<D>::NAME, before::<D>, move |channels| $layer::new(channels, out, kernel.clone()))
             }
         }
     )*};
@@ -252,7 +252,7 @@ macro_rules! norms {
             /// Inside `compile`.
             #[track_caller]
             pub fn with(options: $options) -> Result<Self> {
-                Lazy::of($layer::<D>::NAME, $channels, move |channels| $layer::with(channels, options.clone()))
+                Lazy::from_fn($layer::<D>::NAME, $channels, move |channels| $layer::with(channels, options.clone()))
             }
         }
     )*};

@@ -47,15 +47,15 @@ impl Linear {
         out_features: impl Into<Int>,
         options: LinearOptions,
     ) -> Result<Linear> {
-        Linear::made([in_features.into(), out_features.into()], options.bias)
+        Linear::from_sizes([in_features.into(), out_features.into()], options.bias)
     }
 
     #[track_caller]
-    pub(crate) fn made(features: [Int; 2], bias: bool) -> Result<Linear> {
-        let [in_features, out_features] = layer::sizes("Linear", features)?;
+    pub(crate) fn from_sizes(features: [Int; 2], bias: bool) -> Result<Linear> {
+        let [in_features, out_features] = layer::feature_sizes("Linear", features)?;
         let linear = Linear {
-            weight: layer::constant([out_features, in_features], 0.0)?,
-            bias: layer::optional(bias, [out_features], 0.0)?,
+            weight: layer::filled([out_features, in_features], 0.0)?,
+            bias: layer::filled_if(bias, [out_features], 0.0)?,
             in_features,
             out_features,
             hooks: Hooks::new(),
@@ -130,19 +130,19 @@ impl Bilinear {
         out: impl Into<Int>,
         options: LinearOptions,
     ) -> Result<Bilinear> {
-        Bilinear::made([in1.into(), in2.into(), out.into()], options.bias)
+        Bilinear::from_sizes([in1.into(), in2.into(), out.into()], options.bias)
     }
 
     #[track_caller]
-    fn made(features: [Int; 3], bias: bool) -> Result<Bilinear> {
-        let [in1, in2, out] = layer::sizes("Bilinear", features)?;
+    fn from_sizes(features: [Int; 3], bias: bool) -> Result<Bilinear> {
+        let [in1, in2, out] = layer::feature_sizes("Bilinear", features)?;
         if in1 == 0 {
             let message = "in1_features must be at least 1, not 0";
             return Err(invalid("Bilinear", message));
         }
         let bilinear = Bilinear {
-            weight: layer::constant([out, in1, in2], 0.0)?,
-            bias: layer::optional(bias, [out], 0.0)?,
+            weight: layer::filled([out, in1, in2], 0.0)?,
+            bias: layer::filled_if(bias, [out], 0.0)?,
             hooks: Hooks::new(),
         };
         bilinear.reset_parameters()?;

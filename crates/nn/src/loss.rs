@@ -1,7 +1,7 @@
 //! Losses as modules of two to four inputs. Their weights are buffers, so they move with the module
 //! and are part of its state.
 
-use crate::layer::{checked, fact, looking_up, wrong};
+use crate::layer::{check_settings, fact, input_error, look_up};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
     BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, Ctc,
@@ -43,7 +43,7 @@ macro_rules! losses {
             #[track_caller]
             #[allow(unused_mut)]
             pub fn with($field: $settings) -> Result<$name> {
-                let mut $field = checked(stringify!($name), $field)?;
+                let mut $field = check_settings(stringify!($name), $field)?;
                 Ok($name {
                     $($buffer: buffer($field.$buffer.take())?,)*
                     $field,
@@ -61,7 +61,7 @@ macro_rules! losses {
             fn forward(&self, ($($arg,)*): losses!(@inputs $($arg)*)) -> Result<Tensor> {
                 $(let $arg = &$arg;)*
                 let ($loss, $options) = (self, losses!(@held self $field $settings $($buffer)*));
-                Ok(looking_up(self, || $body))
+                Ok(look_up(self, || $body))
             }
         }
 
@@ -101,21 +101,21 @@ fn buffer(value: Option<Tensor>) -> Result<Option<Var>> {
 }
 
 /// Returns the target, or an error if both it and the input would be broadcast: `[n]` and `[n, 1]` would make `[n, n]`.
-fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
-    let ones = |a: &Tensor, b: &Tensor| {
+fn check_aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
+    let is_stretched = |a: &Tensor, b: &Tensor| {
         let (a, mut b) = (a.dims().iter().rev(), b.dims().iter().rev());
         let mut stretched = false;
         for d in a {
-            let beside = b.next();
-            stretched |= !d.is(1) && beside.is_none_or(|d| d.is(1));
+            let other = b.next();
+            stretched |= !d.is(1) && other.is_none_or(|d| d.is(1));
         }
         stretched
     };
-    match ones(input, target) && ones(target, input) {
+    match is_stretched(input, target) && is_stretched(target, input) {
         true => {
             let (x, y) = (fact(input), fact(target));
             let message = format!("the input {x} and the target {y} must have one shape");
-            wrong(loss, message).unwrap_or_else(Tensor::from_error)
+            input_error(loss, message).unwrap_or_else(Tensor::from_error)
         }
         false => target.clone(),
     }
@@ -124,16 +124,16 @@ fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
 losses! {
     /// [`Tensor::mse_loss`] (`torch.nn.MSELoss`).
     MSELoss { reduction: Reduction }
-        |l, options, input, target| input.mse_loss_with(aligned(l, input, target), options);
+        |l, options, input, target| input.mse_loss_with(check_aligned(l, input, target), options);
     /// [`Tensor::l1_loss`] (`torch.nn.L1Loss`).
     L1Loss { reduction: Reduction }
-        |l, options, input, target| input.l1_loss_with(aligned(l, input, target), options);
+        |l, options, input, target| input.l1_loss_with(check_aligned(l, input, target), options);
     /// [`Tensor::smooth_l1_loss`] (`torch.nn.SmoothL1Loss`).
     SmoothL1Loss { options: SmoothL1 }
-        |l, options, input, target| input.smooth_l1_loss_with(aligned(l, input, target), options);
+        |l, options, input, target| input.smooth_l1_loss_with(check_aligned(l, input, target), options);
     /// [`Tensor::huber_loss`] (`torch.nn.HuberLoss`).
     HuberLoss { options: Huber }
-        |l, options, input, target| input.huber_loss_with(aligned(l, input, target), options);
+        |l, options, input, target| input.huber_loss_with(check_aligned(l, input, target), options);
     /// [`Tensor::kl_div`] (`torch.nn.KLDivLoss`).
     KLDivLoss { options: KlDiv } |_, options, input, target| input.kl_div_with(target, options);
     /// [`Tensor::binary_cross_entropy`] of probabilities (`torch.nn.BCELoss`).

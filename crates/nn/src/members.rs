@@ -88,7 +88,7 @@ pub trait Field: Sized {
     ///
     /// # Errors
     /// As [`Module::deep_copy`].
-    fn copied(&self, copies: &mut Copies) -> Result<Self>;
+    fn copy_with(&self, copies: &mut Copies) -> Result<Self>;
 
     /// The module's hooks, if this field holds them.
     fn hooks(&self) -> Option<&Hooks> {
@@ -101,8 +101,8 @@ impl<M: Module> Field for M {
         members.child(name, self);
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<M> {
-        Module::copied(self, copies)
+    fn copy_with(&self, copies: &mut Copies) -> Result<M> {
+        Module::copy_with(self, copies)
     }
 }
 
@@ -115,7 +115,7 @@ impl Field for Var {
         }
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<Var> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<Var> {
         copies.var(self)
     }
 }
@@ -125,7 +125,7 @@ impl Field for Mode {
         members.mode(self);
     }
 
-    fn copied(&self, _: &mut Copies) -> Result<Mode> {
+    fn copy_with(&self, _: &mut Copies) -> Result<Mode> {
         Ok(self.clone())
     }
 }
@@ -133,8 +133,8 @@ impl Field for Mode {
 impl Field for Hooks {
     fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
 
-    fn copied(&self, copies: &mut Copies) -> Result<Hooks> {
-        Hooks::copied(self, copies)
+    fn copy_with(&self, copies: &mut Copies) -> Result<Hooks> {
+        Hooks::copy_with(self, copies)
     }
 
     fn hooks(&self) -> Option<&Hooks> {
@@ -149,8 +149,10 @@ impl<F: Field> Field for Option<F> {
         }
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<Option<F>> {
-        self.as_ref().map(|field| field.copied(copies)).transpose()
+    fn copy_with(&self, copies: &mut Copies) -> Result<Option<F>> {
+        self.as_ref()
+            .map(|field| field.copy_with(copies))
+            .transpose()
     }
 }
 
@@ -161,8 +163,8 @@ impl<F: Field> Field for Vec<F> {
         }
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<Vec<F>> {
-        self.iter().map(|field| field.copied(copies)).collect()
+    fn copy_with(&self, copies: &mut Copies) -> Result<Vec<F>> {
+        self.iter().map(|field| field.copy_with(copies)).collect()
     }
 }
 
@@ -173,8 +175,8 @@ impl<F: Field, const N: usize> Field for [F; N] {
         }
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<[F; N]> {
-        let fields: Result<Vec<F>> = self.iter().map(|field| field.copied(copies)).collect();
+    fn copy_with(&self, copies: &mut Copies) -> Result<[F; N]> {
+        let fields: Result<Vec<F>> = self.iter().map(|field| field.copy_with(copies)).collect();
         // The length is the same as here.
         fields?.try_into().map_err(|_| {
             Error::at_caller(
@@ -192,7 +194,7 @@ macro_rules! plain_data {
             fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
 
             #[allow(clippy::clone_on_copy)]
-            fn copied(&self, _: &mut Copies) -> Result<$ty> {
+            fn copy_with(&self, _: &mut Copies) -> Result<$ty> {
                 Ok(self.clone())
             }
         })*
@@ -203,7 +205,7 @@ plain_data!(bool u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 char String &
 impl<T> Field for PhantomData<T> {
     fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
 
-    fn copied(&self, _: &mut Copies) -> Result<PhantomData<T>> {
+    fn copy_with(&self, _: &mut Copies) -> Result<PhantomData<T>> {
         Ok(PhantomData)
     }
 }

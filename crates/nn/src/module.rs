@@ -73,7 +73,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// Returns the note for errors that arise in this module.
     #[doc(hidden)]
     fn error_note(&self) -> Option<String> {
-        Some(layer::described(self.as_module()))
+        Some(layer::describe(self.as_module()))
     }
 
     /// Returns a copy, parts of which are in `copies` already; the derive writes it. See [`Module::deep_copy`].
@@ -81,11 +81,11 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// As [`Module::deep_copy`].
     #[track_caller]
-    fn copied(&self, _copies: &mut Copies) -> Result<Self>
+    fn copy_with(&self, _copies: &mut Copies) -> Result<Self>
     where
         Self: Sized,
     {
-        Err(tree::not_copied(self.as_module()))
+        Err(tree::copy_error(self.as_module()))
     }
 
     /// Returns a copy with cells of its own, which hold the current values of this module's cells (Python's
@@ -112,7 +112,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
         Self: Sized,
     {
         let mut copies = Copies::default();
-        let copy = self.copied(&mut copies)?;
+        let copy = self.copy_with(&mut copies)?;
         copies.compute()?;
         Ok(copy)
     }
@@ -127,7 +127,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
         Self: Sized,
     {
         let mut copies = Copies::of_float("deep_copy_as", dtype)?;
-        let copy = self.copied(&mut copies)?;
+        let copy = self.copy_with(&mut copies)?;
         copies.compute()?;
         Ok(copy)
     }
@@ -149,7 +149,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// All parameters; see [`Module::named_parameters`].
     fn parameters(&self) -> Vec<Var> {
-        tree::unnamed(self.named_parameters())
+        tree::drop_names(self.named_parameters())
     }
 
     /// All buffers with their names.
@@ -159,7 +159,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// All buffers.
     fn buffers(&self) -> Vec<Var> {
-        tree::unnamed(self.named_buffers())
+        tree::drop_names(self.named_buffers())
     }
 
     /// The modules directly within this one, with their names.
@@ -169,7 +169,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// The modules directly within this one.
     fn children(&self) -> Vec<&dyn Module> {
-        tree::unnamed(self.named_children())
+        tree::drop_names(self.named_children())
     }
 
     /// This module, under the empty name, and all modules within it, with their paths.
@@ -179,7 +179,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// This module and all modules within it.
     fn modules(&self) -> Vec<&dyn Module> {
-        tree::unnamed(self.named_modules())
+        tree::drop_names(self.named_modules())
     }
 
     /// The module at a path such as `layer1.0.conv`; the empty path is this one.
@@ -439,7 +439,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// The values of all parameters and buffers by name: snapshots that later training does not change.
     fn state_dict(&self) -> StateDict {
-        state_dict::of(self.as_module())
+        state_dict::collect(self.as_module())
     }
 
     /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of them, or none on

@@ -1,6 +1,6 @@
 //! Normalisation without running statistics.
 
-use crate::layer::{self, fact, invalid, wrong};
+use crate::layer::{self, fact, input_error, invalid};
 use crate::print::{float, optional, python, sizes};
 use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{Affine, Int, IntList, Result, Tensor, Var, options};
@@ -20,7 +20,7 @@ options! {
 
 /// Returns the shape of the last dims that a norm is over: at least one dim.
 #[track_caller]
-fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
+fn last_dims(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
     let shape = shape.into();
     if shape.0.is_empty() || shape.0.iter().any(|d| *d < 0) {
         let message = format!("the normalized shape can't be {:?}", shape.0);
@@ -47,9 +47,9 @@ macro_rules! over_last_dims {
         /// As [`Self::new`].
         #[track_caller]
         pub fn with(normalized_shape: impl Into<IntList>, $options: Norm) -> Result<$name> {
-            let $shape = normalized(stringify!($name), normalized_shape)?;
+            let $shape = last_dims(stringify!($name), normalized_shape)?;
             Ok($name {
-                weight: layer::optional($options.affine, &$shape, 1.0)?,
+                weight: layer::filled_if($options.affine, &$shape, 1.0)?,
                 $($field: $value,)+
                 normalized_shape: $shape,
                 hooks: Hooks::new(),
@@ -79,7 +79,7 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     over_last_dims!(LayerNorm, "1e-5", |options, shape|
-        bias: layer::optional(options.affine && options.bias, &shape, 0.0)?, eps: options.eps.unwrap_or(1e-5));
+        bias: layer::filled_if(options.affine && options.bias, &shape, 0.0)?, eps: options.eps.unwrap_or(1e-5));
 
     /// Returns the term added to the variance.
     pub fn eps(&self) -> f64 {
@@ -187,14 +187,14 @@ impl GroupNorm {
         options: Norm,
     ) -> Result<GroupNorm> {
         let sizes = [num_groups.into(), num_channels.into()];
-        let [num_groups, num_channels] = layer::sizes("GroupNorm", sizes)?;
+        let [num_groups, num_channels] = layer::feature_sizes("GroupNorm", sizes)?;
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
             let message = format!("{num_channels} channels do not divide into {num_groups} groups");
             return Err(invalid("GroupNorm", message));
         }
         Ok(GroupNorm {
-            weight: layer::optional(options.affine, [num_channels], 1.0)?,
-            bias: layer::optional(options.affine && options.bias, [num_channels], 0.0)?,
+            weight: layer::filled_if(options.affine, [num_channels], 1.0)?,
+            bias: layer::filled_if(options.affine && options.bias, [num_channels], 0.0)?,
             num_groups,
             num_channels,
             eps: options.eps.unwrap_or(1e-5),
@@ -237,7 +237,7 @@ impl Forward for GroupNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let channels = self.num_channels;
         if x.ndim() >= 2 && !x.dims()[1].is(channels as i64) {
-            return wrong(
+            return input_error(
                 self,
                 format!("expects {channels} channels, not {}", fact(&x)),
             );

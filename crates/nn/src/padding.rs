@@ -1,13 +1,13 @@
 //! Padding.
 
-use crate::layer::{fact, invalid, wrong};
+use crate::layer::{fact, input_error, invalid};
 use crate::print::{float, sizes};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{IntList, PadMode, Result, Tensor};
 
 /// Checks the padding of the last dims. Returns the sizes before and after each, the last dim first.
 #[track_caller]
-fn sides(layer: &str, padding: IntList, spatial: usize) -> Result<Vec<i64>> {
+fn check_padding(layer: &str, padding: IntList, spatial: usize) -> Result<Vec<i64>> {
     match padding.0[..] {
         [one] => Ok(vec![one; 2 * spatial]),
         ref all if all.len() == 2 * spatial => Ok(all.to_vec()),
@@ -24,7 +24,7 @@ fn pad(layer: &dyn Module, x: &Tensor, padding: &[i64], mode: PadMode) -> Result
     let spatial = padding.len() / 2;
     if x.ndim() != spatial + 1 && x.ndim() != spatial + 2 {
         let message = format!("takes no input of {} dims, such as {}", x.ndim(), fact(x));
-        return wrong(layer, message);
+        return input_error(layer, message);
     }
     Ok(x.pad(padding, mode))
 }
@@ -48,7 +48,7 @@ macro_rules! borders {
             /// If there is another number of sizes.
             #[track_caller]
             pub fn new(padding: impl Into<IntList> $(, $value: f64)?) -> Result<$name> {
-                let padding = sides(stringify!($name), padding.into(), $spatial)?;
+                let padding = check_padding(stringify!($name), padding.into(), $spatial)?;
                 let hooks = Hooks::new();
                 Ok($name { padding, $($value,)? hooks })
             }
@@ -64,9 +64,9 @@ macro_rules! borders {
             })?
 
             fn extra_repr(&self) -> String {
-                let sides = sizes(&self.padding, 2 * $spatial);
-                $(let sides = format!("padding={sides}, value={}", float(self.$value));)?
-                sides
+                let text = sizes(&self.padding, 2 * $spatial);
+                $(let text = format!("padding={text}, value={}", float(self.$value));)?
+                text
             }
         }
 

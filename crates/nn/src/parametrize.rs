@@ -37,18 +37,18 @@ options! {
 pub trait Parametrization {
     /// Makes the computation for a module's parameter.
     #[doc(hidden)]
-    fn of(self, module: &dyn Module, value: &Tensor) -> Result<Parametrized>;
+    fn make_parametrized(self, module: &dyn Module, value: &Tensor) -> Result<Parametrized>;
 }
 
 impl Parametrization for WeightNorm {
-    fn of(self, _: &dyn Module, value: &Tensor) -> Result<Parametrized> {
+    fn make_parametrized(self, _: &dyn Module, value: &Tensor) -> Result<Parametrized> {
         let dim = self.dim.map(|dim| axis("weight_norm", dim, value));
         Parametrized::weight(value, dim.transpose()?)
     }
 }
 
 impl Parametrization for SpectralNorm {
-    fn of(self, module: &dyn Module, value: &Tensor) -> Result<Parametrized> {
+    fn make_parametrized(self, module: &dyn Module, value: &Tensor) -> Result<Parametrized> {
         let transposed = module.downcast_ref::<ConvTranspose1d>().is_some()
             || module.downcast_ref::<ConvTranspose2d>().is_some()
             || module.downcast_ref::<ConvTranspose3d>().is_some();
@@ -67,7 +67,7 @@ impl Parametrization for SpectralNorm {
 }
 
 impl<F: Fn(&Tensor) -> Tensor + Send + Sync + 'static> Parametrization for F {
-    fn of(self, _: &dyn Module, value: &Tensor) -> Result<Parametrized> {
+    fn make_parametrized(self, _: &dyn Module, value: &Tensor) -> Result<Parametrized> {
         let computed = no_grad(|| self(value));
         computed.check()?;
         if computed.dims() != value.dims() || computed.dtype() != value.dtype() {
@@ -97,11 +97,11 @@ fn axis(called: &str, dim: i64, weight: &Tensor) -> Result<usize> {
 #[track_caller]
 fn parameter(module: &dyn Module, called: &str, name: &str) -> Result<Var> {
     let members = module.members();
-    let found = members.iter().find_map(|(known, member)| match member {
+    let parameter = members.iter().find_map(|(known, member)| match member {
         Member::Parameter(var) if known == name => Some(var.clone()),
         _ => None,
     });
-    found.ok_or_else(|| module.without(called, "parameter", name))
+    parameter.ok_or_else(|| module.without(called, "parameter", name))
 }
 
 /// Computes a module's parameter from others from now on (`torch.nn.utils.parametrize.register_parametrization`): by
@@ -144,7 +144,7 @@ pub fn register_parametrization(
     }
     let value = var.get().detach();
     value.check()?;
-    let new = on_behalf_of_caller(SOURCE, || parametrization.of(module, &value))?;
+    let new = on_behalf_of_caller(SOURCE, || parametrization.make_parametrized(module, &value))?;
     for original in new.originals() {
         original.requires_grad_(var.requires_grad())?;
     }

@@ -33,7 +33,7 @@ enum Rule {
 impl Parametrized {
     /// Weight norm: a length for each index of a dim, or one of all.
     pub(crate) fn weight(value: &Tensor, dim: Option<usize>) -> Result<Parametrized> {
-        let length = Var::parameter(lengths(value, dim))?;
+        let length = Var::parameter(norms_along(value, dim))?;
         let originals = [("original0", length), ("original1", Var::parameter(value)?)];
         Ok(Parametrized::new(originals, Rule::Weight(dim)))
     }
@@ -53,9 +53,10 @@ impl Parametrized {
         let mut p = Parametrized::new([("original", Var::parameter(value)?)], rule);
         if value.ndim() > 1 {
             let matrix = matrix(value, dim);
-            let drawn = |n: usize| unit(Tensor::randn([n], value.dtype()).to(value.device()), eps);
+            let drawn =
+                |n: usize| normalize(Tensor::randn([n], value.dtype()).to(value.device()), eps);
             let [u, v] = matrix.size()?.map(drawn);
-            let (u, v) = iterated(&matrix, u, v, FIRST_ITERATIONS, eps);
+            let (u, v) = iterate(&matrix, u, v, FIRST_ITERATIONS, eps);
             p.cells.push(("0._u", Var::new(u)?));
             p.cells.push(("0._v", Var::new(v)?));
         }
@@ -112,7 +113,7 @@ impl Parametrized {
     }
 
     /// Returns the same computation from copies of the cells.
-    pub(crate) fn copied(&self, mut copy: impl FnMut(&Var) -> Result<Var>) -> Result<Parametrized> {
+    pub(crate) fn remap(&self, mut copy: impl FnMut(&Var) -> Result<Var>) -> Result<Parametrized> {
         let copied = |(name, var): &(&'static str, Var)| Ok((*name, copy(var)?));
         Ok(Parametrized {
             cells: self.cells.iter().map(copied).collect::<Result<_>>()?,
@@ -122,18 +123,18 @@ impl Parametrized {
         })
     }
 
-    fn get(&self, at: usize) -> Tensor {
-        self.cells[at].1.get()
+    fn get(&self, index: usize) -> Tensor {
+        self.cells[index].1.get()
     }
 
-    fn normalised(&self, iterations: usize, eps: f64, dim: usize) -> Result<Tensor> {
+    fn normalize_by(&self, iterations: usize, eps: f64, dim: usize) -> Result<Tensor> {
         let weight = self.get(0);
         let [_, (_, u), (_, v)] = &self.cells[..] else {
-            return Ok(unit(weight, eps));
+            return Ok(normalize(weight, eps));
         };
         let matrix = matrix(&weight, dim);
         if self.mode.is_training() {
-            let (new_u, new_v) = iterated(&matrix, u.get(), v.get(), iterations, eps);
+            let (new_u, new_v) = iterate(&matrix, u.get(), v.get(), iterations, eps);
             assign_together([(u, new_u), (v, new_v)])?;
         }
         Ok(&weight / u.get().dot(matrix.mv(v)))
@@ -149,20 +150,20 @@ impl Source for Parametrized {
         match &self.rule {
             Rule::Weight(dim) => {
                 let (length, direction) = (self.get(0), self.get(1));
-                &direction * (length / lengths(&direction, *dim))
+                &direction * (length / norms_along(&direction, *dim))
             }
             Rule::Spectral {
                 iterations,
                 eps,
                 dim,
-            } => (self.normalised(*iterations, *eps, *dim)).unwrap_or_else(Tensor::from_error),
+            } => (self.normalize_by(*iterations, *eps, *dim)).unwrap_or_else(Tensor::from_error),
             Rule::Function(f) => f(&self.get(0)),
         }
     }
 
     fn inverse(&self, value: &Tensor) -> Result<Vec<(Var, Tensor)>> {
         let values = match &self.rule {
-            Rule::Weight(dim) => vec![lengths(value, *dim), value.clone()],
+            Rule::Weight(dim) => vec![norms_along(value, *dim), value.clone()],
             Rule::Spectral { .. } | Rule::Function(_) => vec![value.clone()],
         };
         let cells = self.cells.iter().map(|(_, var)| var.clone());
@@ -171,15 +172,15 @@ impl Source for Parametrized {
 }
 
 /// The norms of a weight along all dims but one, which stay as dims of 1, or of the whole weight.
-fn lengths(weight: &Tensor, dim: Option<usize>) -> Tensor {
+fn norms_along(weight: &Tensor, dim: Option<usize>) -> Tensor {
     match dim {
         None => weight.vector_norm(2.0, ()),
         Some(_) if weight.ndim() == 1 => weight.abs(),
         Some(dim) => {
-            let others: Vec<i64> = (0..weight.ndim() as i64)
+            let other_dims: Vec<i64> = (0..weight.ndim() as i64)
                 .filter(|d| *d != dim as i64)
                 .collect();
-            weight.vector_norm(2.0, keep(others))
+            weight.vector_norm(2.0, keep(other_dims))
         }
     }
 }
@@ -190,16 +191,16 @@ fn matrix(weight: &Tensor, dim: usize) -> Tensor {
 }
 
 /// A vector of length 1.
-fn unit(vector: Tensor, eps: f64) -> Tensor {
+fn normalize(vector: Tensor, eps: f64) -> Tensor {
     vector.normalize_with(0, Normalize::new().eps(eps))
 }
 
 /// Returns left and right singular vectors after some power iterations.
-fn iterated(matrix: &Tensor, mut u: Tensor, mut v: Tensor, n: usize, eps: f64) -> (Tensor, Tensor) {
+fn iterate(matrix: &Tensor, mut u: Tensor, mut v: Tensor, n: usize, eps: f64) -> (Tensor, Tensor) {
     no_grad(|| {
         for _ in 0..n {
-            u = unit(matrix.mv(&v), eps);
-            v = unit(matrix.t().mv(&u), eps);
+            u = normalize(matrix.mv(&v), eps);
+            v = normalize(matrix.t().mv(&u), eps);
         }
     });
     (u, v)

@@ -34,7 +34,7 @@ macro_rules! pointers {
                 (**self).reset_parameters()
             }
 
-            fn copied(&self, $copies: &mut Copies) -> Result<Self> {
+            fn copy_with(&self, $copies: &mut Copies) -> Result<Self> {
                 let $this = self;
                 $copy
             }

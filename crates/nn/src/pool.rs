@@ -1,13 +1,13 @@
 //! Pooling.
 
-use crate::forward::{Output, seam};
-use crate::layer::{each, tried};
+use crate::forward::{Output, dispatch};
+use crate::layer::{check_accepts, per_axis};
 use crate::print::{python, sizes};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, OutputSize, Pool, Result, Tensor};
 
 /// Formats a size as PyTorch does for the given list: `5`, or `(5, 3)`.
-pub(crate) fn given(list: &IntList) -> String {
+pub(crate) fn format_size(list: &IntList) -> String {
     match &list.0[..] {
         [one] => one.to_string(),
         all => sizes(all, all.len()),
@@ -26,8 +26,8 @@ pub(crate) fn window<const D: usize>(
     kernel: &IntList,
     dilation: &IntList,
 ) -> Result<Vec<usize>> {
-    let kernel: [usize; D] = each(layer, "the kernel size", kernel, 1)?;
-    let dilation: [usize; D] = each(layer, "the dilation", dilation, 1)?;
+    let kernel: [usize; D] = per_axis(layer, "the kernel size", kernel, 1)?;
+    let dilation: [usize; D] = per_axis(layer, "the dilation", dilation, 1)?;
     let extent = |a: usize| {
         (kernel[a] - 1)
             .saturating_mul(dilation[a])
@@ -79,8 +79,8 @@ macro_rules! pools {
             #[track_caller]
             pub fn new(windows: impl Into<$windows>) -> Result<$name> {
                 let (windows, hooks) = (windows.into(), Hooks::new());
-                let shape = windows.one::<$spatial>(stringify!($name))?;
-                tried($name { windows, hooks }, &shape)
+                let shape = windows.one_window::<$spatial>(stringify!($name))?;
+                check_accepts($name { windows, hooks }, &shape)
             }
 
             /// True if windows that reach beyond the end count.
@@ -106,19 +106,19 @@ macro_rules! pools {
 
 /// Returns the shape of an input with one window.
 trait Windows {
-    fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>>;
+    fn one_window<const D: usize>(&self, layer: &str) -> Result<Vec<usize>>;
 }
 
 impl Windows for Pool {
     #[track_caller]
-    fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>> {
+    fn one_window<const D: usize>(&self, layer: &str) -> Result<Vec<usize>> {
         window::<D>(layer, &self.kernel_size, &self.dilation)
     }
 }
 
 impl Windows for AvgPool {
     #[track_caller]
-    fn one<const D: usize>(&self, layer: &str) -> Result<Vec<usize>> {
+    fn one_window<const D: usize>(&self, layer: &str) -> Result<Vec<usize>> {
         window::<D>(layer, &self.kernel_size, &1.into())
     }
 }
@@ -126,10 +126,10 @@ impl Windows for AvgPool {
 fn max_repr(pool: &Pool) -> String {
     format!(
         "kernel_size={}, stride={}, padding={}, dilation={}, ceil_mode={}",
-        given(&pool.kernel_size),
-        given(stride_or_kernel(&pool.stride, &pool.kernel_size)),
-        given(&pool.padding),
-        given(&pool.dilation),
+        format_size(&pool.kernel_size),
+        format_size(stride_or_kernel(&pool.stride, &pool.kernel_size)),
+        format_size(&pool.padding),
+        format_size(&pool.dilation),
         python(pool.ceil_mode)
     )
 }
@@ -137,9 +137,9 @@ fn max_repr(pool: &Pool) -> String {
 fn average_repr(pool: &AvgPool) -> String {
     format!(
         "kernel_size={}, stride={}, padding={}",
-        given(&pool.kernel_size),
-        given(stride_or_kernel(&pool.stride, &pool.kernel_size)),
-        given(&pool.padding)
+        format_size(&pool.kernel_size),
+        format_size(stride_or_kernel(&pool.stride, &pool.kernel_size)),
+        format_size(&pool.padding)
     )
 }
 
@@ -170,7 +170,7 @@ macro_rules! with_indices {
             #[track_caller]
             pub fn call_with_indices(&self, x: impl kiln_tensor::AsTensor) -> (Tensor, Tensor) {
                 let both = |x: Tensor| Ok(x.$op(self.windows.clone()));
-                seam(self, x.as_tensor().into_owned(), both).unwrap_or_else(|e| Output::of_error(&e))
+                dispatch(self, x.as_tensor().into_owned(), both).unwrap_or_else(|e| Output::of_error(&e))
             }
         }
     )*};
@@ -184,10 +184,13 @@ with_indices! {
 
 /// An output size as PyTorch prints it.
 fn output_size_repr(size: &OutputSize) -> String {
-    let one = |d: &Option<i64>| d.map_or("None".to_string(), |d| d.to_string());
+    let dim_repr = |d: &Option<i64>| d.map_or("None".to_string(), |d| d.to_string());
     match &size.0[..] {
-        [size] => one(size),
-        all => format!("({})", all.iter().map(one).collect::<Vec<_>>().join(", ")),
+        [size] => dim_repr(size),
+        sizes => format!(
+            "({})",
+            sizes.iter().map(dim_repr).collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 
@@ -211,7 +214,7 @@ macro_rules! adaptive_pools {
             #[track_caller]
             pub fn new(output_size: impl Into<OutputSize>) -> Result<$name> {
                 let (output_size, hooks) = (output_size.into(), Hooks::new());
-                tried($name { output_size, hooks }, &[1; 2 + $spatial])
+                check_accepts($name { output_size, hooks }, &[1; 2 + $spatial])
             }
 
             /// The size of the result.

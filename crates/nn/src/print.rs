@@ -28,13 +28,13 @@ pub(crate) fn python(b: bool) -> &'static str {
 
 /// Formats sizes as PyTorch does: `(3, 3)`. One number is repeated `n` times.
 pub(crate) fn sizes<N: ToString>(list: &[N], n: usize) -> String {
-    let all: Vec<String> = match list {
+    let numbers: Vec<String> = match list {
         [one] => vec![one.to_string(); n],
         list => list.iter().map(N::to_string).collect(),
     };
-    match &all[..] {
+    match &numbers[..] {
         [one] => format!("({one},)"),
-        all => format!("({})", all.join(", ")),
+        numbers => format!("({})", numbers.join(", ")),
     }
 }
 

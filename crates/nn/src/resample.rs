@@ -1,7 +1,7 @@
 //! Layers that change the size of images.
 
-use crate::layer::{fact, invalid, wrong};
-use crate::pool::given;
+use crate::layer::{fact, input_error, invalid};
+use crate::pool::format_size;
 use crate::print::{float, python, sizes};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
@@ -58,12 +58,12 @@ impl Upsample {
     /// If a size or a factor is not positive.
     #[track_caller]
     pub fn with(size: InterpolateSize, mode: InterpolateMode) -> Result<Upsample> {
-        let (fits, given) = match &size {
+        let (fits, count) = match &size {
             InterpolateSize::Size(s) => (s.0.iter().all(|n| *n > 0), format!("{:?}", s.0)),
             InterpolateSize::ScaleFactor(f) => (f.iter().all(|f| *f > 0.0), format!("{f:?}")),
         };
         if !fits {
-            let message = format!("sizes and factors must be positive, not {given}");
+            let message = format!("sizes and factors must be positive, not {count}");
             return Err(invalid("Upsample", message));
         }
         let hooks = Hooks::new();
@@ -189,7 +189,9 @@ impl Fold {
         let output_size = match output_size.into().0[..] {
             [a] => [a, a],
             [a, b] => [a, b],
-            ref sizes => return Err(invalid("Fold", format!("output_size can't be {sizes:?}"))),
+            ref sizes => {
+                return Err(invalid("Fold", format!("output_size can't be {sizes:?}")));
+            }
         };
         let (windows, hooks) = (windows.into(), Hooks::new());
         let fold = Fold {
@@ -197,7 +199,7 @@ impl Fold {
             windows,
             hooks,
         };
-        match fold.places(Device::Cpu).error() {
+        match fold.element_positions(Device::Cpu).error() {
             Some(e) => Err(invalid("Fold", e.message())),
             None => Ok(fold),
         }
@@ -217,42 +219,46 @@ impl Fold {
         format!(
             "output_size={}, kernel_size={}, dilation={}, padding={}, stride={}",
             sizes(&self.output_size, 2),
-            given(&self.windows.kernel_size),
-            given(&self.windows.dilation),
-            given(&self.windows.padding),
-            given(&self.windows.stride)
+            format_size(&self.windows.kernel_size),
+            format_size(&self.windows.dilation),
+            format_size(&self.windows.padding),
+            format_size(&self.windows.stride)
         )
     }
 
     /// Returns the position in the image of each element of the columns, counted from 1; padding is at 0.
-    fn places(&self, device: Device) -> Tensor {
+    fn element_positions(&self, device: Device) -> Tensor {
         let [h, w] = self.output_size;
         let _here = set_device(device);
         let count = h.saturating_mul(w).saturating_add(1);
-        let places = Tensor::arange(1, count, 1).reshape([1, h, w]);
-        places.im2col(self.windows.clone())
+        let positions = Tensor::arange(1, count, 1).reshape([1, h, w]);
+        positions.im2col(self.windows.clone())
     }
 }
 
 impl Forward for Fold {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let [h, w] = self.output_size;
-        let places = self.places(x.device());
+        let positions = self.element_positions(x.device());
         let fits = |x: &Tensor| {
-            let (rank, columns) = (x.ndim(), places.dims());
+            let (rank, columns) = (x.ndim(), positions.dims());
             let channels = |taps: i64| x.dims()[rank - 2].as_const().is_some_and(|c| c % taps == 0);
             x.dims()[rank - 1] == columns[1] && columns[0].as_const().is_some_and(channels)
         };
         if !(2..=3).contains(&x.ndim()) || !fits(&x) {
-            let message = format!("takes [n, c · {}, {}]", places.dims()[0], places.dims()[1]);
-            return wrong(self, format!("{message}, not {}", fact(&x)));
+            let message = format!(
+                "takes [n, c · {}, {}]",
+                positions.dims()[0],
+                positions.dims()[1]
+            );
+            return input_error(self, format!("{message}, not {}", fact(&x)));
         }
-        let taps = places.dims()[0].as_const().unwrap_or(1);
+        let taps = positions.dims()[0].as_const().unwrap_or(1);
         let elements = x.unflatten(-2, [-1, taps]).flatten(-2);
-        let places = places.flatten((0, 1)).expand_as(&elements);
+        let positions = positions.flatten((0, 1)).expand_as(&elements);
         let image = elements.narrow(-1, 0, 1).zeros_like();
         let image = image.pad([0, h * w], PadMode::ZEROS);
-        let image = image.scatter_add(-1, &places, &elements);
+        let image = image.scatter_add(-1, &positions, &elements);
         Ok(image.narrow(-1, 1, h * w).unflatten(-1, [h, w]))
     }
 }

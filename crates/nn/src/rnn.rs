@@ -6,7 +6,7 @@ mod packed;
 mod run;
 
 use crate::init::Nonlinearity;
-use crate::layer::{self, invalid, probability};
+use crate::layer::{self, check_probability, invalid};
 use crate::members::{Field, Members};
 use crate::print::{float, python};
 use crate::{Copies, Forward, Hooks, Mode, Module, init};
@@ -48,7 +48,7 @@ struct Network {
     batch_first: bool,
     dropout: f64,
     bidirectional: bool,
-    /// The weights by layer, then direction, then in the order of [`Network::parts`].
+    /// The weights by layer, then direction, then in the order of [`Network::weights_per_layer`].
     weights: Vec<(String, Var)>,
     mode: Mode,
     hooks: Hooks,
@@ -58,8 +58,8 @@ impl Network {
     #[track_caller]
     fn new(cell: Cell, sizes: [Int; 2], options: Recurrent) -> Result<Network> {
         let layer = cell.name();
-        let [input_size, hidden_size] = layer::sizes(layer, sizes)?;
-        let num_layers = layer::layers(layer, options.num_layers)?;
+        let [input_size, hidden_size] = layer::feature_sizes(layer, sizes)?;
+        let num_layers = layer::layer_count(layer, options.num_layers)?;
         if input_size == 0 || hidden_size == 0 {
             let message = format!(
                 "sizes must be at least 1, not {input_size} inputs and {hidden_size} hidden"
@@ -83,7 +83,7 @@ impl Network {
             num_layers,
             bias: options.bias,
             batch_first: options.batch_first,
-            dropout: probability(layer, options.dropout)?,
+            dropout: check_probability(layer, options.dropout)?,
             bidirectional: options.bidirectional,
             weights: Vec::new(),
             mode: Mode::new(),
@@ -99,7 +99,7 @@ impl Network {
     }
 
     /// Returns the number of weights of a layer in one direction.
-    fn parts(&self) -> usize {
+    fn weights_per_layer(&self) -> usize {
         if self.bias { 4 } else { 2 }
     }
 
@@ -118,8 +118,8 @@ impl Network {
                     ("bias_ih", vec![gates]),
                     ("bias_hh", vec![gates]),
                 ];
-                for (name, shape) in shapes.into_iter().take(self.parts()) {
-                    let var = layer::constant(shape, 0.0)?;
+                for (name, shape) in shapes.into_iter().take(self.weights_per_layer()) {
+                    let var = layer::filled(shape, 0.0)?;
                     self.weights.push((format!("{name}_l{layer}{suffix}"), var));
                 }
             }
@@ -167,12 +167,12 @@ impl Field for Network {
     }
 
     #[track_caller]
-    fn copied(&self, copies: &mut Copies) -> Result<Network> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<Network> {
         let copy = |(name, var): &(String, Var)| Ok((name.clone(), copies.var(var)?));
         Ok(Network {
             weights: self.weights.iter().map(copy).collect::<Result<_>>()?,
             mode: self.mode.clone(),
-            hooks: self.hooks.copied(copies)?,
+            hooks: self.hooks.copy_with(copies)?,
             ..*self
         })
     }

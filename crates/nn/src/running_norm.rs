@@ -1,6 +1,6 @@
 //! Batch and instance normalisation, which can keep running statistics.
 
-use crate::layer::{self, fact, wrong};
+use crate::layer::{self, fact, input_error};
 use crate::norm::reset_affine;
 use crate::print::{float, optional, python};
 use crate::{Forward, Hooks, Mode, Module, tree};
@@ -88,7 +88,7 @@ macro_rules! running_norms {
             /// As [`Self::new`].
             #[track_caller]
             pub fn with(num_features: impl Into<Int>, options: $options) -> Result<$name<D>> {
-                let [num_features] = layer::sizes(Self::NAME, [num_features.into()])?;
+                let [num_features] = layer::feature_sizes(Self::NAME, [num_features.into()])?;
                 let (c, tracks) = ([num_features], options.track_running_stats);
                 let (mut running_mean, mut running_var, mut num_batches_tracked) = (None, None, None);
                 if tracks {
@@ -97,8 +97,8 @@ macro_rules! running_norms {
                     num_batches_tracked = Some(Var::new(Tensor::zeros((), DType::I64))?);
                 }
                 Ok($name {
-                    weight: layer::optional(options.affine, c, 1.0)?,
-                    bias: layer::optional(options.affine && options.bias, c, 0.0)?,
+                    weight: layer::filled_if(options.affine, c, 1.0)?,
+                    bias: layer::filled_if(options.affine && options.bias, c, 0.0)?,
                     running_mean,
                     running_var,
                     num_batches_tracked,
@@ -146,7 +146,7 @@ macro_rules! running_norms {
             /// Inside `compile`, where making new values is part of the program.
             #[track_caller]
             pub fn reset_running_stats(&self) -> Result<()> {
-                self.parts().reset()
+                self.statistics().reset()
             }
 
             #[track_caller]
@@ -170,7 +170,7 @@ macro_rules! running_norms {
                 )
             }
 
-            fn parts(&self) -> BatchStatisticsNorm<'_> {
+            fn statistics(&self) -> BatchStatisticsNorm<'_> {
                 BatchStatisticsNorm {
                     layer: self,
                     weight: &self.weight,
@@ -190,7 +190,7 @@ macro_rules! running_norms {
 
         impl<const D: usize> Forward for $name<D> {
             fn forward(&self, x: Tensor) -> Result<Tensor> {
-                self.parts().$forward(&x, D)
+                self.statistics().$forward(&x, D)
             }
         }
     )*};
@@ -290,7 +290,8 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
     mut forward: impl FnMut(B) -> O,
 ) -> Result<()> {
     let modules = module.modules().into_iter();
-    let norms: Vec<BatchStatisticsNorm<'_>> = modules.filter_map(BatchStatisticsNorm::of).collect();
+    let norms: Vec<BatchStatisticsNorm<'_>> =
+        modules.filter_map(BatchStatisticsNorm::find).collect();
     let mut modes = Vec::new();
     tree::each_mode(module, &mut |mode| modes.push(mode.is_training()));
     let momenta: Vec<Option<f64>> = norms.iter().map(|n| n.momentum.get()).collect();
@@ -336,11 +337,11 @@ struct BatchStatisticsNorm<'a> {
 
 impl<'a> BatchStatisticsNorm<'a> {
     /// Returns the parts of a batch norm that updates running statistics in training.
-    fn of(m: &'a dyn Module) -> Option<BatchStatisticsNorm<'a>> {
-        let parts = (m.downcast_ref::<BatchNorm1d>().map(BatchNormNd::parts))
-            .or_else(|| m.downcast_ref::<BatchNorm2d>().map(BatchNormNd::parts))
-            .or_else(|| m.downcast_ref::<BatchNorm3d>().map(BatchNormNd::parts));
-        parts.filter(|p| p.running.is_some() && !p.mode.is_frozen())
+    fn find(m: &'a dyn Module) -> Option<BatchStatisticsNorm<'a>> {
+        let norm = (m.downcast_ref::<BatchNorm1d>().map(BatchNormNd::statistics))
+            .or_else(|| m.downcast_ref::<BatchNorm2d>().map(BatchNormNd::statistics))
+            .or_else(|| m.downcast_ref::<BatchNorm3d>().map(BatchNormNd::statistics));
+        norm.filter(|p| p.running.is_some() && !p.mode.is_frozen())
     }
 
     #[track_caller]
@@ -370,16 +371,16 @@ impl<'a> BatchStatisticsNorm<'a> {
         let y = normalised(momentum.unwrap_or(1.0));
         y.check()?;
         let count = batches.get() + 1;
-        let mut now = [mean.get(), var.get()];
+        let mut updated = [mean.get(), var.get()];
         if momentum.is_none() {
-            now = no_grad(|| {
+            updated = no_grad(|| {
                 let share = count.to_dtype(mean.dtype()).reciprocal();
-                let average = |i: usize| &before[i] + &((&now[i] - &before[i]) * &share);
+                let average = |i: usize| &before[i] + &((&updated[i] - &before[i]) * &share);
                 [average(0), average(1)]
             });
         }
         // The count is assigned with the statistics, so that a step that fails changes neither.
-        let updates = [(mean, &now[0]), (var, &now[1]), (batches, &count)];
+        let updates = [(mean, &updated[0]), (var, &updated[1]), (batches, &count)];
         assign_together(updates)?;
         Ok(y)
     }
@@ -406,13 +407,13 @@ impl<'a> BatchStatisticsNorm<'a> {
         x.check()?;
         if !fits {
             let message = format!("takes no input of {} dims, such as {}", x.ndim(), fact(x));
-            return wrong(self.layer, message);
+            return input_error(self.layer, message);
         }
         match x.dims()[channels_at].is(self.channels as i64) {
             true => Ok(()),
             false => {
                 let message = format!("expects {} channels, not {}", self.channels, fact(x));
-                wrong(self.layer, message)
+                input_error(self.layer, message)
             }
         }
     }

@@ -168,8 +168,8 @@ impl Sequential {
         match layer.downcast_ref() {
             Some(layer) => Ok(layer),
             None => {
-                let wanted = std::any::type_name::<M>();
-                let message = format!("layer {index} is a {}, not a {wanted}", layer.name());
+                let layer_type = std::any::type_name::<M>();
+                let message = format!("layer {index} is a {}, not a {layer_type}", layer.name());
                 Err(Error::invalid("get_as", message))
             }
         }
@@ -251,12 +251,12 @@ impl Module for Sequential {
         None
     }
 
-    fn copied(&self, copies: &mut Copies) -> Result<Sequential> {
+    fn copy_with(&self, copies: &mut Copies) -> Result<Sequential> {
         let layers = self.layers.iter();
         let copy = layers.map(|(name, layer)| Ok((name.clone(), copies.shared(layer)?)));
         Ok(Sequential {
             layers: copy.collect::<Result<_>>()?,
-            hooks: self.hooks.copied(copies)?,
+            hooks: self.hooks.copy_with(copies)?,
         })
     }
 }

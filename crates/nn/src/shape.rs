@@ -1,7 +1,7 @@
 //! Layers that change shapes.
 
-use crate::layer::{invalid, tried};
-use crate::pool::{given, window};
+use crate::layer::{check_accepts, invalid};
+use crate::pool::{format_size, window};
 use crate::print::sizes;
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{Im2Col, Int, IntList, Result, Tensor};
@@ -143,7 +143,7 @@ impl Unfold {
     pub fn new(windows: impl Into<Im2Col>) -> Result<Unfold> {
         let (windows, hooks) = (windows.into(), Hooks::new());
         let shape = window::<2>("Unfold", &windows.kernel_size, &windows.dilation)?;
-        tried(Unfold { windows, hooks }, &shape)
+        check_accepts(Unfold { windows, hooks }, &shape)
     }
 
     /// The windows.
@@ -154,10 +154,10 @@ impl Unfold {
     fn extra_repr(&self) -> String {
         format!(
             "kernel_size={}, dilation={}, padding={}, stride={}",
-            given(&self.windows.kernel_size),
-            given(&self.windows.dilation),
-            given(&self.windows.padding),
-            given(&self.windows.stride)
+            format_size(&self.windows.kernel_size),
+            format_size(&self.windows.dilation),
+            format_size(&self.windows.padding),
+            format_size(&self.windows.stride)
         )
     }
 }

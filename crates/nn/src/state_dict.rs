@@ -28,7 +28,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// Calls `f` with the hooks of all modules within one, in order, and with the prefixes of the modules' names.
-fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Hook, &str)) {
+fn for_each_hook(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Hook, &str)) {
     for (path, m) in module.named_modules() {
         if let Some(Registered(hooks)) = m.hooks().and_then(Hooks::registered) {
             let prefix = if path.is_empty() { path } else { path + "." };
@@ -38,8 +38,8 @@ fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Hook, &str)) {
 }
 
 /// Returns the values of a module's parameters and buffers.
-pub(crate) fn of(module: &dyn Module) -> StateDict {
-    hooked(module, |m, hook, prefix| {
+pub(crate) fn collect(module: &dyn Module) -> StateDict {
+    for_each_hook(module, |m, hook, prefix| {
         if let Hook::StateDict(f) = hook {
             f(m, prefix);
         }
@@ -53,11 +53,11 @@ fn rename_older(module: &dyn Module, state: &mut StateDict) {
     for (path, m) in module.named_modules() {
         for (name, var) in tree::computed(m) {
             let computed = Parametrized::of_cell(&var);
-            for (older, now) in computed.map_or(&[][..], |p| p.older_names()) {
-                let older = tree::joined(&path, &format!("{name}_{older}"));
+            for (older, new_name) in computed.map_or(&[][..], |p| p.older_names()) {
+                let older = tree::join_path(&path, &format!("{name}_{older}"));
                 if let Some(value) = state.remove(&older) {
-                    let now = format!("parametrizations.{name}.{now}");
-                    state.insert(tree::joined(&path, &now), value);
+                    let new_name = format!("parametrizations.{name}.{new_name}");
+                    state.insert(tree::join_path(&path, &new_name), value);
                 }
             }
         }
@@ -67,36 +67,36 @@ fn rename_older(module: &dyn Module, state: &mut StateDict) {
 /// Prepares the assignments of a load; nothing is assigned yet.
 pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan<'a>> {
     let mut state = state.clone();
-    hooked(module, |m, hook, prefix| {
+    for_each_hook(module, |m, hook, prefix| {
         if let Hook::LoadStateDict(f) = hook {
             f(m, &mut state, prefix);
         }
     });
     rename_older(module, &mut state);
-    let given: BTreeMap<&str, &Tensor> = state.iter().collect();
-    let places = tree::vars(module);
+    let values: BTreeMap<&str, &Tensor> = state.iter().collect();
+    let vars = tree::vars(module);
     let mut report = LoadReport::default();
     let mut shapes = Vec::new();
     let mut assignments = Vec::new();
-    for place in &places {
-        let Some(value) = given.get(place.name.as_str()) else {
-            report.missing.push(place.name.clone());
+    for var in &vars {
+        let Some(value) = values.get(var.name.as_str()) else {
+            report.missing.push(var.name.clone());
             continue;
         };
-        let (here, there) = (place.var.shape()?, value.shape()?);
-        if here == there {
-            let value = value.detach().to_dtype(place.var.dtype());
-            assignments.push((place.var.clone(), value.to(place.var.device())));
+        let (own, saved) = (var.var.shape()?, value.shape()?);
+        if own == saved {
+            let value = value.detach().to_dtype(var.var.dtype());
+            assignments.push((var.var.clone(), value.to(var.var.device())));
         } else {
-            let name = &place.name;
+            let name = &var.name;
             report.mismatched.push(name.clone());
-            shapes.push(match place.var.get().error() {
+            shapes.push(match var.var.get().error() {
                 Some(e) => format!("{name}: {}", e.message()),
-                None => format!("{name}: the module's shape is {here:?}, the given one {there:?}"),
+                None => format!("{name}: the module's shape is {own:?}, the given one {saved:?}"),
             });
         }
     }
-    let known: BTreeSet<&str> = places.iter().map(|p| p.name.as_str()).collect();
+    let known: BTreeSet<&str> = vars.iter().map(|p| p.name.as_str()).collect();
     let unexpected = state.names().filter(|name| !known.contains(name));
     report.unexpected = unexpected.map(str::to_string).collect();
     // Everything that can fail runs before the first assignment.
@@ -128,23 +128,23 @@ impl Plan<'_> {
     }
 
     /// Returns a wrapper's prefix of all names, if that is why none fits.
-    fn wrapped(&self) -> Option<&'static str> {
+    fn wrapper_prefix(&self) -> Option<&'static str> {
         let LoadReport {
             missing,
             unexpected,
             ..
         } = &self.report;
-        let all = |prefix: &&str| unexpected.iter().all(|name| name.starts_with(*prefix));
+        let common = |prefix: &&str| unexpected.iter().all(|name| name.starts_with(*prefix));
         let nothing_fits =
             !missing.is_empty() && !unexpected.is_empty() && self.assignments.is_empty();
-        WRAPPERS.into_iter().find(all).filter(|_| nothing_fits)
+        WRAPPERS.into_iter().find(common).filter(|_| nothing_fits)
     }
 
     pub(crate) fn apply(mut self) -> Result<LoadReport> {
         for (var, value) in &self.assignments {
             var.assign(value)?;
         }
-        hooked(self.module, |m, hook, _| {
+        for_each_hook(self.module, |m, hook, _| {
             if let Hook::Loaded(f) = hook {
                 f(m, &mut self.report);
             }
@@ -163,7 +163,7 @@ pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Resu
     if !problems.is_empty() {
         let title = format!("the values do not fit {}", module.name());
         let mut error = Error::invalid("load_state_dict", title);
-        if let Some(prefix) = plan.wrapped() {
+        if let Some(prefix) = plan.wrapper_prefix() {
             let hint =
                 format!("all names begin with `{prefix}`: load state.strip_prefix(\"{prefix}\")");
             error = error.with_note(hint);

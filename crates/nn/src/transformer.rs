@@ -1,6 +1,6 @@
 //! Transformers (Vaswani et al., 2017).
 
-use crate::layer::{self, invalid, probability};
+use crate::layer::{self, check_probability, invalid};
 use crate::{
     AttentionMasks, AttentionOptions, Dropout, Forward, Hooks, LayerNorm, Linear, Module,
     ModuleList, MultiheadAttention, Norm,
@@ -50,11 +50,11 @@ impl Config {
     #[track_caller]
     fn new(name: &'static str, sizes: [Int; 2], options: TransformerOptions) -> Result<Config> {
         let [d_model, nhead, dim_feedforward] =
-            layer::sizes(name, [sizes[0], sizes[1], options.dim_feedforward])?;
+            layer::feature_sizes(name, [sizes[0], sizes[1], options.dim_feedforward])?;
         if dim_feedforward == 0 {
             return Err(invalid(name, "dim_feedforward must be at least 1, not 0"));
         }
-        probability(name, options.dropout)?;
+        check_probability(name, options.dropout)?;
         Ok(Config {
             d_model,
             nhead,
@@ -87,7 +87,7 @@ impl Config {
 
     #[track_caller]
     fn linear(&self, from: usize, to: usize) -> Result<Linear> {
-        Linear::made([from.into(), to.into()], self.options.bias)
+        Linear::from_sizes([from.into(), to.into()], self.options.bias)
     }
 
     fn activation(&self, x: &Tensor) -> Tensor {
@@ -124,7 +124,7 @@ macro_rules! transformer_layer {
                 options: TransformerOptions,
             ) -> Result<$name> {
                 let sizes = [d_model.into(), nhead.into()];
-                $name::of(Config::new(stringify!($name), sizes, options)?)
+                $name::from_config(Config::new(stringify!($name), sizes, options)?)
             }
 
             /// Returns the options with which it was made.
@@ -167,7 +167,7 @@ transformer_layer!(TransformerEncoderLayer);
 
 impl TransformerEncoderLayer {
     #[track_caller]
-    fn of(config: Config) -> Result<TransformerEncoderLayer> {
+    fn from_config(config: Config) -> Result<TransformerEncoderLayer> {
         let (narrow, wide) = (config.d_model, config.dim_feedforward);
         Ok(TransformerEncoderLayer {
             self_attn: config.attention()?,
@@ -238,7 +238,7 @@ transformer_layer!(TransformerDecoderLayer);
 
 impl TransformerDecoderLayer {
     #[track_caller]
-    fn of(config: Config) -> Result<TransformerDecoderLayer> {
+    fn from_config(config: Config) -> Result<TransformerDecoderLayer> {
         let (narrow, wide) = (config.d_model, config.dim_feedforward);
         Ok(TransformerDecoderLayer {
             self_attn: config.attention()?,
@@ -295,7 +295,7 @@ macro_rules! stack {
             /// If the number is negative or above 4096, or a value of the layer can't be computed.
             #[track_caller]
             pub fn new(layer: &$layer, num_layers: impl Into<Int>) -> Result<$name> {
-                let num_layers = layer::layers(stringify!($name), num_layers.into())?;
+                let num_layers = layer::layer_count(stringify!($name), num_layers.into())?;
                 let layers = (0..num_layers).map(|_| layer.deep_copy());
                 Ok($name {
                     layers: layers.collect::<Result<_>>()?,
@@ -321,7 +321,7 @@ macro_rules! stack {
                 })
             }
 
-            fn normed(&self, y: Tensor) -> Tensor {
+            fn apply_norm(&self, y: Tensor) -> Tensor {
                 match &self.norm {
                     Some(norm) => norm.call(y),
                     None => y,
@@ -356,7 +356,7 @@ stack!(TransformerEncoder TransformerEncoderLayer);
 impl Forward<(Tensor, AttentionMasks)> for TransformerEncoder {
     fn forward(&self, (src, masks): (Tensor, AttentionMasks)) -> Result<Tensor> {
         let layers = self.layers.iter();
-        Ok(self.normed(layers.fold(src, |x, layer| layer.call((x, &masks)))))
+        Ok(self.apply_norm(layers.fold(src, |x, layer| layer.call((x, &masks)))))
     }
 }
 
@@ -387,7 +387,7 @@ impl Forward<(Tensor, Tensor, AttentionMasks, AttentionMasks)> for TransformerDe
         let step = |x, layer: &TransformerDecoderLayer| {
             layer.call((x, &memory, &tgt_masks, &memory_masks))
         };
-        Ok(self.normed(layers.fold(tgt, step)))
+        Ok(self.apply_norm(layers.fold(tgt, step)))
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct NamedVar {
 }
 
 /// Returns the full path of the member `name` of the module at `prefix`.
-pub(crate) fn joined(prefix: &str, name: &str) -> String {
+pub(crate) fn join_path(prefix: &str, name: &str) -> String {
     match prefix {
         "" => name.to_string(),
         _ => format!("{prefix}.{name}"),
@@ -27,15 +27,15 @@ pub(crate) fn joined(prefix: &str, name: &str) -> String {
 pub(crate) fn modules<'a>(m: &'a dyn Module, path: &str, out: &mut Vec<(String, &'a dyn Module)>) {
     out.push((path.to_string(), m));
     for (name, child) in m.named_children() {
-        modules(child, &joined(path, &name), out);
+        modules(child, &join_path(path, &name), out);
     }
 }
 
 /// [`Module::named_modules`].
 pub(crate) fn named_modules(m: &dyn Module) -> Vec<(String, &dyn Module)> {
-    let mut found = Vec::new();
-    modules(m, "", &mut found);
-    found
+    let mut named = Vec::new();
+    modules(m, "", &mut named);
+    named
 }
 
 /// [`Module::named_children`].
@@ -49,13 +49,13 @@ pub(crate) fn named_children(m: &dyn Module) -> Vec<(String, &dyn Module)> {
 }
 
 /// Drops the names of named values.
-pub(crate) fn unnamed<T>(named: Vec<(String, T)>) -> Vec<T> {
+pub(crate) fn drop_names<T>(named: Vec<(String, T)>) -> Vec<T> {
     named.into_iter().map(|(_, value)| value).collect()
 }
 
 /// Makes the error of a module that implements no copy.
 #[track_caller]
-pub(crate) fn not_copied(m: &dyn Module) -> Error {
+pub(crate) fn copy_error(m: &dyn Module) -> Error {
     let message = format!("{} does not say how it is copied", m.name());
     Error::invalid("deep_copy", message)
 }
@@ -78,21 +78,21 @@ pub(crate) fn get_submodule<'a>(m: &'a dyn Module, path: &str) -> Result<&'a dyn
 /// Returns the module at a path. The error lists the children of the last module on it that exists.
 #[track_caller]
 pub(crate) fn submodule<'a>(m: &'a dyn Module, called: &str, path: &str) -> Result<&'a dyn Module> {
-    let all = named_modules(m);
-    if let Some((_, module)) = all.iter().find(|(p, _)| p == path) {
+    let modules = named_modules(m);
+    if let Some((_, module)) = modules.iter().find(|(p, _)| p == path) {
         return Ok(*module);
     }
     let on_the_way = |p: &str| {
         p.is_empty()
             || path
                 .strip_prefix(p)
-                .is_some_and(|rest| rest.starts_with('.'))
+                .is_some_and(|suffix| suffix.starts_with('.'))
     };
-    let mut above = all.iter().filter(|(p, _)| on_the_way(p));
-    let (at, last) = above
+    let mut above = modules.iter().filter(|(p, _)| on_the_way(p));
+    let (base, last) = above
         .next_back()
         .map_or(("", m), |(p, last)| (p.as_str(), *last));
-    Err(last.without(called, "module", path[at.len()..].trim_start_matches('.')))
+    Err(last.without(called, "module", path[base.len()..].trim_start_matches('.')))
 }
 
 /// Returns the module's own parameters, then its own buffers, then what computed parameters are computed from.
@@ -105,16 +105,16 @@ pub(crate) fn own_vars(m: &dyn Module, path: &str) -> Vec<NamedVar> {
             Member::Child(_) | Member::Mode(_) => continue,
         };
         if let Some(p) = Parametrized::of_cell(var) {
-            let prefix = joined(path, &format!("parametrizations.{name}"));
+            let prefix = join_path(path, &format!("parametrizations.{name}"));
             originals.extend(p.cells().map(|(name, var, is_parameter)| NamedVar {
-                name: joined(&prefix, name),
+                name: join_path(&prefix, name),
                 var: var.clone(),
                 is_parameter,
             }));
             continue;
         }
         list.push(NamedVar {
-            name: joined(path, name),
+            name: join_path(path, name),
             var: var.clone(),
             is_parameter,
         });
@@ -136,18 +136,18 @@ pub(crate) fn computed(m: &dyn Module) -> Vec<(String, Var)> {
 
 /// Returns all parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
 pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar> {
-    let all = named_modules(m).into_iter();
-    let vars: Vec<NamedVar> = all.flat_map(|(path, m)| own_vars(m, &path)).collect();
-    vars.iter().for_each(NamedVar::tell);
+    let modules = named_modules(m).into_iter();
+    let vars: Vec<NamedVar> = modules.flat_map(|(path, m)| own_vars(m, &path)).collect();
+    vars.iter().for_each(NamedVar::set_name);
     vars
 }
 
 /// [`Module::named_parameters`].
 pub(crate) fn named_parameters(m: &dyn Module) -> Vec<(String, Var)> {
-    let mut seen = BTreeSet::new();
+    let mut ids = BTreeSet::new();
     let vars = vars(m).into_iter();
-    let once = vars.filter(|v| v.is_parameter && seen.insert(v.var.id()));
-    once.map(|v| (v.name, v.var)).collect()
+    let unique = vars.filter(|v| v.is_parameter && ids.insert(v.var.id()));
+    unique.map(|v| (v.name, v.var)).collect()
 }
 
 /// [`Module::named_buffers`].
@@ -216,7 +216,7 @@ pub(crate) fn requires_grad_(m: &dyn Module, requires_grad: bool) -> Result<()> 
 
 impl NamedVar {
     /// Sets the name of the cell, for errors. The longest path, in the whole model, is kept.
-    fn tell(&self) {
+    fn set_name(&self) {
         let longer = |known: &str| self.name.ends_with(&format!(".{known}"));
         if self.var.name().is_none_or(|known| longer(&known)) {
             self.var.set_name(&self.name);
@@ -226,7 +226,7 @@ impl NamedVar {
 
 /// Sets the names of the cells that a module holds itself, for errors.
 pub(crate) fn name_own(m: &dyn Module) {
-    own_vars(m, "").iter().for_each(NamedVar::tell);
+    own_vars(m, "").iter().for_each(NamedVar::set_name);
 }
 
 /// Calls `f` with every mode within a module.

@@ -1,8 +1,8 @@
 //! Pooling by norms, and the inverse of pooling.
 
-use crate::forward::seam;
-use crate::layer::{invalid, looking_up, tried};
-use crate::pool::{given, window, windows};
+use crate::forward::dispatch;
+use crate::layer::{check_accepts, invalid, look_up};
+use crate::pool::{format_size, window, windows};
 use crate::print::{float, python};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, Result, Tensor, Unpool, options};
@@ -46,7 +46,7 @@ macro_rules! power_pools {
                 }
                 let (windows, hooks) = (windows.into(), Hooks::new());
                 let shape = window::<$spatial>(stringify!($name), &windows.kernel_size, &1.into())?;
-                tried($name { norm_type, windows, hooks }, &shape)
+                check_accepts($name { norm_type, windows, hooks }, &shape)
             }
 
             /// The order of the norm.
@@ -63,8 +63,8 @@ macro_rules! power_pools {
                 format!(
                     "norm_type={}, kernel_size={}, stride={}, ceil_mode={}",
                     float(self.norm_type),
-                    given(self.kernel_size()),
-                    given(self.stride()),
+                    format_size(self.kernel_size()),
+                    format_size(self.stride()),
                     python(self.ceil_mode())
                 )
             }
@@ -79,8 +79,8 @@ macro_rules! power_pools {
                     .stride(self.windows.stride.clone())
                     .ceil_mode(self.windows.ceil_mode)
                     .divisor_override(1);
-                let sums = x.pow(self.norm_type).$average(windows);
-                Ok((sums.sign() * sums.abs().relu()).pow(1.0 / self.norm_type))
+                let powers = x.pow(self.norm_type).$average(windows);
+                Ok((powers.sign() * powers.abs().relu()).pow(1.0 / self.norm_type))
             }
         }
     )*};
@@ -122,9 +122,9 @@ macro_rules! unpools {
             fn extra_repr(&self) -> String {
                 format!(
                     "kernel_size={}, stride={}, padding={}",
-                    given(self.kernel_size()),
-                    given(self.stride()),
-                    given(self.padding())
+                    format_size(self.kernel_size()),
+                    format_size(self.stride()),
+                    format_size(self.padding())
                 )
             }
 
@@ -138,13 +138,13 @@ macro_rules! unpools {
                 output_size: impl Into<IntList>,
             ) -> Tensor {
                 let windows = self.windows.clone().output_size(output_size);
-                let sized = |(x, indices): (Tensor, Tensor)| Ok(self.unpooled(&x, &indices, windows));
+                let sized = |(x, indices): (Tensor, Tensor)| Ok(self.unpool(&x, &indices, windows));
                 let both = (x.as_tensor().into_owned(), indices.as_tensor().into_owned());
-                seam(self, both, sized).unwrap_or_else(Tensor::from_error)
+                dispatch(self, both, sized).unwrap_or_else(Tensor::from_error)
             }
 
-            fn unpooled(&self, x: &Tensor, indices: &Tensor, windows: Unpool) -> Tensor {
-                looking_up(self, || x.$op(indices, windows))
+            fn unpool(&self, x: &Tensor, indices: &Tensor, windows: Unpool) -> Tensor {
+                look_up(self, || x.$op(indices, windows))
             }
         }
 
@@ -153,7 +153,7 @@ macro_rules! unpools {
         /// The input is maxima and their indices.
         impl Forward<(Tensor, Tensor)> for $name {
             fn forward(&self, (x, indices): (Tensor, Tensor)) -> Result<Tensor> {
-                Ok(self.unpooled(&x, &indices, self.windows.clone()))
+                Ok(self.unpool(&x, &indices, self.windows.clone()))
             }
         }
     )*};

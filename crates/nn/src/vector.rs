@@ -36,17 +36,17 @@ pub fn vector_to_parameters(vector: impl AsTensor, parameters: impl Vars) -> Res
     let counts: Vec<i64> = (shapes.iter())
         .map(|s| s.iter().product::<usize>() as i64)
         .collect();
-    let all: i64 = counts.iter().sum();
-    if vector.ndim() != 1 || !vector.dims()[0].is(all) {
+    let total: i64 = counts.iter().sum();
+    if vector.ndim() != 1 || !vector.dims()[0].is(total) {
         let vector = fact(vector);
-        let message = format!("the parameters have {all} elements, which {vector} does not hold");
+        let message = format!("the parameters have {total} elements, which {vector} does not hold");
         return Err(Error::invalid("vector_to_parameters", message));
     }
     let mut from = 0;
     let mut values = Vec::new();
     for ((p, shape), count) in parameters.iter().zip(shapes).zip(counts) {
-        let part = vector.narrow(0, from, count).reshape(shape);
-        values.push((p, part.to_dtype(p.dtype())));
+        let segment = vector.narrow(0, from, count).reshape(shape);
+        values.push((p, segment.to_dtype(p.dtype())));
         from += count;
     }
     assign_together(values)

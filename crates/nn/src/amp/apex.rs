@@ -155,8 +155,8 @@ impl Amp {
             flat.tensors().iter().map(cast).collect()
         };
         let model = self.properties.cast_model_type;
-        let given = Flat::of(&inputs);
-        let given = given.build::<I>(cast(&given, model));
+        let leaves = Flat::of(&inputs);
+        let leaves = leaves.build::<I>(cast(&leaves, model));
         let outputs = {
             let patched = self.enabled && self.properties.patch_torch_functions;
             let casts = match patched {
@@ -164,7 +164,7 @@ impl Amp {
                 false => kiln_tensor::current_autocast(),
             };
             let _casts = set_autocast(casts);
-            f(given)
+            f(leaves)
         };
         let flat = Flat::of(&outputs);
         let dtype = self.cast_model_outputs.or(model.map(|_| DType::F32));
@@ -342,9 +342,9 @@ impl Amp {
                 let message = format!("the state has no {name}");
                 return Err(Error::invalid("amp::load_state_dict", message));
             };
-            let mut all = scale.state()?;
-            (all.scale, all.growth_tracker) = (kept.loss_scale, kept.unskipped);
-            scale.load(&all)?;
+            let mut states = scale.state()?;
+            (states.scale, states.growth_tracker) = (kept.loss_scale, kept.unskipped);
+            scale.load(&states)?;
         }
         Ok(())
     }
@@ -376,12 +376,12 @@ fn take_gradients(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
         return stashed;
     }
     for (p, master) in optimizer.with_masters() {
-        let held = master.unwrap_or(p);
-        if let Some(g) = held.grad() {
-            stashed.push((held.clone(), g));
+        let target = master.unwrap_or(p);
+        if let Some(g) = target.grad() {
+            stashed.push((target.clone(), g));
         }
         p.zero_grad();
-        held.zero_grad();
+        target.zero_grad();
     }
     stashed
 }
@@ -389,12 +389,12 @@ fn take_gradients(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
 /// Adds gradients to the present ones.
 #[track_caller]
 fn add_back(stashed: Vec<(Var, Tensor)>) -> Result<()> {
-    for (held, before) in stashed {
-        let sum = match held.grad() {
-            Some(now) => kiln_tensor::no_grad(|| before + now),
-            None => before,
+    for (var, earlier) in stashed {
+        let sum = match var.grad() {
+            Some(current) => kiln_tensor::no_grad(|| earlier + current),
+            None => earlier,
         };
-        held.set_grad(sum)?;
+        var.set_grad(sum)?;
     }
     Ok(())
 }

@@ -93,18 +93,14 @@ pub struct Properties {
 
 impl fmt::Display for Properties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn shown<T: fmt::Display>(value: Option<T>) -> String {
+        fn show<T: fmt::Display>(value: Option<T>) -> String {
             value.map_or_else(|| "-".to_string(), |v| v.to_string())
         }
         writeln!(f, "opt_level: {:?}", self.opt_level)?;
-        writeln!(f, "cast_model_type: {}", shown(self.cast_model_type))?;
+        writeln!(f, "cast_model_type: {}", show(self.cast_model_type))?;
         writeln!(f, "patch_torch_functions: {}", self.patch_torch_functions)?;
-        writeln!(
-            f,
-            "keep_batchnorm_fp32: {}",
-            shown(self.keep_batchnorm_fp32)
-        )?;
-        writeln!(f, "master_weights: {}", shown(self.master_weights))?;
+        writeln!(f, "keep_batchnorm_fp32: {}", show(self.keep_batchnorm_fp32))?;
+        writeln!(f, "master_weights: {}", show(self.master_weights))?;
         match self.loss_scale {
             LossScale::Dynamic => write!(f, "loss_scale: dynamic"),
             LossScale::Fixed(scale) => write!(f, "loss_scale: {scale}"),
@@ -172,7 +168,7 @@ impl Initialize {
         p.loss_scale = self.loss_scale.unwrap_or(p.loss_scale);
         if p.patch_torch_functions {
             // Autocast's lists already keep some operations in f32 there, and parameters stay in f32.
-            let given = [
+            let overrides = [
                 (
                     "cast_model_type",
                     p.cast_model_type.is_some_and(|t| t != DType::F32),
@@ -180,7 +176,7 @@ impl Initialize {
                 ("keep_batchnorm_fp32", p.keep_batchnorm_fp32.is_some()),
                 ("master_weights", p.master_weights == Some(true)),
             ];
-            if let Some((name, _)) = given.iter().find(|g| g.1) {
+            if let Some((name, _)) = overrides.iter().find(|g| g.1) {
                 return wrong(format!(
                     "{name} can't be combined with patch_torch_functions ({:?}), which keeps parameters in f32; choose O2 or leave it out",
                     self.opt_level

@@ -53,14 +53,14 @@ impl Scaling {
 
     /// Returns the numbers that may change without a compilation.
     fn numbers(&self) -> Tensor {
-        let all = [
+        let numbers = [
             self.growth_factor,
             self.backoff_factor,
             self.growth_interval as f64,
             self.min_scale,
             self.max_scale,
         ];
-        Tensor::from_slice(&all, [all.len()])
+        Tensor::from_slice(&numbers, [numbers.len()])
     }
 }
 

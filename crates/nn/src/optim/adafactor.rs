@@ -81,8 +81,8 @@ impl Rule for Adafactor {
                     towards(u.state("col_var"), square.mean(keep(-2))),
                 );
                 let row = u.state("row_var");
-                let whole = row.mean(keep(-2)).maximum(&eps);
-                row * u.state("col_var") / whole
+                let total = row.mean(keep(-2)).maximum(&eps);
+                row * u.state("col_var") / total
             }
         };
         let update = g / second.maximum(eps.square()).sqrt();
@@ -96,7 +96,7 @@ impl Rule for Adafactor {
 /// The shape of a matrix's state where its n-th dim from the end is reduced.
 fn without(shape: &[usize], n: usize) -> Option<Vec<usize>> {
     let mut shape = shape.to_vec();
-    let at = (shape.len() > 1).then(|| shape.len() - n)?;
-    shape[at] = 1;
+    let axis = (shape.len() > 1).then(|| shape.len() - n)?;
+    shape[axis] = 1;
     Some(shape)
 }

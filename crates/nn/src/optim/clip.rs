@@ -48,18 +48,18 @@ pub fn clip_grad_norm_with(
     max_norm: impl Into<f64>,
     options: ClipNorm,
 ) -> Result<Tensor> {
-    let (with, max_norm) = (with_gradients(parameters), max_norm.into());
-    on_behalf_of_caller(SOURCE, || clip_norm(&with, max_norm, options))
+    let (clipped, max_norm) = (with_gradients(parameters), max_norm.into());
+    on_behalf_of_caller(SOURCE, || clip_norm(&clipped, max_norm, options))
 }
 
-fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, options: ClipNorm) -> Result<Tensor> {
-    let Some((first, _)) = with.first() else {
+fn clip_norm(pairs: &[(Var, Tensor)], max_norm: f64, options: ClipNorm) -> Result<Tensor> {
+    let Some((first_var, _)) = pairs.first() else {
         return Ok(Tensor::scalar(0.0f32));
     };
     let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
-    let home = first.device();
+    let home = first_var.device();
     let mut devices: Vec<(Device, Vec<Tensor>)> = Vec::new();
-    for (p, g) in with {
+    for (p, g) in pairs {
         let norm = g.vector_norm(options.norm_type, ());
         match devices.iter_mut().find(|(d, _)| *d == p.device()) {
             Some((_, norms)) => norms.push(norm),
@@ -88,11 +88,11 @@ fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, options: ClipNorm) -> Result
     }
     let scale = (max_norm / (&total + 1e-6)).clamp_max(1.0);
     let mut scaled = Vec::new();
-    for (p, g) in with {
+    for (p, g) in pairs {
         let scale = scale.to(p.device()).to_dtype(p.dtype());
         scaled.push((g * scale).check()?.clone());
     }
-    set_all(with, &scaled)?;
+    set_all(pairs, &scaled)?;
     Ok(total)
 }
 
@@ -103,17 +103,17 @@ fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, options: ClipNorm) -> Result
 #[track_caller]
 pub fn clip_grad_value_(parameters: impl Vars, clip_value: impl Into<f64>) -> Result<()> {
     let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
-    let (with, limit) = (with_gradients(parameters), clip_value.into());
+    let (clamped, limit) = (with_gradients(parameters), clip_value.into());
     let mut clipped = Vec::new();
-    for (_, g) in &with {
+    for (_, g) in &clamped {
         clipped.push(g.clamp(-limit, limit).check()?.clone());
     }
-    set_all(&with, &clipped)
+    set_all(&clamped, &clipped)
 }
 
 #[track_caller]
-fn set_all(with: &[(Var, Tensor)], gradients: &[Tensor]) -> Result<()> {
-    let mut both = with.iter().zip(gradients);
+fn set_all(pairs: &[(Var, Tensor)], gradients: &[Tensor]) -> Result<()> {
+    let mut both = pairs.iter().zip(gradients);
     both.try_for_each(|((p, _), g)| p.set_grad(g))
 }
 

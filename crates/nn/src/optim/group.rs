@@ -55,8 +55,8 @@ impl Group {
             cell
         };
         let count = |(name, start): (&'static str, f64)| {
-            let all = vector(parameters.iter().map(|_| start));
-            Ok((name, named(name, Var::new(all.to(home))?)))
+            let starts = vector(parameters.iter().map(|_| start));
+            Ok((name, named(name, Var::new(starts.to(home))?)))
         };
         let counts = [("step", 0.0)]
             .into_iter()
@@ -75,7 +75,7 @@ impl Group {
             parameters,
             values,
         };
-        if let Err(message) = group.all_fit(&group.values) {
+        if let Err(message) = group.check_values(&group.values) {
             return Err(group.description.error(message));
         }
         for i in 0..group.parameters.len() {
@@ -115,7 +115,7 @@ impl Group {
     /// or inside `compile`: call it between runs.
     #[track_caller]
     pub fn set_number(&mut self, name: &str, value: f64) -> Result<()> {
-        let index = match self.fits(name, value) {
+        let index = match self.check_value(name, value) {
             Ok(index) => index,
             Err(message) => return Err(Error::invalid("set_number", message)),
         };
@@ -145,17 +145,17 @@ impl Group {
     }
 
     /// Returns the index of a number that may take this value, or the reason why it can't.
-    pub(crate) fn fits(&self, name: &str, value: f64) -> Result<usize, String> {
+    pub(crate) fn check_value(&self, name: &str, value: f64) -> Result<usize, String> {
         let index = self.values.iter().position(|(n, _)| *n == name);
         let index =
             index.ok_or_else(|| format!("{} has no number {name:?}", self.description.name))?;
         let mut values = self.values.clone();
         values[index].1 = value;
-        self.all_fit(&values).map(|()| index)
+        self.check_values(&values).map(|()| index)
     }
 
     /// Checks that the numbers may take these values; the error names the reason.
-    pub(crate) fn all_fit(&self, values: &[(&'static str, f64)]) -> Result<(), String> {
+    pub(crate) fn check_values(&self, values: &[(&'static str, f64)]) -> Result<(), String> {
         let value = |name: &str| values.iter().find(|(n, _)| *n == name).map_or(0.0, |v| v.1);
         self.description.check(&value)?;
         self.rule.check(&value)
@@ -173,7 +173,7 @@ impl Group {
         let devices = self.gather_on_devices(&gradients)?;
         let mut assignments = Vec::new();
         for device in devices {
-            let counts = self.counted(&gradients, device);
+            let counts = self.counts_of(&gradients, device);
             let mut scalars = Scalars::new(
                 &self.description,
                 &self.values,
@@ -193,13 +193,13 @@ impl Group {
                 if p.device() == device {
                     let inputs = UpdateInputs {
                         parameter: i,
-                        cell: self.masters.of(i).unwrap_or(p),
+                        cell: self.masters.get(i).unwrap_or(p),
                         gradient: g,
                         state: cells,
                         stochastic: stochastic && p.dtype() == DType::BF16,
                     };
                     let values = self.updates.record(&*self.rule, &scalars, inputs);
-                    assignments.extend(self.masters.assigned(i, p, cells, values));
+                    assignments.extend(self.masters.assignments(i, p, cells, values));
                 }
             }
         }
@@ -220,7 +220,7 @@ impl Group {
             self.make_state(i)?;
             let device = self.parameters[i].device();
             let cells = self.state[i].iter().flatten().map(|(_, cell)| cell);
-            for cell in cells.chain(self.masters.of(i)) {
+            for cell in cells.chain(self.masters.get(i)) {
                 cell.to_(device)?;
             }
             if !devices.contains(&device) {
@@ -232,7 +232,11 @@ impl Group {
 
     /// Returns the numbers that are kept for each parameter. Their step count includes this step where there is a
     /// gradient.
-    fn counted(&self, gradients: &[Option<Tensor>], device: Device) -> Vec<(&'static str, Tensor)> {
+    fn counts_of(
+        &self,
+        gradients: &[Option<Tensor>],
+        device: Device,
+    ) -> Vec<(&'static str, Tensor)> {
         let value = |(name, count): &(&'static str, Var)| (*name, count.get().to(device));
         let mut counts: Vec<_> = self.counts.iter().map(value).collect();
         let step = &mut counts[0].1;
@@ -245,10 +249,10 @@ impl Group {
 
     /// Returns the step's assignments to these numbers.
     fn next_counts(&self, gradients: &[Option<Tensor>], scalars: &Scalars) -> Vec<Assignment> {
-        let all = gradients.iter().all(Option::is_some);
+        let all_have_gradients = gradients.iter().all(Option::is_some);
         let next = |(name, count): &(&'static str, Var)| {
             let next = scalars.number(name);
-            let next = match all || *name == "step" {
+            let next = match all_have_gradients || *name == "step" {
                 true => next,
                 false => where_(
                     has_gradient(gradients).to(count.device()).gt(0.0),
@@ -321,7 +325,7 @@ impl Updates {
     /// Returns the new values of a parameter's state, followed by the parameter's own new value.
     fn record(&mut self, rule: &dyn Rule, scalars: &Scalars, inputs: UpdateInputs) -> Vec<Tensor> {
         let dtype = inputs.cell.dtype();
-        let (wide, held) = (wide(dtype), 2 + inputs.state.len());
+        let (wide, cell_count) = (wide(dtype), 2 + inputs.state.len());
         let random = inputs
             .stochastic
             .then(|| inputs.gradient.to_dtype(DType::F32).rand_like());
@@ -334,8 +338,8 @@ impl Updates {
                 .extend(operand_names.map(|name| scalars.operand(name, wide, inputs.parameter)));
             let missing = RefCell::new(Vec::new());
             let new = |x: &[Tensor]| {
-                let (values, rest) = x.split_at(held);
-                let (random, numbers) = rest.split_at(inputs.stochastic.into());
+                let (values, extra) = x.split_at(cell_count);
+                let (random, numbers) = extra.split_at(inputs.stochastic.into());
                 let mut wide_values = values.iter().map(|v| v.to_dtype(wide));
                 let both =
                     std::array::from_fn(|_| wide_values.next().unwrap_or_else(|| x[0].clone()));

@@ -12,18 +12,18 @@ pub(crate) struct Masters {
 
 impl Masters {
     /// The master weight of a parameter, if it has one.
-    pub(crate) fn of(&self, parameter: usize) -> Option<&Var> {
+    pub(crate) fn get(&self, parameter: usize) -> Option<&Var> {
         self.cells.get(parameter)?.as_ref()
     }
 
     /// The gradient of a master weight, where the caller has set one.
     pub(crate) fn gradient(&self, parameter: usize) -> Option<Tensor> {
-        self.of(parameter)?.grad()
+        self.get(parameter)?.grad()
     }
 
     /// Returns an update's assignments: the parameter's state, then the parameter. A parameter with a master weight has
     /// the master assigned first, and then its rounded value.
-    pub(crate) fn assigned(
+    pub(crate) fn assignments(
         &self,
         parameter: usize,
         p: &Var,
@@ -31,7 +31,7 @@ impl Masters {
         mut values: Vec<Tensor>,
     ) -> Vec<Assignment> {
         let mut cells: Vec<Var> = state.iter().map(|(_, cell)| cell.clone()).collect();
-        if let (Some(master), Some(new)) = (self.of(parameter), values.last()) {
+        if let (Some(master), Some(new)) = (self.get(parameter), values.last()) {
             cells.push(master.clone());
             values.push(new.to_dtype(p.dtype()));
         }

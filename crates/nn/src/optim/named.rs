@@ -51,30 +51,30 @@ impl Optimizer {
 }
 
 impl Group {
-    fn own_state(&self, prefix: &str, all: &mut Vec<NamedState>) {
+    fn own_state(&self, prefix: &str, states: &mut Vec<NamedState>) {
         let numbers = self.values.iter();
-        all.push(NamedState {
+        states.push(NamedState {
             name: format!("{prefix}numbers"),
             var: self.numbers().clone(),
             elements: numbers.map(|(name, _)| name.to_string()).collect(),
         });
         let counts = self.counts.iter();
-        all.extend(counts.map(|(name, var)| NamedState {
+        states.extend(counts.map(|(name, var)| NamedState {
             name: format!("{prefix}{name}"),
             var: var.clone(),
             elements: Vec::new(),
         }));
     }
 
-    /// Appends the state of the parameters. The first of them has number `first`.
-    fn moments(&self, first: usize, all: &mut Vec<NamedState>) {
+    /// Appends the state of the parameters. The first of them has number `first_index`.
+    fn moments(&self, first_index: usize, states: &mut Vec<NamedState>) {
         for (i, (parameter, cells)) in self.parameters.iter().zip(&self.state).enumerate() {
             let owner = parameter
                 .name()
-                .map_or_else(|| (first + i).to_string(), |n| n.to_string());
+                .map_or_else(|| (first_index + i).to_string(), |n| n.to_string());
             let cells = cells.iter().flatten().map(|(name, var)| (*name, var));
-            let master = self.masters.of(i).map(|var| (MASTER, var));
-            all.extend(cells.chain(master).map(|(name, var)| NamedState {
+            let master = self.masters.get(i).map(|var| (MASTER, var));
+            states.extend(cells.chain(master).map(|(name, var)| NamedState {
                 name: format!("{name}.{owner}"),
                 var: var.clone(),
                 elements: Vec::new(),

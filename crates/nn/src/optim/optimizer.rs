@@ -135,7 +135,7 @@ impl Optimizer {
         if let Some(Err(message)) = self
             .groups
             .iter()
-            .map(|g| g.fits("lr", lr))
+            .map(|g| g.check_value("lr", lr))
             .find(Result::is_err)
         {
             return Err(Error::invalid("set_lr", message));
@@ -175,10 +175,10 @@ impl Optimizer {
     /// step runs, not here.
     #[track_caller]
     pub(crate) fn step_unless(&mut self, skip: Option<&Tensor>) -> Result<()> {
-        on_behalf_of_caller(SOURCE, || self.recorded_step(skip))
+        on_behalf_of_caller(SOURCE, || self.record_step(skip))
     }
 
-    fn recorded_step(&mut self, skip: Option<&Tensor>) -> Result<()> {
+    fn record_step(&mut self, skip: Option<&Tensor>) -> Result<()> {
         if let Some(group) = self.groups.iter().find(|g| g.description.by_search) {
             let message = "evaluates the loss several times a step; use step_with";
             return Err(group.description.error(message));
@@ -189,10 +189,10 @@ impl Optimizer {
             assignments.extend(group.update(self.stochastic)?);
         }
         drop((mode, casts));
-        let all = assignments.iter().map(|(cell, value)| (cell, value));
+        let pairs = assignments.iter().map(|(cell, value)| (cell, value));
         match skip {
-            Some(skip) => assign_unless(skip, all)?,
-            None => assign_together(all)?,
+            Some(skip) => assign_unless(skip, pairs)?,
+            None => assign_together(pairs)?,
         }
         self.forget_master_gradients();
         let cells: Vec<Var> = assignments.into_iter().map(|(cell, _)| cell).collect();
@@ -254,8 +254,8 @@ impl Group {
         match loss {
             Ok(_) => self.search_state = kept,
             Err(_) => {
-                let back = assign_together(self.parameters.iter().zip(&before));
-                back.and_then(|()| realize_first(&self.parameters))?;
+                let restored = assign_together(self.parameters.iter().zip(&before));
+                restored.and_then(|()| realize_first(&self.parameters))?;
             }
         }
         loss

@@ -45,8 +45,8 @@ impl Optimizer {
     /// If a value can't be computed, the dtype is neither, or inside `compile`.
     #[track_caller]
     pub fn keep_narrow_copies(&self, dtype: DType) -> Result<()> {
-        let all = self.groups.iter().flat_map(|g| &g.parameters);
-        let mut wide = all.filter(|p| p.dtype() == DType::F32);
+        let parameters = self.groups.iter().flat_map(|g| &g.parameters);
+        let mut wide = parameters.filter(|p| p.dtype() == DType::F32);
         wide.try_for_each(|p| p.keep_narrow(dtype))
     }
 
@@ -60,8 +60,9 @@ impl Optimizer {
     /// their parameters in the next step, which clears them.
     pub fn master_params(&self) -> Vec<Var> {
         let group = |g: &Group| -> Vec<Var> {
-            let all = g.parameters.iter().enumerate();
-            all.map(|(i, p)| g.masters.of(i).unwrap_or(p).clone())
+            let parameters = g.parameters.iter().enumerate();
+            parameters
+                .map(|(i, p)| g.masters.get(i).unwrap_or(p).clone())
                 .collect()
         };
         self.groups.iter().flat_map(group).collect()
@@ -69,12 +70,12 @@ impl Optimizer {
 
     /// The parameters, and their master weights where they have some.
     pub(crate) fn with_masters(&self) -> Vec<(&Var, Option<&Var>)> {
-        let mut all = Vec::new();
+        let mut pairs = Vec::new();
         for group in &self.groups {
             let parameters = group.parameters.iter().enumerate();
-            all.extend(parameters.map(|(i, p)| (p, group.masters.of(i))));
+            pairs.extend(parameters.map(|(i, p)| (p, group.masters.get(i))));
         }
-        all
+        pairs
     }
 
     /// Clears the gradients of master weights.

@@ -46,10 +46,10 @@ impl Rule for RAdam {
     fn scalars(&self, s: &mut Scalars) {
         moments(s);
         let (beta2, left) = (s.number("beta2"), correction(s, "beta2"));
-        let whole = 2.0 / (1.0 - &beta2) - 1.0;
-        let length = &whole - s.step() * 2.0 * beta2.pow(s.step()) / &left;
-        let rising = (&length - 4.0) * (&length - 2.0) * &whole;
-        let rectified = (rising / ((&whole - 4.0) * (&whole - 2.0) * &length) * left).sqrt();
+        let limit = 2.0 / (1.0 - &beta2) - 1.0;
+        let length = &limit - s.step() * 2.0 * beta2.pow(s.step()) / &left;
+        let rising = (&length - 4.0) * (&length - 2.0) * &limit;
+        let rectified = (rising / ((&limit - 4.0) * (&limit - 2.0) * &length) * left).sqrt();
         s.set("rectified", where_(length.gt(5.0), rectified, 0.0));
         s.set("step_size", s.number("lr") / correction(s, "beta1"));
     }

@@ -217,7 +217,7 @@ impl Description {
 
     /// True if a switch is on.
     pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.flags.iter().any(|(n, on)| *n == name && *on)
+        self.flags.iter().any(|(n, value)| *n == name && *value)
     }
 
     /// Checks that each number is in its range.

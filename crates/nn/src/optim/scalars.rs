@@ -89,11 +89,11 @@ impl<'a> Scalars<'a> {
     /// A scalar as an operand of one parameter's update, with one element.
     pub(crate) fn operand(&self, name: &'static str, dtype: DType, parameter: usize) -> Tensor {
         let mut cast = self.cast.borrow_mut();
-        let all = cast.entry((name, dtype));
-        let all = all.or_insert_with(|| self.number(name).to_dtype(dtype));
-        match all.ndim() {
-            0 => all.clone(),
-            _ => all.narrow(0, parameter as i64, 1),
+        let cast_values = cast.entry((name, dtype));
+        let cast_values = cast_values.or_insert_with(|| self.number(name).to_dtype(dtype));
+        match cast_values.ndim() {
+            0 => cast_values.clone(),
+            _ => cast_values.narrow(0, parameter as i64, 1),
         }
     }
 

@@ -38,14 +38,14 @@ impl Search<'_> {
     /// # Errors
     /// If a gradient can't be computed.
     pub fn gradient(&self) -> Result<Vec<f64>> {
-        let mut all = Vec::new();
+        let mut flat = Vec::new();
         for p in self.parameters {
             match p.grad() {
-                Some(g) => all.extend(g.to_dtype(kiln_tensor::DType::F64).to_vec::<f64>()?),
-                None => all.resize(all.len() + p.numel()?, 0.0),
+                Some(g) => flat.extend(g.to_dtype(kiln_tensor::DType::F64).to_vec::<f64>()?),
+                None => flat.resize(flat.len() + p.numel()?, 0.0),
             }
         }
-        Ok(all)
+        Ok(flat)
     }
 
     /// The parameters as one vector.
@@ -53,12 +53,12 @@ impl Search<'_> {
     /// # Errors
     /// If a value can't be computed.
     pub fn position(&self) -> Result<Vec<f64>> {
-        let mut all = Vec::new();
+        let mut flat = Vec::new();
         for p in self.parameters {
             let value = p.get().detach().to_dtype(kiln_tensor::DType::F64);
-            all.extend(value.to_vec::<f64>()?);
+            flat.extend(value.to_vec::<f64>()?);
         }
-        Ok(all)
+        Ok(flat)
     }
 
     /// Moves the parameters to a position.
@@ -66,12 +66,12 @@ impl Search<'_> {
     /// # Errors
     /// If its length is not the number of elements of the parameters, or a device fails.
     pub fn go_to(&self, position: &[f64]) -> Result<()> {
-        let all = Tensor::from_slice(position, [position.len()]);
+        let flat = Tensor::from_slice(position, [position.len()]);
         let mut from = 0;
         let mut values = Vec::new();
         for p in self.parameters {
             let (n, shape) = (p.numel()?, p.shape()?);
-            let value = no_grad(|| all.narrow(0, from as i64, n as i64).reshape(shape));
+            let value = no_grad(|| flat.narrow(0, from as i64, n as i64).reshape(shape));
             values.push(value.to_dtype(p.dtype()).to(p.device()));
             from += n;
         }

@@ -60,8 +60,8 @@ impl TryFrom<&Value> for OptimizerState {
                 let name = name.str()?;
                 let tuple = TUPLES.iter().find(|(torch, _)| *torch == name);
                 match (value, tuple) {
-                    (Value::Tuple(all) | Value::List(all), Some((_, names))) => {
-                        for (name, value) in names.iter().zip(all.iter()) {
+                    (Value::Tuple(values) | Value::List(values), Some((_, names))) => {
+                        for (name, value) in names.iter().zip(values.iter()) {
                             group_dict.numbers.insert(name.to_string(), value.float()?);
                         }
                     }
@@ -92,15 +92,15 @@ impl From<&OptimizerState> for Value {
             let in_tuple = |name: &str| TUPLES.iter().any(|(_, names)| names.contains(&name));
             let single = group.numbers.iter().filter(|(name, _)| !in_tuple(name));
             let tuples = TUPLES.iter().filter_map(|(torch, names)| {
-                let all = names
+                let values = names
                     .iter()
                     .map(|name| group.numbers.get(*name).copied().map(Value::from));
-                Some((*torch, Value::Tuple(all.collect::<Option<_>>()?)))
+                Some((*torch, Value::Tuple(values.collect::<Option<_>>()?)))
             });
             let flags = group
                 .flags
                 .iter()
-                .map(|(name, on)| (name.as_str(), Value::from(*on)));
+                .map(|(name, flag)| (name.as_str(), Value::from(*flag)));
             let single = single.map(|(name, value)| (name.as_str(), Value::from(*value)));
             let params = ("params", Value::from(group.params.clone()));
             Value::dict(single.chain(tuples).chain(flags).chain([params]))
@@ -138,22 +138,22 @@ impl Optimizer {
     #[track_caller]
     pub fn state_dict(&self) -> Result<OptimizerState> {
         let mut dict = OptimizerState::default();
-        let mut first = 0;
+        let mut first_id = 0;
         for group in &self.groups {
-            for (i, state) in group.saved()? {
-                dict.state.insert(first + i, state);
+            for (i, state) in group.saved_state()? {
+                dict.state.insert(first_id + i, state);
             }
             let owned = |(name, value): &(&'static str, f64)| (name.to_string(), *value);
-            let flag = |(name, on): &(&'static str, bool)| (name.to_string(), *on);
+            let flag = |(name, flag_value): &(&'static str, bool)| (name.to_string(), *flag_value);
             let notes = group.schedule_numbers.iter();
             let notes = notes.map(|(name, value)| (name.to_string(), *value));
-            let next = first + group.parameters.len();
+            let next = first_id + group.parameters.len();
             dict.param_groups.push(GroupDict {
                 numbers: notes.chain(group.values.iter().map(owned)).collect(),
                 flags: group.description.flags.iter().map(flag).collect(),
-                params: (first..next).collect(),
+                params: (first_id..next).collect(),
             });
-            first = next;
+            first_id = next;
         }
         Ok(dict)
     }
@@ -173,12 +173,14 @@ impl Optimizer {
     /// Returns the changes of a load, one per group, or the reason why it can't be loaded.
     pub(crate) fn plan_load(&mut self, dict: &OptimizerState) -> Result<Vec<Load>, String> {
         if dict.param_groups.len() != self.groups.len() {
-            let (given, here) = (dict.param_groups.len(), self.groups.len());
-            return Err(format!("{given} groups can't be loaded into {here}"));
+            let (saved_count, own_count) = (dict.param_groups.len(), self.groups.len());
+            return Err(format!(
+                "{saved_count} groups can't be loaded into {own_count}"
+            ));
         }
         let groups = self.groups.iter_mut().zip(&dict.param_groups);
         groups
-            .map(|(group, given)| group.plan_load(given, dict))
+            .map(|(group, saved)| group.plan_load(saved, dict))
             .collect()
     }
 
@@ -202,7 +204,7 @@ impl Optimizer {
 impl Group {
     /// Returns the state of each parameter that has made a step.
     #[track_caller]
-    fn saved(&self) -> Result<Vec<(usize, BTreeMap<String, Tensor>)>> {
+    fn saved_state(&self) -> Result<Vec<(usize, BTreeMap<String, Tensor>)>> {
         if self.description.by_search {
             let kept = (!self.search_state.is_empty()).then(|| (0, self.search_state.clone()));
             return Ok(kept.into_iter().collect());
@@ -211,13 +213,13 @@ impl Group {
         for (name, count) in &self.counts {
             counts.push((*name, count.get().to_vec::<f64>()?));
         }
-        let mut all = Vec::new();
+        let mut states = Vec::new();
         for i in (0..self.parameters.len()).filter(|i| counts[0].1[*i] > 0.0) {
             let cells = self.state[i].iter().flatten();
             let mut state: BTreeMap<String, Tensor> = cells
                 .map(|(name, cell)| (name.to_string(), cell.get().detach()))
                 .collect();
-            if let Some(master) = self.masters.of(i) {
+            if let Some(master) = self.masters.get(i) {
                 state.insert(MASTER.to_string(), master.get().detach());
             }
             for (name, count) in &counts {
@@ -227,30 +229,30 @@ impl Group {
                 };
                 state.insert(name.to_string(), value);
             }
-            all.push((i, state));
+            states.push((i, state));
         }
-        Ok(all)
+        Ok(states)
     }
 
     /// Returns the changes of a load, or the reason why it can't be loaded.
-    fn plan_load(&mut self, given: &GroupDict, dict: &OptimizerState) -> Result<Load, String> {
-        if given.params.len() != self.parameters.len() {
-            let (given, here) = (given.params.len(), self.parameters.len());
+    fn plan_load(&mut self, saved: &GroupDict, dict: &OptimizerState) -> Result<Load, String> {
+        if saved.params.len() != self.parameters.len() {
+            let (saved_count, own_count) = (saved.params.len(), self.parameters.len());
             return Err(format!(
-                "a group of {given} parameters can't be loaded into one of {here}"
+                "a group of {saved_count} parameters can't be loaded into one of {own_count}"
             ));
         }
-        for (name, on) in &self.description.flags {
-            if given.flags.get(*name).is_some_and(|g| g != on) {
-                return Err(format!("{name} is {} there and {on} here", !on));
+        for (name, own_flag) in &self.description.flags {
+            if saved.flags.get(*name).is_some_and(|g| g != own_flag) {
+                return Err(format!("{name} is {} there and {own_flag} here", !own_flag));
             }
         }
         let mut values = self.values.clone();
         for (name, value) in &mut values {
-            *value = given.numbers.get(*name).copied().unwrap_or(*value);
+            *value = saved.numbers.get(*name).copied().unwrap_or(*value);
         }
-        self.all_fit(&values)?;
-        let states: Vec<_> = given.params.iter().map(|id| dict.state.get(id)).collect();
+        self.check_values(&values)?;
+        let states: Vec<_> = saved.params.iter().map(|id| dict.state.get(id)).collect();
         if self.description.by_search {
             let kept = states.first().copied().flatten().cloned();
             return Ok(Load {
@@ -260,19 +262,21 @@ impl Group {
                 masters: Vec::new(),
             });
         }
-        let mut assignments = self.loaded_counts(&states)?;
+        let mut assignments = self.plan_counts(&states)?;
         for (i, state) in states.iter().enumerate() {
             if let Some(state) = state {
-                assignments.extend(self.loaded_state(i, given.params[i], state)?);
+                assignments.extend(self.plan_state(i, saved.params[i], state)?);
             }
         }
         let mut masters = Vec::new();
         for (i, p) in self.parameters.iter().enumerate() {
-            let Some(master) = self.masters.of(i) else {
+            let Some(master) = self.masters.get(i) else {
                 continue;
             };
             match states[i].and_then(|s| s.get(MASTER)) {
-                Some(value) => assignments.push(loaded(MASTER, value, master, given.params[i], p)?),
+                Some(value) => {
+                    assignments.push(plan_cell(MASTER, value, master, saved.params[i], p)?)
+                }
                 None => masters.push((master.clone(), p.clone())),
             }
         }
@@ -285,7 +289,7 @@ impl Group {
     }
 
     /// Returns the assignments to the numbers that are kept for each parameter.
-    fn loaded_counts(
+    fn plan_counts(
         &self,
         states: &[Option<&BTreeMap<String, Tensor>>],
     ) -> Result<Vec<(Var, Tensor)>, String> {
@@ -293,9 +297,9 @@ impl Group {
         let starts = starts.chain(self.description.counts.iter().copied());
         let mut assignments = Vec::new();
         for ((name, start), (_, count)) in starts.zip(&self.counts) {
-            let mut all = Vec::new();
+            let mut counts = Vec::new();
             for state in states {
-                all.push(match state.map(|s| s.get(name)) {
+                counts.push(match state.map(|s| s.get(name)) {
                     Some(Some(value)) => value.to_dtype(DType::F64).item().map_err(text)?,
                     // PyTorch's SGD keeps no count; it has made a step if it keeps anything.
                     Some(None) if name == "step" => 1.0,
@@ -303,13 +307,13 @@ impl Group {
                     None => start,
                 });
             }
-            assignments.push((count.clone(), vector(all.into_iter())));
+            assignments.push((count.clone(), vector(counts.into_iter())));
         }
         Ok(assignments)
     }
 
     /// Returns the assignments to the state of one parameter, whose number in the saved state is `id`.
-    fn loaded_state(
+    fn plan_state(
         &mut self,
         i: usize,
         id: usize,
@@ -324,24 +328,24 @@ impl Group {
                     "the state of parameter {id}, {parameter:?}, has no {name}"
                 ));
             };
-            assignments.push(loaded(name, value, cell, id, parameter)?);
+            assignments.push(plan_cell(name, value, cell, id, parameter)?);
         }
         Ok(assignments)
     }
 }
 
 /// Returns the assignment to one cell of a parameter's state. The parameter's number in the saved state is `id`.
-fn loaded(
+fn plan_cell(
     name: &str,
     value: &Tensor,
     cell: &Var,
     id: usize,
     parameter: &Var,
 ) -> Result<(Var, Tensor), String> {
-    let (given, here) = (value.shape().map_err(text)?, cell.shape().map_err(text)?);
-    if given != here {
+    let (saved_shape, own_shape) = (value.shape().map_err(text)?, cell.shape().map_err(text)?);
+    if saved_shape != own_shape {
         return Err(format!(
-            "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"
+            "{name} of parameter {id}, {parameter:?}, is {saved_shape:?}, not {own_shape:?}"
         ));
     }
     let value = value.detach().to_dtype(cell.dtype());

@@ -11,14 +11,14 @@ use kiln_tensor::{DType, Tensor, where_};
 /// step and one and a half steps of bf16 away, also below a power of two, where steps are half as large.
 pub(super) fn round(x: &Tensor, random: &Tensor) -> Tensor {
     let nearest = x.to_dtype(DType::BF16);
-    let near = nearest.to_dtype(DType::F32);
-    let e = x - &near;
-    let outward = e.signbit().eq(near.signbit());
+    let wide = nearest.to_dtype(DType::F32);
+    let e = x - &wide;
+    let outward = e.signbit().eq(wide.signbit());
     let step = 1.25 / 256.0;
-    let next = where_(outward, &near * (1.0 + step), &near * (1.0 - step));
+    let next = where_(outward, &wide * (1.0 + step), &wide * (1.0 - step));
     let next = next.to_dtype(DType::BF16);
-    let gap = next.to_dtype(DType::F32) - &near;
-    let is_normal = near.abs().ge(f64::from(f32::MIN_POSITIVE) * 4.0);
-    let taken = (random * gap.abs()).lt(e.abs()).logical_and(gap.isfinite());
-    where_(taken.logical_and(is_normal), next, nearest)
+    let gap = next.to_dtype(DType::F32) - &wide;
+    let is_normal = wide.abs().ge(f64::from(f32::MIN_POSITIVE) * 4.0);
+    let takes_neighbour = (random * gap.abs()).lt(e.abs()).logical_and(gap.isfinite());
+    where_(takes_neighbour.logical_and(is_normal), next, nearest)
 }

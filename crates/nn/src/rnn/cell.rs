@@ -65,8 +65,8 @@ impl Cell {
             Cell::Tanh => state.with_hidden((x + &h).tanh()),
             Cell::Relu => state.with_hidden((x + &h).relu()),
             Cell::Lstm => {
-                let all = (x + &h).chunk(gates, 1);
-                let ([i, f, g, o], Some(cell)) = (&all[..], &state.cell) else {
+                let gate_values = (x + &h).chunk(gates, 1);
+                let ([i, f, g, o], Some(cell)) = (&gate_values[..], &state.cell) else {
                     return state.clone();
                 };
                 let kept = &f.sigmoid() * cell;

@@ -2,7 +2,7 @@
 
 use super::cell::{Cell, State, Weights};
 use crate::init::Nonlinearity;
-use crate::layer::{self, fact, invalid, wrong};
+use crate::layer::{self, fact, input_error, invalid};
 use crate::{Forward, Hooks, Module, init};
 use kiln_tensor::{Int, Result, Tensor, Var, options, set_device};
 
@@ -59,23 +59,23 @@ macro_rules! cells {
                 options: RecurrentCell,
             ) -> Result<$name> {
                 let (name, sizes) = (stringify!($name), [input_size.into(), hidden_size.into()]);
-                let [input, hidden] = layer::sizes(name, sizes)?;
+                let [input, hidden] = layer::feature_sizes(name, sizes)?;
                 if input == 0 || hidden == 0 {
                     let message = format!("sizes must be at least 1, not {input} and {hidden}");
                     return Err(invalid(name, message));
                 }
                 let cell = $cell.with_nonlinearity(options.nonlinearity)?;
                 let rows = cell.gates() * hidden;
-                let made = $name {
-                    weight_ih: layer::constant([rows, input], 0.0)?,
-                    weight_hh: layer::constant([rows, hidden], 0.0)?,
-                    bias_ih: layer::optional(options.bias, [rows], 0.0)?,
-                    bias_hh: layer::optional(options.bias, [rows], 0.0)?,
+                let layer = $name {
+                    weight_ih: layer::filled([rows, input], 0.0)?,
+                    weight_hh: layer::filled([rows, hidden], 0.0)?,
+                    bias_ih: layer::filled_if(options.bias, [rows], 0.0)?,
+                    bias_hh: layer::filled_if(options.bias, [rows], 0.0)?,
                     cell,
                     hooks: Hooks::new(),
                 };
-                made.reset_parameters()?;
-                Ok(made)
+                layer.reset_parameters()?;
+                Ok(layer)
             }
 
             /// The size of an input.
@@ -113,7 +113,7 @@ macro_rules! cells {
                 let fits = matches!(x.ndim(), 1 | 2) && x.dims()[x.ndim() - 1].is(input as i64);
                 if !fits {
                     let message = format!("takes [n, {input}] or [{input}], not {}", fact(x));
-                    return wrong(self, message);
+                    return input_error(self, message);
                 }
                 let unbatched = x.ndim() == 1;
                 let batched = |t: &Tensor| if unbatched { t.unsqueeze(0) } else { t.clone() };
@@ -127,7 +127,7 @@ macro_rules! cells {
                     t.check()?;
                     if t.dims() != zeros.dims() || t.dtype() != zeros.dtype() {
                         let message = format!("the state must be {}, not {}", fact(&zeros), fact(t));
-                        return wrong(self, message);
+                        return input_error(self, message);
                     }
                 }
                 let cell = (self.cell == Cell::Lstm).then_some(c);

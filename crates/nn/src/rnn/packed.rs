@@ -67,7 +67,7 @@ pub fn pack_padded_sequence_with(
     options: PackPaddedSequence,
 ) -> PackedSequence {
     let (input, lengths) = (&input.as_tensor(), &lengths.as_tensor());
-    let packed = on_behalf_of_caller(SOURCE, || packed(input, lengths, options.batch_first));
+    let packed = on_behalf_of_caller(SOURCE, || pack(input, lengths, options.batch_first));
     packed.unwrap_or_else(|e| PackedSequence::of_error(&e))
 }
 
@@ -105,7 +105,7 @@ pub fn pad_packed_sequence_with(
     options: PadSequence,
 ) -> (Tensor, Tensor) {
     let padded = on_behalf_of_caller(SOURCE, || {
-        let padded = sequence.filled(options.padding_value);
+        let padded = sequence.fill_padding(options.padding_value);
         if options.batch_first {
             padded.transpose(0, 1)
         } else {
@@ -131,13 +131,13 @@ pub fn unpad_sequence(padded: impl AsTensor, lengths: impl AsTensor) -> Result<V
 #[track_caller]
 pub fn unpack_sequence(sequence: &PackedSequence) -> Result<Vec<Tensor>> {
     let lengths = sequence.lengths.to_vec::<i64>()?;
-    let each = lengths.into_iter().enumerate();
-    Ok(each
+    let numbered = lengths.into_iter().enumerate();
+    Ok(numbered
         .map(|(i, length)| sequence.data.select(1, i as i64).narrow(0, 0, length))
         .collect())
 }
 
-fn packed(input: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<PackedSequence> {
+fn pack(input: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<PackedSequence> {
     input.check()?;
     lengths.check()?;
     let fits = input.ndim() >= 2
@@ -168,15 +168,15 @@ fn packed(input: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<PackedS
     // Looked up in their range, so that others are errors in data.
     let lengths = with_error_note(
         "in pack_padded_sequence: lengths are 1 to that of the batch",
-        || steps(&data).flatten(0).index_select(0, lengths - 1),
+        || step_numbers(&data).flatten(0).index_select(0, lengths - 1),
     );
     let packed = PackedSequence { data, lengths };
-    let data = packed.filled(0.0);
+    let data = packed.fill_padding(0.0);
     Ok(PackedSequence { data, ..packed })
 }
 
 /// The number of each step, from 1: i64 `[l, 1]`.
-fn steps(data: &Tensor) -> Tensor {
+fn step_numbers(data: &Tensor) -> Tensor {
     // From the data, since l may be symbolic.
     let row = data.detach().flatten(1).narrow(1, 0, 1);
     row.zeros_like().to_dtype(DType::I64).add(1).cumsum(0)
@@ -185,11 +185,11 @@ fn steps(data: &Tensor) -> Tensor {
 impl PackedSequence {
     /// True where a sequence has a step: `[l, n]`.
     pub(super) fn mask(&self) -> Tensor {
-        steps(&self.data).le(self.lengths.unsqueeze(0))
+        step_numbers(&self.data).le(self.lengths.unsqueeze(0))
     }
 
     /// The data with a number behind the end of each sequence.
-    fn filled(&self, number: f64) -> Tensor {
+    fn fill_padding(&self, number: f64) -> Tensor {
         let mut mask = self.mask();
         for _ in 2..self.data.ndim() {
             mask = mask.unsqueeze(-1);

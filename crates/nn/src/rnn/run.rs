@@ -3,7 +3,7 @@
 use super::Network;
 use super::cell::{Cell, State, Weights};
 use crate::Module;
-use crate::layer::{fact, wrong};
+use crate::layer::{fact, input_error};
 use kiln_tensor::{
     DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, set_device, stack, where_,
 };
@@ -36,18 +36,18 @@ impl Network {
                  [length, {size}], not {}",
                 fact(x)
             );
-            return wrong(layer, message);
+            return input_error(layer, message);
         }
-        let first = match unbatched {
+        let sequence = match unbatched {
             true => x.unsqueeze(1),
             false if batch_first => x.transpose(0, 1),
             false => x.clone(),
         };
-        if first.dims()[0].is(0) {
-            return wrong(layer, "the sequence has no steps");
+        if sequence.dims()[0].is(0) {
+            return input_error(layer, "the sequence has no steps");
         }
-        let zeros = self.zeros(&first);
-        let given = |t: Option<Tensor>, what: &str| {
+        let zeros = self.zeros(&sequence);
+        let init = |t: Option<Tensor>, what: &str| {
             let Some(t) = t else {
                 return Ok(zeros.clone());
             };
@@ -57,33 +57,34 @@ impl Network {
                 true => Ok(t),
                 false => {
                     let message = format!("the {what} must be {}, not {}", fact(&zeros), fact(&t));
-                    wrong(layer, message)
+                    input_error(layer, message)
                 }
             }
         };
-        let (h0, c0) = (given(h0, "first states h0")?, given(c0, "first cells c0")?);
-        let mut y = first;
+        let (h0, c0) = (init(h0, "first states h0")?, init(c0, "first cells c0")?);
+        let mut y = sequence;
         let mut last: Vec<State> = Vec::new();
         for level in 0..self.num_layers {
             if level > 0 {
                 y = y.dropout_with(self.dropout, self.mode.is_training());
             }
-            let mut sides = Vec::new();
+            let mut outputs_of = Vec::new();
             for direction in 0..self.directions() {
-                let at = level * self.directions() + direction;
+                let index = level * self.directions() + direction;
                 let state = State {
-                    hidden: h0.select(0, at as i64),
-                    cell: (self.cell == Cell::Lstm).then(|| c0.select(0, at as i64)),
+                    hidden: h0.select(0, index as i64),
+                    cell: (self.cell == Cell::Lstm).then(|| c0.select(0, index as i64)),
                 };
-                let (outputs, state) = self.direction(at, direction == 1, &y, mask.as_ref(), state);
-                sides.push(outputs);
+                let (outputs, state) =
+                    self.direction(index, direction == 1, &y, mask.as_ref(), state);
+                outputs_of.push(outputs);
                 last.push(state);
             }
-            y = cat(&sides.iter().collect::<Vec<_>>(), 2);
+            y = cat(&outputs_of.iter().collect::<Vec<_>>(), 2);
         }
-        let stacked = |part: fn(&State) -> Option<&Tensor>| {
-            let parts: Vec<&Tensor> = last.iter().filter_map(part).collect();
-            let t = stack(&parts, 0);
+        let stacked = |state_of: fn(&State) -> Option<&Tensor>| {
+            let states: Vec<&Tensor> = last.iter().filter_map(state_of).collect();
+            let t = stack(&states, 0);
             if unbatched { t.squeeze(1) } else { t }
         };
         let h = stacked(|s| Some(&s.hidden));
@@ -103,10 +104,10 @@ impl Network {
     fn zeros(&self, x: &Tensor) -> Tensor {
         let count = (self.num_layers * self.directions()) as i64;
         let _here = set_device(x.device());
-        let one = Tensor::zeros([count as usize, 1, self.hidden_size], x.dtype());
+        let zeros = Tensor::zeros([count as usize, 1, self.hidden_size], x.dtype());
         // The batch dim comes from one element of each sample, so that its size may be symbolic.
         let batch = x.detach().narrow(2, 0, 1).narrow(0, 0, 1);
-        &one + &batch.zeros_like()
+        &zeros + &batch.zeros_like()
     }
 
     /// Runs one layer in one direction over `[l, n, input]`: returns the outputs `[l, n, hidden]` and the last state.
@@ -115,13 +116,14 @@ impl Network {
     /// The inputs of all steps are projected at once; the steps only compute the recurrent product.
     fn direction(
         &self,
-        at: usize,
+        index: usize,
         reverse: bool,
         x: &Tensor,
         mask: Option<&Tensor>,
         state: State,
     ) -> (Tensor, State) {
-        let vars: Vec<&Var> = self.weights[at * self.parts()..][..self.parts()]
+        let vars: Vec<&Var> = self.weights[index * self.weights_per_layer()..]
+            [..self.weights_per_layer()]
             .iter()
             .map(|(_, var)| var)
             .collect();
@@ -134,9 +136,9 @@ impl Network {
         }
         let projected = x.linear_with(vars[0], input_bias);
         let options = Scan::new().reverse(reverse);
-        let first = (state.hidden, state.cell);
+        let initial = (state.hidden, state.cell);
         let ((hidden, cell), outputs) = scan_with(
-            first,
+            initial,
             (projected, mask),
             options,
             |(hidden, cell), (x, mask)| {

@@ -62,60 +62,64 @@ impl Rule for LBFGS {
         let (max_iter, max_eval) = (limit("max_iter"), limit("max_eval"));
         let change = s.number("tolerance_change");
         let mut memory = Memory::load(s)?;
-        let first = s.evaluate()?;
-        let mut at = self.point(s, &first)?;
+        let initial_loss = s.evaluate()?;
+        let mut point = self.point(s, &initial_loss)?;
         let mut evaluations = 1;
         for i in 1..=max_iter {
-            if largest(&at.gradient) <= s.number("tolerance_grad") {
+            if largest(&point.gradient) <= s.number("tolerance_grad") {
                 break;
             }
-            memory.turn(&at.gradient, s.number("history_size") as usize);
-            let before = at.loss;
+            memory.set_direction(&point.gradient, s.number("history_size") as usize);
+            let before = point.loss;
             let mut t = s.number("lr");
             if memory.iterations == 1.0 {
-                t *= (1.0 / at.gradient.iter().map(|g| g.abs()).sum::<f64>()).min(1.0);
+                t *= (1.0 / point.gradient.iter().map(|g| g.abs()).sum::<f64>()).min(1.0);
             }
             memory.t = t;
-            let slope = dot(&at.gradient, &memory.direction);
+            let slope = dot(&point.gradient, &memory.direction);
             if slope > -change {
                 break;
             }
             let start = s.position()?;
             let direction = &memory.direction;
-            let go = |s: &Search, t: f64| s.go_to(&moved(&start, t, direction));
-            let mut made = 0;
+            let go = |s: &Search, t: f64| s.go_to(&step_along(&start, t, direction));
+            let mut trials = 0;
             if self.line_search_fn.is_some() {
                 let left = max_eval.saturating_sub(evaluations);
-                let from = wolfe::Trial { t: 0.0, at, slope };
+                let start_trial = wolfe::Trial {
+                    t: 0.0,
+                    point,
+                    slope,
+                };
                 let mut trial = |t: f64| {
-                    made += 1;
+                    trials += 1;
                     go(s, t)?;
                     let loss = s.evaluate()?;
-                    let at = self.point(s, &loss)?;
-                    let slope = dot(&at.gradient, direction);
-                    Ok(wolfe::Trial { t, at, slope })
+                    let point = self.point(s, &loss)?;
+                    let slope = dot(&point.gradient, direction);
+                    Ok(wolfe::Trial { t, point, slope })
                 };
                 let limits = (left, change / largest(direction));
-                let found = strong_wolfe(from, t, limits, &mut trial)?;
-                (at, memory.t) = (found.at, found.t);
+                let accepted = strong_wolfe(start_trial, t, limits, &mut trial)?;
+                (point, memory.t) = (accepted.point, accepted.t);
                 go(s, memory.t)?;
             } else {
                 go(s, t)?;
                 if i < max_iter {
-                    made = 1;
+                    trials = 1;
                     let loss = s.evaluate()?;
-                    at = self.point(s, &loss)?;
+                    point = self.point(s, &loss)?;
                 }
             }
-            evaluations += made;
+            evaluations += trials;
             let still = largest(&memory.direction) * memory.t.abs() <= change;
-            if evaluations >= max_eval || still || (at.loss - before).abs() < change {
+            if evaluations >= max_eval || still || (point.loss - before).abs() < change {
                 break;
             }
         }
         memory.evaluations += evaluations as f64;
         memory.store(s);
-        Ok(first)
+        Ok(initial_loss)
     }
 }
 
@@ -155,12 +159,12 @@ struct Memory {
 
 impl Memory {
     /// Computes the next direction.
-    fn turn(&mut self, gradient: &[f64], history: usize) {
+    fn set_direction(&mut self, gradient: &[f64], history: usize) {
         self.iterations += 1.0;
         if self.iterations == 1.0 {
             self.scale = 1.0;
         } else {
-            let y = moved(gradient, -1.0, &self.gradient);
+            let y = step_along(gradient, -1.0, &self.gradient);
             let s: Vec<f64> = self.direction.iter().map(|d| d * self.t).collect();
             let curvature = dot(&y, &s);
             if curvature > 1e-10 {
@@ -176,13 +180,13 @@ impl Memory {
         let mut shares = Vec::new();
         for [y, s] in self.changes.iter().rev() {
             let share = dot(s, &d) / dot(y, s);
-            d = moved(&d, -share, y);
+            d = step_along(&d, -share, y);
             shares.push(share);
         }
         d.iter_mut().for_each(|d| *d *= self.scale);
         for [y, s] in &self.changes {
             let share = shares.pop().unwrap_or(0.0) - dot(y, &d) / dot(y, s);
-            d = moved(&d, share, s);
+            d = step_along(&d, share, s);
         }
         self.direction = d;
         self.gradient = gradient.to_vec();
@@ -207,8 +211,8 @@ impl Memory {
             scale: number("H_diag")?,
         };
         let (ys, ss) = (read("old_dirs")?, read("old_stps")?);
-        let whole = |v: &[f64]| v.len() == if memory.iterations > 0.0 { n } else { 0 };
-        let fit = whole(&memory.direction) && whole(&memory.gradient);
+        let has_size = |v: &[f64]| v.len() == if memory.iterations > 0.0 { n } else { 0 };
+        let fit = has_size(&memory.direction) && has_size(&memory.gradient);
         if !fit || ys.len() != ss.len() || ys.len() % n.max(1) != 0 {
             let message = format!("the state is not that of parameters of {n} numbers");
             return Err(Error::invalid("LBFGS", message));
@@ -221,8 +225,8 @@ impl Memory {
     fn store(&self, search: &mut Search) {
         let vector = |v: &[f64]| Tensor::from_slice(v, [v.len()]);
         let rows = |i: usize| {
-            let all: Vec<f64> = self.changes.iter().flat_map(|c| c[i].clone()).collect();
-            Tensor::from_slice(&all, [self.changes.len(), self.gradient.len()])
+            let flat: Vec<f64> = self.changes.iter().flat_map(|c| c[i].clone()).collect();
+            Tensor::from_slice(&flat, [self.changes.len(), self.gradient.len()])
         };
         search.set("n_iter", Tensor::scalar(self.iterations));
         search.set("func_evals", Tensor::scalar(self.evaluations));
@@ -240,7 +244,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// `from + t · direction`.
-fn moved(from: &[f64], t: f64, direction: &[f64]) -> Vec<f64> {
+fn step_along(from: &[f64], t: f64, direction: &[f64]) -> Vec<f64> {
     let both = from.iter().zip(direction);
     both.map(|(x, d)| x + t * d).collect()
 }

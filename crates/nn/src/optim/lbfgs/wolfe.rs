@@ -14,7 +14,7 @@ const FLAT: f64 = 0.9;
 pub struct Trial {
     /// Its distance along the line.
     pub t: f64,
-    pub at: Point,
+    pub point: Point,
     /// The derivative along the line.
     pub slope: f64,
 }
@@ -27,16 +27,16 @@ pub fn strong_wolfe(
     (limit, closest): (u64, f64),
     trial: &mut dyn FnMut(f64) -> Result<Trial>,
 ) -> Result<Trial> {
-    let promised = |x: &Trial| start.at.loss + DECREASE * x.t * start.slope;
+    let promised = |x: &Trial| start.point.loss + DECREASE * x.t * start.slope;
     let is_flat = |x: &Trial| x.slope.abs() <= -FLAT * start.slope;
     let (mut last, mut new) = (start.clone(), trial(t)?);
     let mut tried = 0;
     let mut bracket = loop {
         if tried == limit {
-            return Ok(lower([start, new]));
+            return Ok(lower_trial([start, new]));
         }
-        let rises = tried > 1 && new.at.loss >= last.at.loss;
-        if new.at.loss > promised(&new) || rises {
+        let rises = tried > 1 && new.point.loss >= last.point.loss;
+        if new.point.loss > promised(&new) || rises {
             break [last, new];
         }
         if is_flat(&new) {
@@ -50,7 +50,7 @@ pub fn strong_wolfe(
         (last, new) = (new, trial(t)?);
         tried += 1;
     };
-    let mut low = lower_of(&bracket);
+    let mut low = lower_index(&bracket);
     let mut near_an_end = false;
     while tried < limit && (bracket[1].t - bracket[0].t).abs() >= closest {
         let ends = (
@@ -72,9 +72,9 @@ pub fn strong_wolfe(
         }
         let new = trial(t)?;
         tried += 1;
-        if new.at.loss > promised(&new) || new.at.loss >= bracket[low].at.loss {
+        if new.point.loss > promised(&new) || new.point.loss >= bracket[low].point.loss {
             bracket[1 - low] = new;
-            low = lower_of(&bracket);
+            low = lower_index(&bracket);
             continue;
         }
         if is_flat(&new) {
@@ -89,26 +89,26 @@ pub fn strong_wolfe(
     Ok(if low == 0 { first } else { second })
 }
 
-fn lower_of(bracket: &[Trial; 2]) -> usize {
-    usize::from(bracket[0].at.loss > bracket[1].at.loss || bracket[0].at.loss.is_nan())
+fn lower_index(bracket: &[Trial; 2]) -> usize {
+    usize::from(bracket[0].point.loss > bracket[1].point.loss || bracket[0].point.loss.is_nan())
 }
 
-fn lower(bracket: [Trial; 2]) -> Trial {
-    let low = lower_of(&bracket);
+fn lower_trial(bracket: [Trial; 2]) -> Trial {
+    let low = lower_index(&bracket);
     let [first, second] = bracket;
     if low == 0 { first } else { second }
 }
 
 /// Returns the position of the minimum of the cubic through both points with their slopes, within bounds. Returns the
 /// middle of the bounds if there is no minimum.
-fn interpolate(a: &Trial, b: &Trial, (least, most): (f64, f64)) -> f64 {
+fn interpolate(a: &Trial, b: &Trial, (lower_bound, high): (f64, f64)) -> f64 {
     let (a, b) = if a.t <= b.t { (a, b) } else { (b, a) };
-    let d1 = a.slope + b.slope - 3.0 * (a.at.loss - b.at.loss) / (a.t - b.t);
+    let d1 = a.slope + b.slope - 3.0 * (a.point.loss - b.point.loss) / (a.t - b.t);
     let square = d1 * d1 - a.slope * b.slope;
     if square.is_nan() || square < 0.0 {
-        return (least + most) / 2.0;
+        return (lower_bound + high) / 2.0;
     }
     let d2 = square.sqrt();
     let share = (b.slope + d2 - d1) / (b.slope - a.slope + 2.0 * d2);
-    (b.t - (b.t - a.t) * share).max(least).min(most)
+    (b.t - (b.t - a.t) * share).max(lower_bound).min(high)
 }

@@ -1,6 +1,6 @@
 //! Cosine annealing (Loshchilov and Hutter, 2016).
 
-use super::{Schedule, SchedulerState, count, positive};
+use super::{Schedule, SchedulerState, check_positive, count};
 use kiln_formats::Value;
 use kiln_tensor::{Int, options};
 use std::f64::consts::PI;
@@ -40,7 +40,7 @@ impl Schedule for CosineAnnealingLR {
     }
 
     fn check(&self) -> Result<(), String> {
-        positive("t_max", self.t_max)
+        check_positive("t_max", self.t_max)
     }
 }
 
@@ -59,7 +59,7 @@ options! {
 
 impl CosineAnnealingWarmRestarts {
     /// Returns an epoch's position in its period, and the period's length.
-    fn place(&self, epoch: u64) -> (u64, u64) {
+    fn position_in_period(&self, epoch: u64) -> (u64, u64) {
         let (mut at, mut period) = (epoch, count(self.t_0).max(1));
         let times = count(self.t_mult);
         if times <= 1 {
@@ -75,18 +75,18 @@ impl CosineAnnealingWarmRestarts {
 
 impl Schedule for CosineAnnealingWarmRestarts {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
-        let (at, period) = self.place(epoch);
-        let height = 1.0 + (PI * at as f64 / period as f64).cos();
+        let (position, period) = self.position_in_period(epoch);
+        let height = 1.0 + (PI * position as f64 / period as f64).cos();
         self.eta_min + (base - self.eta_min) * height / 2.0
     }
 
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
-        let (at, period) = self.place(state.epoch);
-        vec![("T_cur", at.into()), ("T_i", period.into())]
+        let (position, period) = self.position_in_period(state.epoch);
+        vec![("T_cur", position.into()), ("T_i", period.into())]
     }
 
     fn check(&self) -> Result<(), String> {
-        positive("t_0", self.t_0)?;
-        positive("t_mult", self.t_mult)
+        check_positive("t_0", self.t_0)?;
+        check_positive("t_mult", self.t_mult)
     }
 }

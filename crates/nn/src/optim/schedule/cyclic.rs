@@ -1,6 +1,6 @@
 //! Cyclical learning rates (Smith, 2015).
 
-use super::{Schedule, SchedulerState, count, positive};
+use super::{Schedule, SchedulerState, check_positive, count};
 use kiln_formats::Value;
 use kiln_tensor::{Int, MaybeInt, options};
 
@@ -49,10 +49,10 @@ impl CyclicLR {
     fn fraction(&self, step: u64) -> f64 {
         let up = count(self.step_size_up);
         let down = self.step_size_down.0.map_or(up, |down| count(Int(down)));
-        let (step, whole) = (step as f64, (up + down) as f64);
-        let peak = up as f64 / whole;
-        let cycle = (1.0 + step / whole).floor();
-        let x = 1.0 + step / whole - cycle;
+        let (step, period) = (step as f64, (up + down) as f64);
+        let peak = up as f64 / period;
+        let cycle = (1.0 + step / period).floor();
+        let x = 1.0 + step / period - cycle;
         let fraction = match x <= peak {
             true => x / peak,
             false => (x - 1.0) / (peak - 1.0),
@@ -75,8 +75,8 @@ impl Schedule for CyclicLR {
 
     fn momentum(&self, epoch: u64) -> Option<f64> {
         let range = self.max_momentum - self.base_momentum;
-        let now = self.max_momentum - range * self.fraction(epoch);
-        self.cycle_momentum.then_some(now)
+        let momentum_now = self.max_momentum - range * self.fraction(epoch);
+        self.cycle_momentum.then_some(momentum_now)
     }
 
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
@@ -97,7 +97,7 @@ impl Schedule for CyclicLR {
                 return Err(format!("{name} must be given"));
             }
         }
-        positive("step_size_up", self.step_size_up)?;
+        check_positive("step_size_up", self.step_size_up)?;
         match self.step_size_down.0 {
             Some(down) if down < 0 => Err(format!(
                 "step_size_down must not be negative, but is {down}"

@@ -177,23 +177,25 @@ impl Scheduler {
     /// Sets the numbers that the schedules give for an epoch, for every group or, on an error, for none.
     #[track_caller]
     fn go_to(&mut self, epoch: u64, optimizer: &mut Optimizer) -> Result<()> {
-        let now = optimizer.lr();
+        let current = optimizer.lr();
         let groups = optimizer.groups_mut();
         if groups.len() != self.base.len() {
-            let (now, then) = (groups.len(), self.base.len());
-            let message = format!("the optimiser has {now} groups, the schedule began with {then}");
+            let (group_count, base_count) = (groups.len(), self.base.len());
+            let message = format!(
+                "the optimiser has {group_count} groups, the schedule began with {base_count}"
+            );
             return Err(Error::invalid("Scheduler::step", message));
         }
         let momentum = self.schedules.iter().find_map(|s| s.momentum(epoch));
         let mut numbers = Vec::new();
         for (i, group) in groups.iter().enumerate() {
-            numbers.push((i, "lr", self.rate(i, now[i], epoch)));
+            numbers.push((i, "lr", self.rate(i, current[i], epoch)));
             let mut name = ["momentum", "beta1"].into_iter();
             let name = name.find(|n| group.number(n).is_some());
             numbers.extend(momentum.zip(name).map(|(value, name)| (i, name, value)));
         }
         for (i, name, value) in &numbers {
-            if let Err(message) = groups[*i].fits(name, *value) {
+            if let Err(message) = groups[*i].check_value(name, *value) {
                 let message = format!("at epoch {epoch}: {message}");
                 return Err(Error::invalid("Scheduler::step", message));
             }
@@ -209,10 +211,10 @@ impl Scheduler {
     }
 
     /// The learning rate of a group at an epoch.
-    fn rate(&self, group: usize, now: f64, epoch: u64) -> f64 {
+    fn rate(&self, group: usize, rate_now: f64, epoch: u64) -> f64 {
         let (base, current) = (self.base[group], self.current[group]);
         match &self.schedules[..] {
-            [one] if one.follows() => one.chained(now, base, epoch),
+            [one] if one.follows() => one.chained(rate_now, base, epoch),
             [one] => one.lr(base, epoch),
             many => many
                 .iter()
@@ -222,7 +224,7 @@ impl Scheduler {
 }
 
 /// Checks that a number lies in 0..=1.
-fn share(name: &str, value: f64) -> Result<(), String> {
+fn check_share(name: &str, value: f64) -> Result<(), String> {
     match (0.0..=1.0).contains(&value) {
         true => Ok(()),
         false => Err(format!("{name} must lie in 0..=1, but is {value}")),
@@ -230,7 +232,7 @@ fn share(name: &str, value: f64) -> Result<(), String> {
 }
 
 /// Checks that a count is positive.
-fn positive(name: &str, value: Int) -> Result<(), String> {
+fn check_positive(name: &str, value: Int) -> Result<(), String> {
     match value.0 {
         ..=0 => Err(format!("{name} must be at least 1, but is {}", value.0)),
         _ => Ok(()),

@@ -1,6 +1,6 @@
 //! The one-cycle policy (Smith and Topin, 2017).
 
-use super::{Schedule, SchedulerState, count, positive, share};
+use super::{Schedule, SchedulerState, check_positive, check_share, count};
 use kiln_formats::Value;
 use kiln_tensor::{Int, options};
 use std::f64::consts::PI;
@@ -50,19 +50,19 @@ impl OneCycleLR {
         let end = start / self.final_div_factor;
         let (low, high) = (self.base_momentum, self.max_momentum);
         let total = count(self.total_steps) as f64;
-        let turn = self.pct_start * total - 1.0;
-        let up = (turn, [start, top], [high, low]);
+        let warmup_end = self.pct_start * total - 1.0;
+        let up = (warmup_end, [start, top], [high, low]);
         match self.three_phase {
             true => vec![
                 up,
-                (2.0 * turn, [top, start], [low, high]),
+                (2.0 * warmup_end, [top, start], [low, high]),
                 (total - 1.0, [start, end], [high, high]),
             ],
             false => vec![up, (total - 1.0, [top, end], [low, high])],
         }
     }
 
-    fn at(&self, step: u64) -> (f64, f64) {
+    fn rate_and_momentum(&self, step: u64) -> (f64, f64) {
         // The step after the last update needs no rate. It keeps the last one, because a line would continue below
         // zero.
         let last = count(self.total_steps).saturating_sub(1);
@@ -85,16 +85,16 @@ impl OneCycleLR {
 
 impl Schedule for OneCycleLR {
     fn lr(&self, _: f64, epoch: u64) -> f64 {
-        self.at(epoch).0
+        self.rate_and_momentum(epoch).0
     }
 
     fn momentum(&self, epoch: u64) -> Option<f64> {
-        self.cycle_momentum.then(|| self.at(epoch).1)
+        self.cycle_momentum.then(|| self.rate_and_momentum(epoch).1)
     }
 
     fn check(&self) -> Result<(), String> {
-        positive("total_steps", self.total_steps)?;
-        share("pct_start", self.pct_start)
+        check_positive("total_steps", self.total_steps)?;
+        check_share("pct_start", self.pct_start)
     }
 
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
@@ -105,18 +105,18 @@ impl Schedule for OneCycleLR {
     fn in_groups(&self, _: f64) -> Vec<(&'static str, f64)> {
         let start = self.max_lr / self.div_factor;
         let end = start / self.final_div_factor;
-        let mut all = vec![
+        let mut numbers = vec![
             ("initial_lr", start),
             ("max_lr", self.max_lr),
             ("min_lr", end),
         ];
         if self.cycle_momentum {
-            all.extend([
+            numbers.extend([
                 ("base_momentum", self.base_momentum),
                 ("max_momentum", self.max_momentum),
             ]);
         }
-        all
+        numbers
     }
 
     fn last(&self) -> Option<u64> {

@@ -15,9 +15,9 @@ impl TryFrom<&Value> for SchedulerState {
 
     #[track_caller]
     fn try_from(dict: &Value) -> Result<SchedulerState> {
-        let within = dict.get("_schedulers").and_then(Value::list);
-        let first = within.ok().and_then(|all| all.first()).unwrap_or(dict);
-        let get = |name: &str| dict.get(name).or_else(|_| first.get(name));
+        let inner = dict.get("_schedulers").and_then(Value::list);
+        let first_state = inner.ok().and_then(|states| states.first()).unwrap_or(dict);
+        let get = |name: &str| dict.get(name).or_else(|_| first_state.get(name));
         let epoch = get("last_epoch")?.int()?;
         /// Schedules of a user's function count up to the epoch.
         const MAX_EPOCH: u64 = 1 << 32;
@@ -55,13 +55,13 @@ fn rates(list: &Value) -> Result<Vec<f64>> {
 impl From<&Scheduler> for Value {
     fn from(scheduler: &Scheduler) -> Value {
         let state = scheduler.state_dict();
-        let one = |schedule: &dyn Schedule| saved(schedule, &state, state.epoch as i64);
+        let save = |schedule: &dyn Schedule| saved(schedule, &state, state.epoch as i64);
         match &scheduler.schedules[..] {
-            [schedule] => one(&**schedule),
-            all => {
-                let within: Vec<Value> = all.iter().map(|s| one(&**s)).collect();
+            [schedule] => save(&**schedule),
+            schedules => {
+                let inner: Vec<Value> = schedules.iter().map(|s| save(&**s)).collect();
                 let last = Value::from(state.last_lr.clone());
-                Value::dict([("_schedulers", Value::from(within)), ("_last_lr", last)])
+                Value::dict([("_schedulers", Value::from(inner)), ("_last_lr", last)])
             }
         }
     }

@@ -12,17 +12,18 @@ pub struct SequentialLR {
 }
 
 impl SequentialLR {
-    fn at(&self, epoch: u64) -> Option<(&dyn Schedule, u64)> {
-        let begun = self.milestones.iter().take_while(|m| **m <= epoch).count();
-        let from = begun.checked_sub(1).map_or(0, |i| self.milestones[i]);
-        let schedule = self.schedules.get(begun).or(self.schedules.last())?;
+    fn active(&self, epoch: u64) -> Option<(&dyn Schedule, u64)> {
+        let index = self.milestones.iter().take_while(|m| **m <= epoch).count();
+        let from = index.checked_sub(1).map_or(0, |i| self.milestones[i]);
+        let schedule = self.schedules.get(index).or(self.schedules.last())?;
         Some((&**schedule, epoch - from))
     }
 }
 
 impl Schedule for SequentialLR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
-        self.at(epoch).map_or(base, |(s, epoch)| s.lr(base, epoch))
+        self.active(epoch)
+            .map_or(base, |(s, epoch)| s.lr(base, epoch))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -38,22 +39,22 @@ impl Schedule for SequentialLR {
     }
 
     fn momentum(&self, epoch: u64) -> Option<f64> {
-        self.at(epoch).and_then(|(s, epoch)| s.momentum(epoch))
+        self.active(epoch).and_then(|(s, epoch)| s.momentum(epoch))
     }
 
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
-        let within = self.schedules.iter().enumerate().map(|(i, schedule)| {
+        let inner = self.schedules.iter().enumerate().map(|(i, schedule)| {
             let milestone = |i: usize| self.milestones.get(i).map(|m| *m as i64);
             let from = i.checked_sub(1).map_or(Some(0), milestone).unwrap_or(0);
             // A schedule that has ended stays at its last epoch.
-            let now = milestone(i).map_or(state.epoch as i64, |next| {
+            let local_epoch = milestone(i).map_or(state.epoch as i64, |next| {
                 (state.epoch as i64).min(next - 1)
             });
-            saved::saved(&**schedule, state, (now - from).max(-1))
+            saved::saved(&**schedule, state, (local_epoch - from).max(-1))
         });
         let milestones: Vec<u64> = self.milestones.clone();
         vec![
-            ("_schedulers", within.collect::<Vec<Value>>().into()),
+            ("_schedulers", inner.collect::<Vec<Value>>().into()),
             ("_milestones", milestones.into()),
         ]
     }

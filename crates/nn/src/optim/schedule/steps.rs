@@ -1,6 +1,6 @@
 //! Schedules that multiply the rate.
 
-use super::{Schedule, SchedulerState, count, positive, share};
+use super::{Schedule, SchedulerState, check_positive, check_share, count};
 use kiln_formats::Value;
 use kiln_tensor::{Int, IntList, options};
 use std::sync::{Mutex, PoisonError};
@@ -22,12 +22,12 @@ impl Schedule for StepLR {
     }
 
     fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
-        let now = epoch > 0 && epoch.is_multiple_of(count(self.step_size).max(1));
-        if now { current * self.gamma } else { current }
+        let step = epoch > 0 && epoch.is_multiple_of(count(self.step_size).max(1));
+        if step { current * self.gamma } else { current }
     }
 
     fn check(&self) -> Result<(), String> {
-        positive("step_size", self.step_size)
+        check_positive("step_size", self.step_size)
     }
 }
 
@@ -54,13 +54,13 @@ impl Schedule for MultiStepLR {
     }
 
     fn chained(&self, current: f64, _: f64, epoch: u64) -> f64 {
-        let now = self
+        let step = self
             .milestones
             .0
             .iter()
             .filter(|m| **m == epoch as i64)
             .count();
-        current * power(self.gamma, now as u64)
+        current * power(self.gamma, step as u64)
     }
 }
 
@@ -113,7 +113,7 @@ impl Schedule for ConstantLR {
     }
 
     fn check(&self) -> Result<(), String> {
-        share("factor", self.factor)
+        check_share("factor", self.factor)
     }
 }
 
@@ -154,8 +154,8 @@ impl Schedule for LinearLR {
     }
 
     fn check(&self) -> Result<(), String> {
-        share("end_factor", self.end_factor)?;
-        share("start_factor", self.start_factor)?;
+        check_share("end_factor", self.end_factor)?;
+        check_share("start_factor", self.start_factor)?;
         match self.start_factor {
             0.0 => Err("start_factor must not be 0".to_string()),
             _ => Ok(()),
@@ -194,7 +194,7 @@ impl Schedule for PolynomialLR {
     }
 
     fn check(&self) -> Result<(), String> {
-        positive("total_iters", self.total_iters)
+        check_positive("total_iters", self.total_iters)
     }
 }
 
@@ -214,14 +214,14 @@ impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for LambdaLR<F> {
     }
 
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
-        functions(state)
+        placeholder_functions(state)
     }
 }
 
-/// Functions are not saved, but PyTorch has a place for each group's.
-fn functions(state: &SchedulerState) -> Vec<(&'static str, Value)> {
-    let places: Vec<Value> = state.base_lrs.iter().map(|_| Value::None).collect();
-    vec![("lr_lambdas", places.into())]
+/// Functions are not saved, but PyTorch keeps an entry for each group.
+fn placeholder_functions(state: &SchedulerState) -> Vec<(&'static str, Value)> {
+    let placeholders: Vec<Value> = state.base_lrs.iter().map(|_| Value::None).collect();
+    vec![("lr_lambdas", placeholders.into())]
 }
 
 /// Multiplies the rate by a function of each epoch in turn, from epoch 1 on.
@@ -258,7 +258,7 @@ impl<F: Fn(u64) -> f64 + Send + Sync> Schedule for MultiplicativeLR<F> {
     }
 
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
-        functions(state)
+        placeholder_functions(state)
     }
 }
 

@@ -20,8 +20,8 @@ options! {
 }
 
 impl SWALR {
-    /// The share of the way to the last rate.
-    fn share(&self, epoch: u64) -> f64 {
+    /// The fraction of the annealing that is done.
+    fn annealed(&self, epoch: u64) -> f64 {
         let epochs = count(self.anneal_epochs);
         let t = match epochs {
             0 => 1.0,
@@ -36,7 +36,7 @@ impl SWALR {
 
 impl Schedule for SWALR {
     fn lr(&self, base: f64, epoch: u64) -> f64 {
-        let share = self.share(epoch);
+        let share = self.annealed(epoch);
         self.swa_lr * share + base * (1.0 - share)
     }
 
@@ -44,7 +44,7 @@ impl Schedule for SWALR {
         let before = if epoch == 0 {
             0.0
         } else {
-            self.share(epoch - 1)
+            self.annealed(epoch - 1)
         };
         let base = match before == 1.0 {
             true => self.swa_lr,

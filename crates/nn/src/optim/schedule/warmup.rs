@@ -68,6 +68,6 @@ fn warmup(steps: Int, epoch: u64) -> Option<f64> {
 /// Returns the fraction of the steps after the warm-up that is done: 1 at the end.
 fn progress(warmup: Int, training: Int, epoch: u64) -> f64 {
     let (warmup, training) = (count(warmup), count(training));
-    let whole = training.saturating_sub(warmup).max(1);
-    (epoch - warmup.min(epoch)) as f64 / whole as f64
+    let decay_steps = training.saturating_sub(warmup).max(1);
+    (epoch - warmup.min(epoch)) as f64 / decay_steps as f64
 }
