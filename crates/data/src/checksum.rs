@@ -28,9 +28,9 @@ use std::path::Path;
 #[track_caller]
 pub fn check_integrity(path: impl AsRef<Path>, checksum: &str) -> Result<bool> {
     let (path, loc) = (path.as_ref(), Location::caller());
-    let wanted = checksum.to_ascii_lowercase();
-    let hex = wanted.bytes().all(|b| b.is_ascii_hexdigit());
-    if !hex || !(8..=64).contains(&wanted.len()) {
+    let expected = checksum.to_ascii_lowercase();
+    let hex = expected.bytes().all(|b| b.is_ascii_hexdigit());
+    if !hex || !(8..=64).contains(&expected.len()) {
         let message =
             format!("{checksum:?} is neither an MD5 nor a SHA-256, in hexadecimal digits");
         return Err(invalid("check_integrity", message, loc));
@@ -38,15 +38,15 @@ pub fn check_integrity(path: impl AsRef<Path>, checksum: &str) -> Result<bool> {
     if !path.is_file() {
         return Ok(false);
     }
-    let found = match wanted.len() {
+    let digest_result = match expected.len() {
         32 => digest::<Md5>(path),
         _ => digest::<Sha256>(path),
     };
-    let found = found.map_err(|e| {
+    let digest_result = digest_result.map_err(|e| {
         let message = format!("{}: {e}", path.display());
         Error::new(ErrorKind::Io, "check_integrity", message, loc)
     })?;
-    Ok(found.starts_with(&wanted))
+    Ok(digest_result.starts_with(&expected))
 }
 
 /// The checksum of a file, in hexadecimal digits.

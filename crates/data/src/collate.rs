@@ -30,7 +30,7 @@ pub trait Collate: Sized {
     fn collate(samples: Vec<Self>) -> Result<Self::Batch>;
 }
 
-fn unequal(message: String) -> Error {
+fn collate_error(message: String) -> Error {
     // The loader adds the user's line.
     Error::new(ErrorKind::Value, "collate", message, Loc::UNKNOWN)
 }
@@ -38,28 +38,28 @@ fn unequal(message: String) -> Error {
 impl Collate for Tensor {
     type Batch = Tensor;
     fn collate(samples: Vec<Tensor>) -> Result<Tensor> {
-        let Some(first) = samples.first() else {
-            return Err(unequal("there is no sample to stack".into()));
+        let Some(example) = samples.first() else {
+            return Err(collate_error("there is no sample to stack".into()));
         };
-        let (dtype, shape) = (first.dtype(), first.shape()?);
+        let (dtype, shape) = (example.dtype(), example.shape()?);
         for (n, t) in samples.iter().enumerate() {
-            let found = (t.dtype(), t.shape()?);
-            if found != (dtype, shape.clone()) {
-                return Err(unequal(format!(
+            let actual = (t.dtype(), t.shape()?);
+            if actual != (dtype, shape.clone()) {
+                return Err(collate_error(format!(
                     "sample 0 is {dtype}{shape:?}, sample {n} is {}{:?}; samples of a batch must agree",
-                    found.0, found.1
+                    actual.0, actual.1
                 )));
             }
         }
         let mut batch = vec![samples.len()];
         batch.extend(shape);
         Tensor::filled(dtype, batch, |out| {
-            let mut rest = out;
+            let mut remaining = out;
             for t in &samples {
-                rest = t.with_bytes(|bytes| {
-                    let (part, behind) = std::mem::take(&mut rest).split_at_mut(bytes.len());
-                    part.copy_from_slice(bytes);
-                    behind
+                remaining = t.with_bytes(|bytes| {
+                    let (chunk, tail) = std::mem::take(&mut remaining).split_at_mut(bytes.len());
+                    chunk.copy_from_slice(bytes);
+                    tail
                 })?;
             }
             Ok(())
@@ -83,7 +83,7 @@ impl Collate for usize {
     type Batch = Tensor;
     fn collate(samples: Vec<usize>) -> Result<Tensor> {
         let index = |i: usize| {
-            i64::try_from(i).map_err(|_| unequal(format!("{i} does not fit into an i64")))
+            i64::try_from(i).map_err(|_| collate_error(format!("{i} does not fit into an i64")))
         };
         let indices: Result<Vec<i64>> = samples.into_iter().map(index).collect();
         Ok(Tensor::from(indices?))
@@ -112,7 +112,7 @@ macro_rules! tuples {
                 for sample in samples {
                     $($name.push(sample.$at);)*
                 }
-                Ok(($(within($name::collate($name), $at)?,)*))
+                Ok(($(name_part($name::collate($name), $at)?,)*))
             }
         }
     )*};
@@ -122,62 +122,64 @@ tuples!((A 0) (A 0 B 1) (A 0 B 1 C 2) (A 0 B 1 C 2 D 3) (A 0 B 1 C 2 D 3 E 4) (A
 impl<T: Collate> Collate for Vec<T> {
     type Batch = Vec<T::Batch>;
     fn collate(samples: Vec<Vec<T>>) -> Result<Vec<T::Batch>> {
-        let mut parts: Vec<Vec<T>> = Vec::new();
+        let mut columns: Vec<Vec<T>> = Vec::new();
         for (n, sample) in samples.into_iter().enumerate() {
             if n == 0 {
-                parts.resize_with(sample.len(), Vec::new);
-            } else if sample.len() != parts.len() {
-                return Err(unequal(format!(
+                columns.resize_with(sample.len(), Vec::new);
+            } else if sample.len() != columns.len() {
+                return Err(collate_error(format!(
                     "sample 0 has {} parts, sample {n} has {}; samples of a batch must agree",
-                    parts.len(),
+                    columns.len(),
                     sample.len()
                 )));
             }
-            for (part, item) in parts.iter_mut().zip(sample) {
-                part.push(item);
+            for (column, item) in columns.iter_mut().zip(sample) {
+                column.push(item);
             }
         }
-        let parts = parts.into_iter().enumerate();
-        parts.map(|(n, part)| within(T::collate(part), n)).collect()
+        let columns = columns.into_iter().enumerate();
+        columns
+            .map(|(n, column)| name_part(T::collate(column), n))
+            .collect()
     }
 }
 
 impl<T: Collate, const N: usize> Collate for [T; N] {
     type Batch = [T::Batch; N];
     fn collate(samples: Vec<[T; N]>) -> Result<[T::Batch; N]> {
-        let parts = Vec::collate(samples.into_iter().map(Vec::from).collect())?;
+        let batches = Vec::collate(samples.into_iter().map(Vec::from).collect())?;
         // Every sample has N parts.
-        parts
+        batches
             .try_into()
-            .map_err(|_| unequal("there is no sample to stack".into()))
+            .map_err(|_| collate_error("there is no sample to stack".into()))
     }
 }
 
 impl<K: Ord + Debug + Send + 'static, T: Collate> Collate for BTreeMap<K, T> {
     type Batch = BTreeMap<K, T::Batch>;
     fn collate(samples: Vec<BTreeMap<K, T>>) -> Result<Self::Batch> {
-        let mut parts: BTreeMap<K, Vec<T>> = BTreeMap::new();
+        let mut columns: BTreeMap<K, Vec<T>> = BTreeMap::new();
         for (n, sample) in samples.into_iter().enumerate() {
-            if n > 0 && !sample.keys().eq(parts.keys()) {
-                return Err(unequal(format!(
+            if n > 0 && !sample.keys().eq(columns.keys()) {
+                return Err(collate_error(format!(
                     "sample 0 has the keys {:?}, sample {n} has {:?}; samples of a batch must agree",
-                    Vec::from_iter(parts.keys()),
+                    Vec::from_iter(columns.keys()),
                     Vec::from_iter(sample.keys())
                 )));
             }
             for (key, item) in sample {
-                parts.entry(key).or_default().push(item);
+                columns.entry(key).or_default().push(item);
             }
         }
-        let collate = |(key, part)| {
-            let batch = within(T::collate(part), format_args!("{key:?}"));
+        let collate = |(key, column)| {
+            let batch = name_part(T::collate(column), format_args!("{key:?}"));
             Ok((key, batch?))
         };
-        parts.into_iter().map(collate).collect()
+        columns.into_iter().map(collate).collect()
     }
 }
 
 /// Adds the part of the samples to the error of its batch.
-fn within<B>(batch: Result<B>, part: impl std::fmt::Display) -> Result<B> {
-    batch.map_err(|e| e.with_note(format!("in part {part} of the samples")))
+fn name_part<B>(batch: Result<B>, name: impl std::fmt::Display) -> Result<B> {
+    batch.map_err(|e| e.with_note(format!("in part {name} of the samples")))
 }

@@ -209,9 +209,9 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
     }
     #[track_caller]
     fn get(&self, index: usize) -> Result<D::Item> {
-        let part = self.ends.partition_point(|end| *end <= index);
-        let start = part.checked_sub(1).map_or(0, |p| self.ends[p]);
-        match self.datasets.get(part) {
+        let index_of_part = self.ends.partition_point(|end| *end <= index);
+        let start = index_of_part.checked_sub(1).map_or(0, |p| self.ends[p]);
+        match self.datasets.get(index_of_part) {
             Some(dataset) => dataset.get(index - start),
             None => {
                 let loc = Location::caller();

@@ -101,9 +101,11 @@ impl Sampler for DistributedSampler {
         let (rank, step, share, len) = (self.rank, self.num_replicas, self.share(), self.len);
         // The modulus is not 0: the share of an empty order is 0.
         Box::new((0..share).map(move |n| {
-            let place = (rank as u128 + n as u128 * step as u128) % len as u128;
-            let place = place as usize;
-            order.as_ref().map_or(place, |order| order.at(place))
+            let position = (rank as u128 + n as u128 * step as u128) % len as u128;
+            let position = position as usize;
+            order
+                .as_ref()
+                .map_or(position, |order| order.position(position))
         }))
     }
 }

@@ -166,7 +166,7 @@ fn number(x: f64) -> String {
 /// ```
 pub fn tqdm<I: IntoIterator>(items: I) -> Tqdm<I::IntoIter> {
     let items = items.into_iter();
-    let total = items.size_hint().1.map(|most| most as u64);
+    let total = items.size_hint().1.map(|upper| upper as u64);
     Tqdm {
         items,
         progress: Progress::new("", total),

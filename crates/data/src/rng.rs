@@ -6,7 +6,7 @@ use kiln_tensor::draw_seed;
 /// A stream of random numbers that depends only on its seed: SplitMix64 (Steele et al., 2014).
 ///
 /// Inside [`crate::Dataset::get`], take a stream from [`Rng::from_default`]. A loader seeds it by its own seed, the
-/// epoch and the sample's place in the order, so augmentations don't depend on the workers.
+/// epoch and the sample's position in the order, so augmentations don't depend on the workers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -92,15 +92,15 @@ pub(crate) enum RandomOrder {
 }
 
 impl RandomOrder {
-    /// The number at a place, below `n`.
-    pub(crate) fn at(&self, place: usize) -> usize {
+    /// The number at an index, below `n`.
+    pub(crate) fn position(&self, index: usize) -> usize {
         let (n, keys) = match self {
-            RandomOrder::Table(order) => return order[place],
+            RandomOrder::Table(order) => return order[index],
             RandomOrder::Network { n, keys } => (*n, keys),
         };
         let half = (usize::BITS - (n - 1).leading_zeros()).div_ceil(2);
         let mask = (1u64 << half) - 1;
-        let mut x = place as u64;
+        let mut x = index as u64;
         // The network permutes a few more numbers than `n`: a result beyond `n` is permuted again.
         loop {
             let (mut left, mut right) = (x >> half, x & mask);
@@ -115,9 +115,9 @@ impl RandomOrder {
     }
 }
 
-/// Derives the seed of part `part` from `seed`.
-pub(crate) fn derive(seed: u64, part: u64) -> u64 {
-    Rng::new(seed ^ split_mix(part.wrapping_add(SPLIT_MIX_STEP))).bits()
+/// Derives the seed of part `stream` from `seed`.
+pub(crate) fn derive(seed: u64, stream: u64) -> u64 {
+    Rng::new(seed ^ split_mix(stream.wrapping_add(SPLIT_MIX_STEP))).bits()
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
         for n in [1, 2, 5, 64, 1000] {
             let keys = std::array::from_fn(|k| split_mix(k as u64 + 7));
             let order = RandomOrder::Network { n, keys };
-            let mut seen: Vec<usize> = (0..n).map(|i| order.at(i)).collect();
+            let mut seen: Vec<usize> = (0..n).map(|i| order.position(i)).collect();
             assert!(n < 64 || seen.windows(2).filter(|w| w[1] == w[0] + 1).count() < n / 8);
             seen.sort();
             assert_eq!(seen, Vec::from_iter(0..n));

@@ -116,7 +116,7 @@ impl Sampler for RandomSampler {
             if n > 0 && n % len == 0 {
                 order = rng.order(len);
             }
-            order.at(n % len)
+            order.position(n % len)
         }))
     }
 }
@@ -225,8 +225,8 @@ impl Sampler for WeightedRandomSampler {
             indices.push(i);
         }
         Box::new((0..self.num_samples).map(move |_| {
-            let at = rng.unit() * sum;
-            let drawn = ends.partition_point(|end| *end <= at);
+            let target = rng.unit() * sum;
+            let drawn = ends.partition_point(|end| *end <= target);
             indices[drawn.min(indices.len() - 1)]
         }))
     }

@@ -60,21 +60,21 @@ impl SplitSizes {
                         "the fractions {fractions:?} sum to {sum}, not to 1"
                     ));
                 }
-                Ok(shares(&fractions, len))
+                Ok(round_shares(&fractions, len))
             }
         }
     }
 }
 
 /// The share of each fraction, rounded down, plus one of the remaining samples for each of the first parts.
-fn shares(fractions: &[f64], len: usize) -> Vec<usize> {
+fn round_shares(fractions: &[f64], len: usize) -> Vec<usize> {
     let mut left = len;
-    let whole = fractions.iter().map(|f| {
+    let rounded_down = fractions.iter().map(|f| {
         let share = ((f * len as f64).floor() as usize).min(left);
         left -= share;
         share
     });
-    let mut lengths: Vec<usize> = whole.collect();
+    let mut lengths: Vec<usize> = rounded_down.collect();
     let count = lengths.len();
     for n in 0..left {
         lengths[n % count] += 1;
@@ -188,7 +188,7 @@ pub fn k_fold<D: Dataset>(dataset: D, k: usize, seed: Option<u64>) -> Result<Vec
     };
     let mut order = order.ok_or_else(full)?.into_iter();
     let part = |length: &usize| order.by_ref().take(*length).collect();
-    folds(dataset, lengths.iter().map(part).collect())
+    make_folds(dataset, lengths.iter().map(part).collect())
 }
 
 /// [`k_fold`] with the label frequencies of the whole dataset in each part, as far as whole samples allow:
@@ -213,7 +213,7 @@ pub fn stratified_k_fold<D: Dataset, L: Ord>(
     for i in Rng::new(seed).permutation(len) {
         classes.entry(&labels[i]).or_default().push(i);
     }
-    folds(dataset, deal(classes.into_values().flatten(), &lengths))
+    make_folds(dataset, deal(classes.into_values().flatten(), &lengths))
 }
 
 fn fold_lengths(
@@ -236,7 +236,7 @@ fn fold_lengths(
 
 /// The fold of each part: all other parts, and the part, in the order of the dataset.
 #[track_caller]
-fn folds<D: Dataset>(dataset: D, parts: Vec<Vec<usize>>) -> Result<Vec<Fold<D>>> {
+fn make_folds<D: Dataset>(dataset: D, parts: Vec<Vec<usize>>) -> Result<Vec<Fold<D>>> {
     let dataset = Arc::new(dataset);
     let mut part_of = vec![0; dataset.len()];
     for (p, part) in parts.iter().enumerate() {
@@ -257,12 +257,12 @@ fn deal(samples: impl Iterator<Item = usize>, lengths: &[usize]) -> Vec<Vec<usiz
     let len: usize = lengths.iter().sum();
     let mut parts = vec![Vec::new(); lengths.len()];
     for (dealt, sample) in samples.enumerate() {
-        let behind = |p: &usize| {
+        let lag = |p: &usize| {
             let due = lengths[*p] as i128 * (dealt as i128 + 1);
             due - parts[*p].len() as i128 * len as i128
         };
         let open = (0..lengths.len()).filter(|p| parts[*p].len() < lengths[*p]);
-        if let Some(part) = open.rev().max_by_key(behind) {
+        if let Some(part) = open.rev().max_by_key(lag) {
             parts[part].push(sample);
         }
     }

@@ -30,7 +30,7 @@ pub struct IndexedBatches<B> {
     engine: Engine<B>,
     /// The number of batches left, if it is known.
     left: Option<usize>,
-    /// The place where the loader was built.
+    /// The line where the loader was built.
     loc: &'static Location<'static>,
 }
 

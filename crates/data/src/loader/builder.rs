@@ -88,7 +88,7 @@ impl<T: Send + 'static> LoaderBuilder<T> {
         self,
         f: impl Fn(Vec<T>) -> Result<B> + Send + Sync + 'static,
     ) -> LoaderBuilder<T, CollateWith<T, B>> {
-        self.replaced(|_| CollateWith(Arc::new(f)))
+        self.map_collate(|_| CollateWith(Arc::new(f)))
     }
 
     /// Returns the samples one by one, without collation: PyTorch's `batch_size=None`.
@@ -117,7 +117,7 @@ where
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     pub fn device(self, device: Device) -> LoaderBuilder<T, CollateWith<T, C::Batch>> {
-        self.replaced(|collate| {
+        self.map_collate(|collate| {
             let collate = collate.into_collate();
             CollateWith(Arc::new(move |samples| Ok(collate(samples)?.to(device))))
         })
@@ -126,7 +126,7 @@ where
 
 impl<T: Send + 'static, C> LoaderBuilder<T, C> {
     /// The builder with its collation replaced by `f` of it.
-    fn replaced<D>(self, f: impl FnOnce(C) -> D) -> LoaderBuilder<T, D> {
+    fn map_collate<D>(self, f: impl FnOnce(C) -> D) -> LoaderBuilder<T, D> {
         LoaderBuilder {
             data: self.data,
             collate: f(self.collate),
@@ -232,12 +232,12 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
             Data::Map(dataset) => {
                 let batches = match (options.batch_sampler, options.sampler) {
                     (Some(batches), _) => batches,
-                    (None, Some(sampler)) => grouped(sampler, size, drop_last)?,
+                    (None, Some(sampler)) => group_indices(sampler, size, drop_last)?,
                     (None, None) if options.shuffle == Some(true) => {
-                        grouped(RandomSampler::new(dataset.len()), size, drop_last)?
+                        group_indices(RandomSampler::new(dataset.len()), size, drop_last)?
                     }
                     (None, None) => {
-                        grouped(SequentialSampler::new(dataset.len()), size, drop_last)?
+                        group_indices(SequentialSampler::new(dataset.len()), size, drop_last)?
                     }
                 };
                 let len = batches.len();
@@ -311,7 +311,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
 /// The maximum number of threads; a machine has far fewer cores.
 const MAX_WORKERS: usize = 1 << 12;
 
-fn grouped<S: Sampler<Item = usize>>(
+fn group_indices<S: Sampler<Item = usize>>(
     sampler: S,
     size: usize,
     drop_last: bool,

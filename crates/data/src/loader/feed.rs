@@ -42,33 +42,33 @@ pub(super) fn of_dataset<T: Send + 'static, B: Send + 'static>(
 ) -> Recipe<B> {
     Arc::new(move |pass| {
         let (dataset, collate) = (dataset.clone(), collate.clone());
-        let mut order = match guarded("the sampler", loc, || Ok(batches.order(pass).fuse())) {
+        let mut order = match catch_panic("the sampler", loc, || Ok(batches.order(pass).fuse())) {
             Ok(order) => order,
-            Err(e) => return failed(e),
+            Err(e) => return failed_feed(e),
         };
         let (mut drawn, mut ended) = (0u64, false);
         Box::new(std::iter::from_fn(move || {
             if ended {
                 return None;
             }
-            let indices = match guarded("the sampler", loc, || Ok(order.next())) {
+            let indices = match catch_panic("the sampler", loc, || Ok(order.next())) {
                 Ok(indices) => indices?,
                 Err(e) => {
                     ended = true;
-                    return Some(failing(e));
+                    return Some(failing_job(e));
                 }
             };
-            let (dataset, collate, first) = (dataset.clone(), collate.clone(), drawn);
+            let (dataset, collate, base) = (dataset.clone(), collate.clone(), drawn);
             drawn += indices.len() as u64;
             Some(Box::new(move |at: &AtomicUsize| {
                 let mut samples = Vec::with_capacity(indices.len());
                 for (n, index) in indices.iter().enumerate() {
                     at.store(*index, Ordering::Relaxed);
-                    let seed = sample_seed(pass, first + n as u64);
+                    let seed = sample_seed(pass, base + n as u64);
                     let get = || with_seed(seed, || sample(&*dataset, *index, loc));
                     samples.push(get()?);
                 }
-                let batch = collated(&collate, samples, &indices, sample_seed(pass, first), loc)?;
+                let batch = batch_of(&collate, samples, &indices, sample_seed(pass, base), loc)?;
                 Ok((indices, batch))
             }) as Job<B>)
         }))
@@ -86,49 +86,49 @@ pub(super) fn of_stream<T: Send + 'static, B: Send + 'static>(
     Arc::new(move |pass| {
         let collate = collate.clone();
         let start = || with_seed(sample_seed(pass, 0), || Ok(dataset.iter()));
-        let stream = match guarded("the iterable dataset", loc, start) {
+        let stream = match catch_panic("the iterable dataset", loc, start) {
             Ok(stream) => stream,
-            Err(e) => return failed(e),
+            Err(e) => return failed_feed(e),
         };
         // `None` once the stream has ended.
         let (mut stream, mut place) = (Some(stream), 0);
         Box::new(std::iter::from_fn(move || {
-            let (first, mut samples) = (place, Vec::with_capacity(size.min(1 << 16)));
+            let (base, mut samples) = (place, Vec::with_capacity(size.min(1 << 16)));
             while samples.len() < size {
                 let Some(open) = &mut stream else { break };
                 let seed = sample_seed(pass, 1 + place as u64);
                 let what = format!("sample {place} of the iterable dataset");
-                let next = guarded(&what, loc, || with_seed(seed, || Ok(open.next())));
+                let next = catch_panic(&what, loc, || with_seed(seed, || Ok(open.next())));
                 match next {
                     Ok(Some(Ok(sample))) => samples.push(sample),
                     Ok(None) => stream = None,
                     Ok(Some(Err(e))) => {
                         place += 1;
-                        return Some(failing(e.with_note(format!("loading {what}"))));
+                        return Some(failing_job(e.with_note(format!("loading {what}"))));
                     }
                     Err(panicked) => {
                         stream = None;
-                        return Some(failing(panicked));
+                        return Some(failing_job(panicked));
                     }
                 }
-                place = first + samples.len();
+                place = base + samples.len();
             }
             if samples.is_empty() || drop_last && samples.len() < size {
                 return None;
             }
-            let (collate, seed) = (collate.clone(), sample_seed(pass, 1 + first as u64));
+            let (collate, seed) = (collate.clone(), sample_seed(pass, 1 + base as u64));
             Some(Box::new(move |_: &AtomicUsize| {
-                let indices: Vec<usize> = (first..first + samples.len()).collect();
-                let batch = collated(&collate, samples, &indices, seed, loc)?;
+                let indices: Vec<usize> = (base..base + samples.len()).collect();
+                let batch = batch_of(&collate, samples, &indices, seed, loc)?;
                 Ok((indices, batch))
             }) as Job<B>)
         }))
     })
 }
 
-/// The seed of the sample at a place in the order of a pass.
-fn sample_seed(pass: Pass, place: u64) -> u64 {
-    derive(derive(pass.seed, pass.epoch), place)
+/// The seed of the sample at a position in the order of a pass.
+fn sample_seed(pass: Pass, position: u64) -> u64 {
+    derive(derive(pass.seed, pass.epoch), position)
 }
 
 fn sample<T: Send + 'static>(
@@ -137,7 +137,7 @@ fn sample<T: Send + 'static>(
     loc: Site,
 ) -> Result<T> {
     let what = format!("sample {index}");
-    guarded(&what, loc, || {
+    catch_panic(&what, loc, || {
         let len = dataset.len();
         if index >= len {
             let message = format!("the sampler gave the index {index} of {len} samples");
@@ -150,7 +150,7 @@ fn sample<T: Send + 'static>(
 }
 
 /// Collates a batch and computes its tensors.
-fn collated<T, B>(
+fn batch_of<T, B>(
     collate: &Collator<T, B>,
     samples: Vec<T>,
     indices: &[usize],
@@ -158,7 +158,7 @@ fn collated<T, B>(
     loc: Site,
 ) -> Result<B> {
     let what = format!("collating the samples {indices:?}");
-    let batch = guarded(&what, loc, || {
+    let batch = catch_panic(&what, loc, || {
         with_seed(derive(seed, 0), || collate(samples))
     });
     let batch = batch.map_err(|e| e.or_at(Loc::from(loc)).with_note(what))?;
@@ -169,16 +169,16 @@ fn collated<T, B>(
 
 /// Calls the user's code with the CPU as default device; its panic becomes an error that names the place. What this
 /// crate records meanwhile counts as recorded at `loc`.
-pub(super) fn guarded<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
+pub(super) fn catch_panic<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
     // State that a panic leaves half changed is not used again.
     let on_cpu = || on_behalf_of(SOURCE, loc, || with_device(Device::Cpu, f));
     catch_unwind(AssertUnwindSafe(on_cpu)).unwrap_or_else(|panic| {
-        let message = format!("{what} panicked: {}", text(&*panic));
+        let message = format!("{what} panicked: {}", panic_text(&*panic));
         Err(invalid("DataLoader", message, loc))
     })
 }
 
-fn text(panic: &(dyn Any + Send)) -> &str {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,
         (_, Some(text)) => text,
@@ -186,10 +186,10 @@ fn text(panic: &(dyn Any + Send)) -> &str {
     }
 }
 
-fn failing<B>(e: Error) -> Job<B> {
+fn failing_job<B>(e: Error) -> Job<B> {
     Box::new(|_| Err(e))
 }
 
-fn failed<B: Send + 'static>(e: Error) -> Feed<B> {
-    Box::new(std::iter::once(failing(e)))
+fn failed_feed<B: Send + 'static>(e: Error) -> Feed<B> {
+    Box::new(std::iter::once(failing_job(e)))
 }

@@ -60,7 +60,7 @@ pub(crate) struct Settings {
     prefetch: usize,
     timeout: Option<Duration>,
     worker_init: Option<Arc<dyn Fn(usize) -> Result<()> + Send + Sync>>,
-    /// The place where the loader was built, to which its own errors point.
+    /// The line where the loader was built, to which its own errors point.
     loc: &'static Location<'static>,
 }
 

@@ -1,7 +1,7 @@
 //! Threads that load batches ahead.
 
 use super::Settings;
-use super::feed::{Feed, IDLE, guarded};
+use super::feed::{Feed, IDLE, catch_panic};
 use crate::fault::invalid;
 use crate::rng::derive;
 use crate::sampler::Pass;
@@ -34,7 +34,7 @@ struct Shared<B> {
     /// Signals that a batch was taken, or the pass is closed.
     room: Condvar,
     /// The sample that each worker is at.
-    at: Vec<AtomicUsize>,
+    current: Vec<AtomicUsize>,
 }
 
 struct State<B> {
@@ -43,7 +43,7 @@ struct State<B> {
     /// The number of jobs taken from the feed.
     issued: usize,
     /// The number of batches returned.
-    taken: usize,
+    returned: usize,
     /// True if the feed has no more jobs, or the pass is abandoned.
     closed: bool,
     /// The number of workers that have not ended.
@@ -88,7 +88,7 @@ impl<B: Send + 'static> Crew<B> {
             state: Mutex::new(State {
                 loaded: BTreeMap::new(),
                 issued: 0,
-                taken: 0,
+                returned: 0,
                 closed: false,
                 alive: 0,
                 starting: workers,
@@ -96,7 +96,7 @@ impl<B: Send + 'static> Crew<B> {
             }),
             arrived: Condvar::new(),
             room: Condvar::new(),
-            at: (0..workers).map(|_| AtomicUsize::new(IDLE)).collect(),
+            current: (0..workers).map(|_| AtomicUsize::new(IDLE)).collect(),
         });
         let mut threads = Vec::with_capacity(workers);
         for id in 0..workers {
@@ -132,9 +132,9 @@ impl<B: Send + 'static> Crew<B> {
                 self.over = true;
                 return Some(Err(e));
             }
-            let number = state.taken;
+            let number = state.returned;
             if let Some(batch) = state.loaded.remove(&number) {
-                state.taken += 1;
+                state.returned += 1;
                 self.shared.room.notify_all();
                 return Some(batch);
             }
@@ -153,7 +153,7 @@ impl<B: Send + 'static> Crew<B> {
                     if left.is_zero() {
                         drop(state);
                         self.over = true;
-                        return Some(Err(self.late(timeout)));
+                        return Some(Err(self.timeout_error(timeout)));
                     }
                     let waited = self.shared.arrived.wait_timeout(state, left);
                     waited
@@ -165,9 +165,9 @@ impl<B: Send + 'static> Crew<B> {
         }
     }
 
-    fn late(&self, timeout: Duration) -> Error {
-        let at = self.shared.at.iter().enumerate();
-        let busy = at.filter_map(|(worker, at)| match at.load(Ordering::Relaxed) {
+    fn timeout_error(&self, timeout: Duration) -> Error {
+        let current = self.shared.current.iter().enumerate();
+        let busy = current.filter_map(|(worker, current)| match current.load(Ordering::Relaxed) {
             IDLE => None,
             index => Some(format!("worker {worker} is at sample {index}")),
         });
@@ -189,7 +189,7 @@ fn work<B>(shared: &Shared<B>, id: usize, pass: Pass, settings: &Settings) {
     if let Some(init) = &settings.worker_init {
         let seed = derive(derive(pass.seed, pass.epoch), u64::MAX - id as u64);
         let what = format!("worker_init_fn of worker {id}");
-        let started = guarded(&what, settings.loc, || with_seed(seed, || init(id)));
+        let started = catch_panic(&what, settings.loc, || with_seed(seed, || init(id)));
         if let Err(e) = started {
             return shared.close(Some(e));
         }
@@ -199,7 +199,7 @@ fn work<B>(shared: &Shared<B>, id: usize, pass: Pass, settings: &Settings) {
     loop {
         let mut feed = shared.feed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = shared.state();
-        while !state.closed && state.issued >= state.taken.saturating_add(settings.prefetch) {
+        while !state.closed && state.issued >= state.returned.saturating_add(settings.prefetch) {
             let room = shared.room.wait(state);
             state = room.unwrap_or_else(PoisonError::into_inner);
         }
@@ -207,7 +207,7 @@ fn work<B>(shared: &Shared<B>, id: usize, pass: Pass, settings: &Settings) {
             return;
         }
         drop(state);
-        let job = match guarded("starting a batch", settings.loc, || Ok(feed.next())) {
+        let job = match catch_panic("starting a batch", settings.loc, || Ok(feed.next())) {
             Ok(Some(job)) => job,
             Ok(None) => return shared.close(None),
             Err(e) => return shared.close(Some(e)),
@@ -218,8 +218,8 @@ fn work<B>(shared: &Shared<B>, id: usize, pass: Pass, settings: &Settings) {
             state.issued - 1
         };
         drop(feed);
-        let batch = guarded("loading a batch", settings.loc, || job(&shared.at[id]));
-        shared.at[id].store(IDLE, Ordering::Relaxed);
+        let batch = catch_panic("loading a batch", settings.loc, || job(&shared.current[id]));
+        shared.current[id].store(IDLE, Ordering::Relaxed);
         shared.state().loaded.insert(number, batch);
         shared.arrived.notify_all();
     }

@@ -25,7 +25,7 @@ struct Line {
 }
 
 /// True if progress is not switched off and the standard error is a terminal.
-fn watched() -> bool {
+fn is_visible() -> bool {
     let off = std::env::var("KILN_PROGRESS")
         .is_ok_and(|v| ["0", "off", "false", "no"].contains(&v.to_ascii_lowercase().as_str()));
     !off && stderr().is_terminal()
@@ -38,14 +38,14 @@ fn style(template: &str) -> ProgressStyle {
 
 impl Bar {
     pub(super) fn new(what: String, total: Option<u64>, bytes: bool) -> Bar {
-        let target: Option<fn() -> ProgressDrawTarget> = match watched() {
+        let target: Option<fn() -> ProgressDrawTarget> = match is_visible() {
             true => Some(ProgressDrawTarget::stderr),
             false => None,
         };
-        Bar::drawn_on(target, what, total, bytes)
+        Bar::draw_on(target, what, total, bytes)
     }
 
-    fn drawn_on(
+    fn draw_on(
         target: Option<fn() -> ProgressDrawTarget>,
         what: String,
         total: Option<u64>,
@@ -183,7 +183,7 @@ mod tests {
     fn a_line_appears_once_the_work_is_long() {
         let paper: fn() -> ProgressDrawTarget =
             || ProgressDrawTarget::term_like_with_hz(Box::new(Paper), 255);
-        let bar = Bar::drawn_on(Some(paper), "training".into(), Some(4), false);
+        let bar = Bar::draw_on(Some(paper), "training".into(), Some(4), false);
         bar.inc(1);
         assert_eq!(*SEEN.lock().unwrap(), "");
         std::thread::sleep(DELAY);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_where_nobody_watches() {
-        let bar = Bar::drawn_on(None, "x".into(), Some(1), true);
+        let bar = Bar::draw_on(None, "x".into(), Some(1), true);
         bar.tick_every(Duration::from_millis(1));
         bar.inc(1);
         assert!(bar.is_hidden() && bar.0.bar.is_hidden());
