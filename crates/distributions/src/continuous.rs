@@ -1,6 +1,6 @@
 //! Distributions with a density.
 
-use crate::{Distribution, Reparametrized, broadcast, repeated, uniform};
+use crate::{Distribution, Reparametrized, broadcast, repeat_for_samples, uniform};
 use kiln_tensor::{AsTensor, IntoShape, Tensor, set_grad_enabled, where_};
 use std::f64::consts::{LN_2, PI, SQRT_2};
 
@@ -160,7 +160,7 @@ macro_rules! impl_distribution {
 }
 
 impl_distribution! { Normal, |p|
-    rsample(shape) = &p.loc + &p.scale * repeated(&p.loc, shape).randn_like();
+    rsample(shape) = &p.loc + &p.scale * repeat_for_samples(&p.loc, shape).randn_like();
     log_prob(x) = ((x - &p.loc) / &p.scale).square() * -0.5 - p.scale.log() - (2.0 * PI).ln() / 2.0;
     entropy = p.scale.log() + (1.0 + (2.0 * PI).ln()) / 2.0;
     mean = p.loc.clone();
@@ -177,7 +177,7 @@ impl_distribution! { LogNormal, |p|
 
 impl_distribution! { Laplace, |p|
     rsample(shape) = {
-        let u = 2.0 * uniform(&repeated(&p.loc, shape)) - 1.0;
+        let u = 2.0 * uniform(&repeat_for_samples(&p.loc, shape)) - 1.0;
         &p.loc - &p.scale * u.sign() * (-u.abs()).log1p()
     };
     log_prob(x) = -(x - &p.loc).abs() / &p.scale - p.scale.log() - LN_2;
@@ -187,7 +187,7 @@ impl_distribution! { Laplace, |p|
 }
 
 impl_distribution! { Gumbel, |p|
-    rsample(shape) = &p.loc - &p.scale * (-uniform(&repeated(&p.loc, shape)).log()).log();
+    rsample(shape) = &p.loc - &p.scale * (-uniform(&repeat_for_samples(&p.loc, shape)).log()).log();
     log_prob(x) = {
         let z = (&p.loc - x) / &p.scale;
         &z - z.exp() - p.scale.log()
@@ -198,7 +198,7 @@ impl_distribution! { Gumbel, |p|
 }
 
 impl_distribution! { Uniform, |p|
-    rsample(shape) = &p.low + (&p.high - &p.low) * repeated(&p.low, shape).rand_like();
+    rsample(shape) = &p.low + (&p.high - &p.low) * repeat_for_samples(&p.low, shape).rand_like();
     log_prob(x) = {
         let inside = x.ge(&p.low).logical_and(x.lt(&p.high));
         where_(inside, -(&p.high - &p.low).log(), f64::NEG_INFINITY)
@@ -209,7 +209,7 @@ impl_distribution! { Uniform, |p|
 }
 
 impl_distribution! { Exponential, |p|
-    rsample(shape) = -uniform(&repeated(&p.rate, shape)).log() / &p.rate;
+    rsample(shape) = -uniform(&repeat_for_samples(&p.rate, shape)).log() / &p.rate;
     log_prob(x) = p.rate.log() - &p.rate * x;
     entropy = 1.0 - p.rate.log();
     mean = p.rate.reciprocal();

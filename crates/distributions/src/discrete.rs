@@ -1,6 +1,6 @@
 //! Distributions of counts and classes.
 
-use crate::{Distribution, epsilon, repeated, uniform};
+use crate::{Distribution, epsilon, repeat_for_samples, uniform};
 use kiln_tensor::{AsTensor, DType, IntoShape, Tensor, set_grad_enabled};
 
 /// 1 with a probability, else 0. Values are of the dtype of the parameter.
@@ -17,7 +17,7 @@ impl Bernoulli {
     #[track_caller]
     pub fn new(probs: impl AsTensor) -> Bernoulli {
         let probs = probs.as_tensor().into_owned();
-        let inside = clamped(&probs);
+        let inside = clamp_probs(&probs);
         let logits = inside.log() - (-inside).log1p();
         Bernoulli { probs, logits }
     }
@@ -35,14 +35,14 @@ impl Distribution for Bernoulli {
     #[track_caller]
     fn sample(&self, shape: impl IntoShape) -> Tensor {
         let _none = set_grad_enabled(false);
-        repeated(&self.probs, shape).bernoulli()
+        repeat_for_samples(&self.probs, shape).bernoulli()
     }
 
     #[track_caller]
     fn log_prob(&self, value: impl AsTensor) -> Tensor {
         let value = &*value.as_tensor();
-        let (one, zero) = (self.logits.logsigmoid(), (-&self.logits).logsigmoid());
-        value * one + (1.0 - value) * zero
+        let (log_one, log_zero) = (self.logits.logsigmoid(), (-&self.logits).logsigmoid());
+        value * log_one + (1.0 - value) * log_zero
     }
 
     #[track_caller]
@@ -76,7 +76,7 @@ impl Categorical {
     pub fn new(probs: impl AsTensor) -> Categorical {
         let probs = &*probs.as_tensor();
         let probs = probs / probs.sum(kiln_tensor::keep(-1));
-        let logits = clamped(&probs).log();
+        let logits = clamp_probs(&probs).log();
         Categorical { probs, logits }
     }
 
@@ -98,7 +98,7 @@ impl Distribution for Categorical {
             DType::F64 => self.probs.log(),
             _ => self.probs.to_dtype(DType::F32).log(),
         };
-        let scores = repeated(&scores, shape);
+        let scores = repeat_for_samples(&scores, shape);
         (&scores - (-uniform(&scores).log()).log()).argmax(-1)
     }
 
@@ -131,7 +131,7 @@ impl Distribution for Categorical {
 
 /// Probabilities whose logarithms are finite, as PyTorch's.
 #[track_caller]
-fn clamped(probs: &Tensor) -> Tensor {
+fn clamp_probs(probs: &Tensor) -> Tensor {
     let eps = epsilon(probs.dtype());
     probs.clamp(eps, 1.0 - eps)
 }

@@ -42,8 +42,8 @@ divergences! {
     LogNormal |p, q| normal([&p.loc, &q.loc], [&p.scale, &q.scale]);
     Laplace |p, q| {
         let (ratio, distance) = (&p.scale / &q.scale, (&p.loc - &q.loc).abs());
-        let near = &ratio * (-&distance / &p.scale).exp();
-        distance / &q.scale + near - 1.0 - ratio.log()
+        let decay = &ratio * (-&distance / &p.scale).exp();
+        distance / &q.scale + decay - 1.0 - ratio.log()
     };
     Gumbel |p, q| {
         let (ratio, distance) = (&p.scale / &q.scale, (&p.loc - &q.loc) / &q.scale);
@@ -60,19 +60,19 @@ divergences! {
         &ratio - ratio.log() - 1.0
     };
     Bernoulli |p, q| {
-        let one = p.logits.logsigmoid() - q.logits.logsigmoid();
+        let log_ratio_of_one = p.logits.logsigmoid() - q.logits.logsigmoid();
         let zero = (-&p.logits).logsigmoid() - (-&q.logits).logsigmoid();
-        &p.probs * one + (1.0 - &p.probs) * zero
+        &p.probs * log_ratio_of_one + (1.0 - &p.probs) * zero
     };
     Categorical |p, q| {
-        let part = &p.probs * (&p.logits - &q.logits);
-        part.masked_fill(p.probs.eq(0.0), 0.0).sum(-1)
+        let terms = &p.probs * (&p.logits - &q.logits);
+        terms.masked_fill(p.probs.eq(0.0), 0.0).sum(-1)
     };
 }
 
 impl<D: KlDivergence + crate::Distribution> KlDivergence for Independent<D> {
     #[track_caller]
     fn divergence(&self, q: &Independent<D>) -> Tensor {
-        self.summed(self.base.divergence(&q.base))
+        self.sum_event(self.base.divergence(&q.base))
     }
 }

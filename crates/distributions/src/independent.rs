@@ -23,7 +23,7 @@ impl<D: Distribution> Independent<D> {
 
     /// The sum over the dims of an event.
     #[track_caller]
-    pub(crate) fn summed(&self, x: Tensor) -> Tensor {
+    pub(crate) fn sum_event(&self, x: Tensor) -> Tensor {
         match self.reinterpreted_batch_ndims as i64 {
             0 => x,
             n => x.sum((-n..0).collect::<Vec<_>>()),
@@ -39,12 +39,12 @@ impl<D: Distribution> Distribution for Independent<D> {
 
     #[track_caller]
     fn log_prob(&self, value: impl AsTensor) -> Tensor {
-        self.summed(self.base.log_prob(value))
+        self.sum_event(self.base.log_prob(value))
     }
 
     #[track_caller]
     fn entropy(&self) -> Tensor {
-        self.summed(self.base.entropy())
+        self.sum_event(self.base.entropy())
     }
 
     #[track_caller]

@@ -70,7 +70,7 @@ fn broadcast(a: impl AsTensor, b: impl AsTensor) -> (Tensor, Tensor) {
 
 /// A parameter repeated for samples of a shape.
 #[track_caller]
-fn repeated(x: &Tensor, shape: impl IntoShape) -> Tensor {
+fn repeat_for_samples(x: &Tensor, shape: impl IntoShape) -> Tensor {
     let shape: Vec<Dim> = shape
         .into_shape()
         .into_iter()
