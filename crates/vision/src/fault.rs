@@ -27,12 +27,12 @@ pub(crate) fn invalid(op: &str, message: impl Into<String>) -> Error {
 /// wrong.
 #[track_caller]
 pub(crate) fn io(op: &str, path: &Path, e: io::Error) -> Error {
-    failed(op, format!("{}: {e}", path.display()), e.kind())
+    read_error(op, format!("{}: {e}", path.display()), e.kind())
 }
 
 /// An error of reading, with this message.
 #[track_caller]
-pub(crate) fn failed(op: &str, message: String, kind: io::ErrorKind) -> Error {
+pub(crate) fn read_error(op: &str, message: String, kind: io::ErrorKind) -> Error {
     use io::ErrorKind::{InvalidData, InvalidInput, OutOfMemory, UnexpectedEof};
     let kind = match kind {
         InvalidData | InvalidInput | UnexpectedEof => return invalid(op, message),
@@ -43,7 +43,7 @@ pub(crate) fn failed(op: &str, message: String, kind: io::ErrorKind) -> Error {
 }
 
 /// The error of reading wrong content.
-pub(crate) fn wrong(message: impl Into<String>) -> io::Error {
+pub(crate) fn damaged(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 

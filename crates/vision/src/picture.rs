@@ -26,22 +26,16 @@ pub(crate) mod sealed {
         fn extents(&self, op: &str) -> Result<[usize; 3]>;
 
         /// The pixels in a window.
-        fn cut(&self, window: Window) -> Result<Self>;
+        fn crop_window(&self, window: Window) -> Result<Self>;
 
         /// The image with padding around it.
-        fn padded(
-            &self,
-            op: &str,
-            padding: Padding,
-            fill: &Fill,
-            mode: PaddingMode,
-        ) -> Result<Self>;
+        fn pad(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Self>;
 
         /// Columns, or else rows, in reverse.
-        fn mirrored(&self, columns: bool) -> Result<Self>;
+        fn mirror(&self, columns: bool) -> Result<Self>;
 
         /// The pixels in a window, resized to columns and rows.
-        fn resampled(
+        fn resample(
             &self,
             op: &str,
             window: Window,
@@ -55,7 +49,7 @@ use sealed::Pixels;
 
 /// Checks that an image of this size is within the limit and fits into memory.
 #[track_caller]
-pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Result<()> {
+pub(crate) fn check_room(op: &str, width: usize, height: usize, channels: usize) -> Result<()> {
     let bytes = width
         .checked_mul(height)
         .and_then(|n| n.checked_mul(channels));
@@ -72,7 +66,7 @@ pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Re
 
 /// Checks that neither the window nor the new size is empty, and that an image of the new size can be allocated.
 #[track_caller]
-fn resizable(
+fn check_resize(
     op: &str,
     window: Window,
     (width, height): (usize, usize),
@@ -85,7 +79,7 @@ fn resizable(
         );
         return Err(invalid(op, message));
     }
-    room(op, width, height, channels)
+    check_room(op, width, height, channels)
 }
 
 impl Pixels for Image {
@@ -93,26 +87,26 @@ impl Pixels for Image {
         Ok([self.channels(), self.height(), self.width()])
     }
 
-    fn cut(&self, window: Window) -> Result<Image> {
-        Ok(resample::cut(self, window))
+    fn crop_window(&self, window: Window) -> Result<Image> {
+        Ok(resample::crop(self, window))
     }
 
     #[track_caller]
-    fn padded(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Image> {
+    fn pad(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Image> {
         let fill = fill.levels(op, self.channels())?;
         let sum = |a: usize, b: usize, c: usize| a.saturating_add(b).saturating_add(c);
         let width = sum(self.width(), padding.left, padding.right);
         let height = sum(self.height(), padding.top, padding.bottom);
-        room(op, width, height, self.channels())?;
-        let columns = places(op, self.width(), (padding.left, padding.right), mode)?;
-        let rows = places(op, self.height(), (padding.top, padding.bottom), mode)?;
+        check_room(op, width, height, self.channels())?;
+        let columns = source_indices(op, self.width(), (padding.left, padding.right), mode)?;
+        let rows = source_indices(op, self.height(), (padding.top, padding.bottom), mode)?;
         let c = self.channels();
         let mut out = Buffer::new(width * height * c);
         let stride = (width * c).max(1);
-        for (place, to) in rows.iter().zip(out.chunks_exact_mut(stride)) {
-            let row = place.map(|y| &self.bytes()[y * self.width() * c..][..self.width() * c]);
-            let put = |to: &mut [u8], places: &[Option<usize>]| {
-                for (to, x) in to.chunks_exact_mut(c).zip(places) {
+        for (source_row, to) in rows.iter().zip(out.chunks_exact_mut(stride)) {
+            let row = source_row.map(|y| &self.bytes()[y * self.width() * c..][..self.width() * c]);
+            let put = |to: &mut [u8], source_columns: &[Option<usize>]| {
+                for (to, x) in to.chunks_exact_mut(c).zip(source_columns) {
                     to.copy_from_slice(match (row, x) {
                         (Some(row), Some(x)) => &row[x * c..][..c],
                         _ => &fill,
@@ -130,7 +124,7 @@ impl Pixels for Image {
         Ok(Image::of(out, width, height, self.mode()))
     }
 
-    fn mirrored(&self, columns: bool) -> Result<Image> {
+    fn mirror(&self, columns: bool) -> Result<Image> {
         let mut out = Buffer::new(self.bytes().len());
         let stride = (self.width() * self.channels()).max(1);
         let (to, from) = (
@@ -139,10 +133,10 @@ impl Pixels for Image {
         );
         match columns {
             true => to.zip(from).for_each(|(to, from)| match self.channels() {
-                1 => backwards::<1>(from, to),
-                2 => backwards::<2>(from, to),
-                3 => backwards::<3>(from, to),
-                _ => backwards::<4>(from, to),
+                1 => copy_reversed::<1>(from, to),
+                2 => copy_reversed::<2>(from, to),
+                3 => copy_reversed::<3>(from, to),
+                _ => copy_reversed::<4>(from, to),
             }),
             false => to
                 .zip(from.rev())
@@ -152,7 +146,7 @@ impl Pixels for Image {
     }
 
     #[track_caller]
-    fn resampled(
+    fn resample(
         &self,
         op: &str,
         window: Window,
@@ -160,56 +154,56 @@ impl Pixels for Image {
         filter: Interpolation,
         _antialias: bool,
     ) -> Result<Image> {
-        resizable(op, window, size, self.channels())?;
+        check_resize(op, window, size, self.channels())?;
         Ok(resample::resized(self, window, size, filter))
     }
 }
 
 /// Copies pixels of `C` levels in reverse order.
-fn backwards<const C: usize>(from: &[u8], to: &mut [u8]) {
+fn copy_reversed<const C: usize>(from: &[u8], to: &mut [u8]) {
     let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
     let both = to.iter_mut().zip(from.iter().rev());
     both.for_each(|(to, from)| *to = *from);
 }
 
-/// The old place of every place along a padded axis, or `None` for fill.
+/// The source index of every position along a padded axis, or `None` for fill.
 #[track_caller]
-fn places(
+fn source_indices(
     op: &str,
     len: usize,
     (before, after): (usize, usize),
     mode: PaddingMode,
 ) -> Result<Vec<Option<usize>>> {
-    let most = match mode {
+    let max_padding = match mode {
         PaddingMode::Constant => MAX_SIDE,
         PaddingMode::Edge | PaddingMode::Symmetric | PaddingMode::Reflect if len == 0 => 0,
         PaddingMode::Edge => MAX_SIDE,
         PaddingMode::Symmetric => len,
         PaddingMode::Reflect => len - 1,
     };
-    if before > most || after > most || len > MAX_SIDE {
+    if before > max_padding || after > max_padding || len > MAX_SIDE {
         let message = format!(
-            "padding of {before} and {after} around {len} pixels is too wide for padding_mode {mode}: at most {most}"
+            "padding of {before} and {after} around {len} pixels is too wide for padding_mode {mode}: at most {max_padding}"
         );
         return Err(invalid(op, message));
     }
     let (before, after, len) = (before as i64, after as i64, len as i64);
-    let place = |at: i64| {
+    let source_index = |index: i64| {
         let mirrored = match mode {
-            PaddingMode::Constant => at,
-            PaddingMode::Edge => at.clamp(0, len - 1),
-            PaddingMode::Reflect if at < 0 => -at,
-            PaddingMode::Reflect if at >= len => 2 * (len - 1) - at,
-            PaddingMode::Symmetric if at < 0 => -1 - at,
-            PaddingMode::Symmetric if at >= len => 2 * len - 1 - at,
-            PaddingMode::Reflect | PaddingMode::Symmetric => at,
+            PaddingMode::Constant => index,
+            PaddingMode::Edge => index.clamp(0, len - 1),
+            PaddingMode::Reflect if index < 0 => -index,
+            PaddingMode::Reflect if index >= len => 2 * (len - 1) - index,
+            PaddingMode::Symmetric if index < 0 => -1 - index,
+            PaddingMode::Symmetric if index >= len => 2 * len - 1 - index,
+            PaddingMode::Reflect | PaddingMode::Symmetric => index,
         };
         (0..len).contains(&mirrored).then_some(mirrored as usize)
     };
-    Ok((-before..len + after).map(place).collect())
+    Ok((-before..len + after).map(source_index).collect())
 }
 
-/// The old place of every place along a mirrored axis.
+/// The source index of every position along a mirrored axis.
 #[track_caller]
 pub(crate) fn mirror(
     op: &str,
@@ -217,7 +211,7 @@ pub(crate) fn mirror(
     padding: (usize, usize),
     mode: PaddingMode,
 ) -> Result<Vec<usize>> {
-    Ok(places(op, len, padding, mode)?
+    Ok(source_indices(op, len, padding, mode)?
         .into_iter()
         .flatten()
         .collect())
@@ -241,21 +235,21 @@ impl Pixels for Tensor {
     }
 
     #[track_caller]
-    fn cut(&self, window: Window) -> Result<Tensor> {
+    fn crop_window(&self, window: Window) -> Result<Tensor> {
         let rows = self.narrow(-2, window.top, window.height);
-        let part = rows.narrow(-1, window.left, window.width);
-        Ok(part.check()?.clone())
+        let cropped = rows.narrow(-1, window.left, window.width);
+        Ok(cropped.check()?.clone())
     }
 
     #[track_caller]
-    fn padded(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Tensor> {
+    fn pad(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Tensor> {
         let [channels, height, width] = self.extents(op)?;
-        let columns = places(op, width, (padding.left, padding.right), mode)?;
-        let rows = places(op, height, (padding.top, padding.bottom), mode)?;
+        let columns = source_indices(op, width, (padding.left, padding.right), mode)?;
+        let rows = source_indices(op, height, (padding.top, padding.bottom), mode)?;
         if mode != PaddingMode::Constant {
             let _here = set_device(self.device());
-            let index = |places: Vec<Option<usize>>| -> Vec<i64> {
-                places.into_iter().flatten().map(|p| p as i64).collect()
+            let index = |sources: Vec<Option<usize>>| -> Vec<i64> {
+                sources.into_iter().flatten().map(|p| p as i64).collect()
             };
             let padded = self.index_select(-2, Tensor::from(index(rows)));
             let padded = padded.index_select(-1, Tensor::from(index(columns)));
@@ -271,22 +265,22 @@ impl Pixels for Tensor {
             on_behalf_of_caller(SOURCE, || match numbers.iter().all(|n| *n == numbers[0]) {
                 true => padded(self, numbers[0]),
                 false => {
-                    let each = numbers.iter().enumerate();
-                    let each = each.map(|(c, v)| padded(&self.narrow(-3, c, 1), *v));
-                    cat(each.collect::<Vec<Tensor>>(), -3)
+                    let channels = numbers.iter().enumerate();
+                    let channels = channels.map(|(c, v)| padded(&self.narrow(-3, c, 1), *v));
+                    cat(channels.collect::<Vec<Tensor>>(), -3)
                 }
             });
         Ok(padded.check()?.clone())
     }
 
     #[track_caller]
-    fn mirrored(&self, columns: bool) -> Result<Tensor> {
+    fn mirror(&self, columns: bool) -> Result<Tensor> {
         let mirrored = self.flip(if columns { -1 } else { -2 });
         Ok(mirrored.check()?.clone())
     }
 
     #[track_caller]
-    fn resampled(
+    fn resample(
         &self,
         op: &str,
         window: Window,
@@ -295,43 +289,45 @@ impl Pixels for Tensor {
         antialias: bool,
     ) -> Result<Tensor> {
         let [channels, height, width] = self.extents(op)?;
-        resizable(op, window, size, channels)?;
-        let whole = (window.width, window.height) == (width, height);
-        let x = if whole {
+        check_resize(op, window, size, channels)?;
+        let is_same_size = (window.width, window.height) == (width, height);
+        let x = if is_same_size {
             self.clone()
         } else {
-            self.cut(window)?
+            self.crop_window(window)?
         };
         let resized = match filter {
-            Interpolation::Nearest => interpolated(op, &x, size, InterpolateMode::Nearest)?,
+            Interpolation::Nearest => interpolate(op, &x, size, InterpolateMode::Nearest)?,
             Interpolation::NearestExact => {
-                interpolated(op, &x, size, InterpolateMode::NearestExact)?
+                interpolate(op, &x, size, InterpolateMode::NearestExact)?
             }
-            _ if antialias => on_behalf_of_caller(SOURCE, || weighted(&x, window, size, filter)),
+            _ if antialias => {
+                on_behalf_of_caller(SOURCE, || resize_by_matrix(&x, window, size, filter))
+            }
             Interpolation::Bilinear => {
                 let mode = InterpolateMode::Linear {
                     align_corners: false,
                 };
-                interpolated(op, &x, size, mode)?
+                interpolate(op, &x, size, mode)?
             }
             Interpolation::Bicubic => {
                 let mode = InterpolateMode::Bicubic {
                     align_corners: false,
                 };
-                interpolated(op, &x, size, mode)?
+                interpolate(op, &x, size, mode)?
             }
             Interpolation::Box | Interpolation::Hamming | Interpolation::Lanczos => {
                 let message = format!("tensors are resized by {filter} with antialias alone");
                 return Err(invalid(op, message));
             }
         };
-        Ok(levels_again(&resized, self.dtype()).check()?.clone())
+        Ok(restore_dtype(&resized, self.dtype()).check()?.clone())
     }
 }
 
 /// Converts floats that were computed for another dtype back to it: rounded for integers, clamped to 0..=255 for u8.
 #[track_caller]
-fn levels_again(x: &Tensor, dtype: DType) -> Tensor {
+fn restore_dtype(x: &Tensor, dtype: DType) -> Tensor {
     match dtype {
         DType::U8 => x.round().clamp(0.0, 255.0).to_dtype(dtype),
         t if t.is_float() => x.to_dtype(dtype),
@@ -340,7 +336,7 @@ fn levels_again(x: &Tensor, dtype: DType) -> Tensor {
 }
 
 #[track_caller]
-fn floats(x: &Tensor) -> Tensor {
+fn to_f32(x: &Tensor) -> Tensor {
     match x.dtype().is_float() {
         true => x.clone(),
         false => x.to_dtype(DType::F32),
@@ -348,7 +344,7 @@ fn floats(x: &Tensor) -> Tensor {
 }
 
 #[track_caller]
-fn interpolated(
+fn interpolate(
     op: &str,
     x: &Tensor,
     (width, height): (usize, usize),
@@ -357,7 +353,7 @@ fn interpolated(
     let shape = x.shape()?;
     let [channels, h, w] = x.extents(op)?;
     let batch: usize = shape[..shape.len().saturating_sub(3)].iter().product();
-    let flat = floats(x).reshape([batch, channels, h, w]);
+    let flat = to_f32(x).reshape([batch, channels, h, w]);
     let size = InterpolateSize::Size([height, width].into());
     let mut out = shape.clone();
     if let [.., h, w] = &mut out[..] {
@@ -367,7 +363,7 @@ fn interpolated(
 }
 
 /// Products with a matrix of weights on each side, columns first.
-fn weighted(
+fn resize_by_matrix(
     x: &Tensor,
     window: Window,
     (width, height): (usize, usize),
@@ -378,7 +374,7 @@ fn weighted(
         let weights = resample::matrix(filter, len, out);
         Tensor::from_slice(&weights, [out, len])
     };
-    let mut x = floats(x);
+    let mut x = to_f32(x);
     let dtype = x.dtype();
     if width != window.width {
         x = x.matmul(matrix(window.width, width).to_dtype(dtype).transpose(0, 1));

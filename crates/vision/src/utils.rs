@@ -66,7 +66,7 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
         _ => images,
     };
     let images = match grid.normalize {
-        true => on_behalf_of_caller(SOURCE, || ranged(&images, &grid))?,
+        true => on_behalf_of_caller(SOURCE, || scale_images(&images, &grid))?,
         false => images,
     };
     let [count, channels, height, width] = images.shape()?[..] else {
@@ -91,9 +91,9 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
     let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value);
     let (h, w) = (height + padding, width + padding);
     let tiles = tiles.reshape([rows, columns, channels, h, w]);
-    let whole = tiles.permute([2, 0, 3, 1, 4]);
-    let whole = whole.reshape([channels, rows * h, columns * w]);
-    Ok(whole.pad([0, gap, 0, gap], value).check()?.clone())
+    let grid_image = tiles.permute([2, 0, 3, 1, 4]);
+    let grid_image = grid_image.reshape([channels, rows * h, columns * w]);
+    Ok(grid_image.pad([0, gap, 0, gap], value).check()?.clone())
 }
 
 /// [`make_grid`] of separate images.
@@ -109,13 +109,16 @@ pub fn make_grid_of(images: &[Tensor], grid: Grid) -> Result<Tensor> {
 }
 
 /// Images with their numbers scaled to [0, 1].
-fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
-    let within = |t: &Tensor| -> Result<Tensor> {
+fn scale_images(images: &Tensor, grid: &Grid) -> Result<Tensor> {
+    let scale_range = |t: &Tensor| -> Result<Tensor> {
         let (low, high) = match grid.value_range {
             Some((low, high)) => (low, high),
             None => {
-                let all = t.to_dtype(DType::F64);
-                (all.amin(()).item::<f64>()?, all.amax(()).item::<f64>()?)
+                let values = t.to_dtype(DType::F64);
+                (
+                    values.amin(()).item::<f64>()?,
+                    values.amax(()).item::<f64>()?,
+                )
             }
         };
         if low > high || low.is_nan() || high.is_nan() {
@@ -129,10 +132,10 @@ fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
         return Err(invalid("make_grid", message));
     }
     if !grid.scale_each {
-        return within(images);
+        return scale_range(images);
     }
-    let each = (0..images.shape()?[0]).map(|n| within(&images.narrow(0, n, 1)));
-    Ok(cat(&each.collect::<Result<Vec<Tensor>>>()?, 0))
+    let scaled = (0..images.shape()?[0]).map(|n| scale_range(&images.narrow(0, n, 1)));
+    Ok(cat(&scaled.collect::<Result<Vec<Tensor>>>()?, 0))
 }
 
 /// Writes a tensor of images in [0, 1] to a file, as the grid that [`make_grid`] makes.

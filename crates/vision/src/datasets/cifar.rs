@@ -157,7 +157,7 @@ impl Cifar {
             targets,
             classes,
         };
-        set.checked()
+        set.check()
     }
 }
 

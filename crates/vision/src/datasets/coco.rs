@@ -139,10 +139,10 @@ fn load(op: &str, root: &Path, path: &Path) -> Result<CocoDetection> {
     let mut pictures = BTreeMap::new();
     for picture in file.images {
         let name = Path::new(&picture.file_name);
-        let within = name
+        let is_relative = name
             .components()
             .all(|part| matches!(part, Component::Normal(_)));
-        if !within || name.as_os_str().is_empty() {
+        if !is_relative || name.as_os_str().is_empty() {
             let message = format!("the file {name:?} does not lie in the folder of the pictures");
             return Err(wrong(message));
         }
@@ -195,8 +195,8 @@ impl CocoCaptions {
     #[track_caller]
     pub fn new(root: impl AsRef<Path>, ann_file: impl AsRef<Path>) -> Result<CocoCaptions> {
         let set = load("CocoCaptions", root.as_ref(), ann_file.as_ref())?;
-        let mut all = set.annotations.values().flatten();
-        match all.find(|a| a.caption.is_none()) {
+        let mut annotations = set.annotations.values().flatten();
+        match annotations.find(|a| a.caption.is_none()) {
             None => Ok(CocoCaptions(set)),
             Some(a) => {
                 let file = ann_file.as_ref().display();

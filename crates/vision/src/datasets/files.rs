@@ -39,28 +39,28 @@ impl Files<'_> {
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         let path = self.folder.join(name);
         let unpacked = name.strip_suffix(".gz").map(|name| self.folder.join(name));
-        let mut found = [Some(path), unpacked].into_iter().flatten();
-        found.find(|path| path.is_file())
+        let mut candidates = [Some(path), unpacked].into_iter().flatten();
+        candidates.find(|path| path.is_file())
     }
 
     /// Checks that all files are there, with their checksums if these are to be verified.
     #[track_caller]
     pub(super) fn check(&self, verify: bool) -> Result<()> {
-        let (mut missing, mut wrong) = (Vec::new(), Vec::new());
+        let (mut missing, mut damaged) = (Vec::new(), Vec::new());
         for (name, md5) in self.files {
             match self.path(name) {
                 None => missing.push((name, md5)),
                 // The checksum of an unpacked file is not known.
                 Some(path) if verify && !md5.is_empty() && path.ends_with(name) => {
                     if !check_integrity(path, md5)? {
-                        wrong.push((name, md5));
+                        damaged.push((name, md5));
                     }
                 }
                 Some(_) => {}
             }
         }
         let mut text = String::new();
-        for (title, files) in [("missing", missing), ("damaged", wrong)] {
+        for (title, files) in [("missing", missing), ("damaged", damaged)] {
             if !files.is_empty() {
                 self.list(&mut text, title, &files);
             }
@@ -124,7 +124,7 @@ pub(super) fn read_text(op: &str, path: &Path) -> Result<String> {
 }
 
 /// Opens a file for reading, decompressed if it is compressed by gzip.
-pub(super) fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
+pub(super) fn open_unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(match file.fill_buf()? {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(file)),

@@ -285,15 +285,15 @@ fn walk(
     if !above.insert(real.clone()) {
         return Ok(());
     }
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for path in entries(op, folder)? {
         match path.is_dir() {
             true => walk(op, &path, above, files)?,
-            false => found.push(path),
+            false => paths.push(path),
         }
     }
-    found.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
-    files.insert(folder.as_os_str().into(), found);
+    paths.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    files.insert(folder.as_os_str().into(), paths);
     above.remove(&real);
     Ok(())
 }
@@ -301,9 +301,9 @@ fn walk(
 /// The paths of the entries of a folder.
 #[track_caller]
 pub(super) fn entries(op: &str, folder: &Path) -> Result<Vec<PathBuf>> {
-    let all = std::fs::read_dir(folder).map_err(|e| io(op, folder, e))?;
+    let entries = std::fs::read_dir(folder).map_err(|e| io(op, folder, e))?;
     let mut paths = Vec::new();
-    for entry in all {
+    for entry in entries {
         paths.push(entry.map_err(|e| io(op, folder, e))?.path());
     }
     Ok(paths)

@@ -29,13 +29,13 @@ pub(super) struct Labelled {
 impl Labelled {
     /// Checks that each image has a label and each label a class.
     #[track_caller]
-    pub(super) fn checked(self) -> Result<Labelled> {
-        self.checked_from(0)
+    pub(super) fn check(self) -> Result<Labelled> {
+        self.check_from(0)
     }
 
     /// The same, with labels from `min_label` on: -1 is the label of an image without one.
     #[track_caller]
-    pub(super) fn checked_from(self, min_label: i64) -> Result<Labelled> {
+    pub(super) fn check_from(self, min_label: i64) -> Result<Labelled> {
         let (images, labels) = (
             self.pixels.len() / self.image_len().max(1),
             self.targets.len(),
@@ -87,8 +87,8 @@ impl Labelled {
         let mut pixels = Vec::with_capacity(planes.len());
         for y in 0..height {
             for x in 0..width {
-                let at = y * row_stride + x * column_stride;
-                pixels.extend(planes[at..].iter().step_by(height * width).take(channels));
+                let pos = y * row_stride + x * column_stride;
+                pixels.extend(planes[pos..].iter().step_by(height * width).take(channels));
             }
         }
         Ok((Image::from_bytes(pixels, width, height, mode)?, *label))
@@ -102,13 +102,13 @@ impl Labelled {
             Layout::RowMajor => [n, c, h, w],
             Layout::ColumnMajor => [n, c, w, h],
         };
-        let all = Tensor::from_bytes(&self.pixels, DType::U8, shape);
-        let all = match self.layout {
-            Layout::RowMajor => all,
-            Layout::ColumnMajor => all.transpose(2, 3),
+        let images = Tensor::from_bytes(&self.pixels, DType::U8, shape);
+        let images = match self.layout {
+            Layout::RowMajor => images,
+            Layout::ColumnMajor => images.transpose(2, 3),
         };
-        let all = if c == 1 { all.squeeze(1) } else { all };
-        Ok(all.check()?.clone())
+        let images = if c == 1 { images.squeeze(1) } else { images };
+        Ok(images.check()?.clone())
     }
 
     pub(super) fn class_to_idx(&self) -> BTreeMap<String, usize> {

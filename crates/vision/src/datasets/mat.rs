@@ -3,7 +3,7 @@
 //! A header of 128 bytes, then elements: a tag of type and size, the contents, padded to 8 bytes. An array is an
 //! element of elements (flags, sizes, name, numbers); most files have each array packed by zlib as an element.
 
-use crate::fault::{io, wrong};
+use crate::fault::{damaged, io};
 use flate2::read::ZlibDecoder;
 use kiln_tensor::Result;
 use kiln_tensor::memory::Budget;
@@ -42,53 +42,55 @@ pub(super) enum Numbers {
 #[track_caller]
 pub(super) fn read(op: &str, path: &Path, budget: &mut Budget) -> Result<BTreeMap<String, Array>> {
     let file = File::open(path);
-    let found = file.and_then(|file| arrays(&mut BufReader::new(file), budget));
-    found.map_err(|e| io(op, path, e))
+    let contents = file.and_then(|file| read_arrays(&mut BufReader::new(file), budget));
+    contents.map_err(|e| io(op, path, e))
 }
 
-fn arrays(file: &mut dyn Read, budget: &mut Budget) -> io::Result<BTreeMap<String, Array>> {
+fn read_arrays(file: &mut dyn Read, budget: &mut Budget) -> io::Result<BTreeMap<String, Array>> {
     let header = budget.exactly(file, HEADER as u64, "the header")?;
     match header[124..] {
         [0, 1, b'I', b'M'] => {}
-        [1, 0, b'M', b'I'] => return Err(wrong("a big-endian MATLAB file, which is not read")),
+        [1, 0, b'M', b'I'] => {
+            return Err(damaged("a big-endian MATLAB file, which is not read"));
+        }
         _ if header.starts_with(b"\x89HDF") || header[124..126] == [0, 2] => {
             let message = "a MATLAB file of version 7.3, which is not read; save it with '-v7'";
-            return Err(wrong(message));
+            return Err(damaged(message));
         }
-        _ => return Err(wrong("this is no MATLAB file of version 5")),
+        _ => return Err(damaged("this is no MATLAB file of version 5")),
     }
-    let mut all = BTreeMap::new();
-    while let Some((kind, size)) = tag(file)? {
-        if all.len() == MAX_ARRAYS {
-            return Err(wrong(format!("there are more than {MAX_ARRAYS} arrays")));
+    let mut by_name = BTreeMap::new();
+    while let Some((kind, size)) = read_tag(file)? {
+        if by_name.len() == MAX_ARRAYS {
+            return Err(damaged(format!("there are more than {MAX_ARRAYS} arrays")));
         }
         let mut element = Read::take(&mut *file, size);
-        let found = match kind {
-            MATRIX => array(&mut element, size, budget)?,
+        let contents = match kind {
+            MATRIX => read_array(&mut element, size, budget)?,
             PACKED => {
                 let mut unpacked = ZlibDecoder::new(&mut element);
-                match tag(&mut unpacked)? {
+                match read_tag(&mut unpacked)? {
                     Some((MATRIX, size)) => {
-                        array(&mut Read::take(&mut unpacked, size), size, budget)?
+                        read_array(&mut Read::take(&mut unpacked, size), size, budget)?
                     }
-                    _ => return Err(wrong("what is packed is not an array")),
+                    _ => return Err(damaged("what is packed is not an array")),
                 }
             }
             _ => {
                 let message = format!("an element of type {kind} in place of an array");
-                return Err(wrong(message));
+                return Err(damaged(message));
             }
         };
         io::copy(&mut element, &mut io::sink())?;
-        if let Some((name, array)) = found {
-            all.insert(name, array);
+        if let Some((name, array)) = contents {
+            by_name.insert(name, array);
         }
     }
-    Ok(all)
+    Ok(by_name)
 }
 
 /// The type and the size of the next element, if there is one.
-fn tag(file: &mut dyn Read) -> io::Result<Option<(u32, u64)>> {
+fn read_tag(file: &mut dyn Read) -> io::Result<Option<(u32, u64)>> {
     let mut tag = Vec::new();
     Read::take(file, 8).read_to_end(&mut tag)?;
     match tag[..] {
@@ -97,27 +99,27 @@ fn tag(file: &mut dyn Read) -> io::Result<Option<(u32, u64)>> {
             u32::from_le_bytes([a, b, c, d]),
             u32::from_le_bytes([e, f, g, h]).into(),
         ))),
-        _ => Err(wrong("the file ends within a tag")),
+        _ => Err(damaged("the file ends within a tag")),
     }
 }
 
-/// The type and the contents of an element within an array, of at most `most` bytes; small ones are stored in their tag.
-fn part(
+/// The type and the contents of an element within an array, of at most `max_size` bytes; small ones are stored in their tag.
+fn read_part(
     file: &mut dyn Read,
-    most: u64,
+    max_size: u64,
     what: &str,
     budget: &mut Budget,
 ) -> io::Result<(u32, Vec<u8>)> {
-    let Some((kind, size)) = tag(file)? else {
-        return Err(wrong(format!("{what}: it is missing")));
+    let Some((kind, size)) = read_tag(file)? else {
+        return Err(damaged(format!("{what}: it is missing")));
     };
     if let small @ 1..=4 = kind >> 16 {
         let contents = (size as u32).to_le_bytes()[..small as usize].to_vec();
         return Ok((kind & 0xffff, contents));
     }
-    if size > most {
-        let message = format!("{what} takes {size} bytes, and there is place for {most}");
-        return Err(wrong(message));
+    if size > max_size {
+        let message = format!("{what} takes {size} bytes, and there is place for {max_size}");
+        return Err(damaged(message));
     }
     let contents = budget.exactly(file, size, what)?;
     budget.exactly(file, size.next_multiple_of(8) - size, "padding")?;
@@ -125,53 +127,53 @@ fn part(
 }
 
 /// The name and the numbers of an element of `size` bytes; `None` if it is not a numeric array.
-fn array(
+fn read_array(
     file: &mut dyn Read,
     size: u64,
     budget: &mut Budget,
 ) -> io::Result<Option<(String, Array)>> {
     /// The maximum number of bytes of flags, sizes and name.
     const SMALL: u64 = 1024;
-    let (kind, flags) = part(file, SMALL, "the flags", budget)?;
+    let (kind, flags) = read_part(file, SMALL, "the flags", budget)?;
     let [class, flags, ..] = flags[..] else {
-        return Err(wrong("the flags of an array are missing"));
+        return Err(damaged("the flags of an array are missing"));
     };
     if kind != U32 {
-        return Err(wrong(format!("the flags of an array are of type {kind}")));
+        return Err(damaged(format!("the flags of an array are of type {kind}")));
     }
     const COMPLEX: u8 = 8;
     // Classes from `double` to `uint64`.
     if !(6..=15).contains(&class) || flags & COMPLEX != 0 {
         return Ok(None);
     }
-    let (kind, sizes) = part(file, SMALL, "the sizes", budget)?;
-    let (sizes, rest) = sizes.as_chunks::<4>();
-    if kind != I32 || !rest.is_empty() {
-        return Err(wrong(format!("the sizes of an array are of type {kind}")));
+    let (kind, sizes) = read_part(file, SMALL, "the sizes", budget)?;
+    let (sizes, remainder) = sizes.as_chunks::<4>();
+    if kind != I32 || !remainder.is_empty() {
+        return Err(damaged(format!("the sizes of an array are of type {kind}")));
     }
     let sizes = sizes.iter().map(|n| i32::from_le_bytes(*n));
-    let shape = sizes.map(|n| usize::try_from(n).map_err(|_| wrong(format!("a size of {n}"))));
+    let shape = sizes.map(|n| usize::try_from(n).map_err(|_| damaged(format!("a size of {n}"))));
     let shape: Vec<usize> = shape.collect::<io::Result<_>>()?;
-    let (kind, name) = part(file, SMALL, "the name", budget)?;
+    let (kind, name) = read_part(file, SMALL, "the name", budget)?;
     if kind != I8 {
-        return Err(wrong(format!("the name of an array is of type {kind}")));
+        return Err(damaged(format!("the name of an array is of type {kind}")));
     }
     let name = String::from_utf8_lossy(&name).into_owned();
-    let wanted = shape
+    let count = shape
         .iter()
         .try_fold(1u64, |n, size| n.checked_mul(*size as u64));
     // Numbers of other types than these two take at most as many bytes as the widest.
-    let most = wanted.and_then(|n| n.checked_mul(8)).unwrap_or(u64::MAX);
-    let (kind, numbers) = part(file, most.min(size), "the numbers", budget)?;
+    let max_bytes = count.and_then(|n| n.checked_mul(8)).unwrap_or(u64::MAX);
+    let (kind, numbers) = read_part(file, max_bytes.min(size), "the numbers", budget)?;
     let (numbers, len) = match kind {
         U8 => {
             let len = numbers.len();
             (Numbers::Bytes(numbers), len)
         }
         F64 => {
-            let (numbers, rest) = numbers.as_chunks::<8>();
-            if !rest.is_empty() {
-                return Err(wrong("a part of a number"));
+            let (numbers, remainder) = numbers.as_chunks::<8>();
+            if !remainder.is_empty() {
+                return Err(damaged("a part of a number"));
             }
             let mut floats = budget.room(numbers.len(), "the numbers")?;
             floats.extend(numbers.iter().map(|n| f64::from_le_bytes(*n)));
@@ -179,9 +181,9 @@ fn array(
         }
         _ => return Ok(None),
     };
-    match wanted == Some(len as u64) {
+    match count == Some(len as u64) {
         true => Ok(Some((name, Array { shape, numbers }))),
-        false => Err(wrong(format!(
+        false => Err(damaged(format!(
             "{name} has the sizes {shape:?} and {len} numbers"
         ))),
     }

@@ -88,7 +88,7 @@ fn load(files: &Files, [images, labels]: [&str; 2], classes: Vec<String>) -> Res
         targets,
         classes,
     };
-    set.checked()
+    set.check()
 }
 
 macro_rules! sets {

@@ -25,7 +25,7 @@ impl Omniglot {
     /// If the folder is missing (the message says where to get it) or has no pictures.
     #[track_caller]
     pub fn new(root: impl AsRef<Path>, background: bool) -> Result<Omniglot> {
-        let (root, (set, md5)) = (root.as_ref().join("omniglot-py"), part(background));
+        let (root, (set, md5)) = (root.as_ref().join("omniglot-py"), archive_name(background));
         let folder = root.join(set);
         if !folder.is_dir() {
             let message = format!(
@@ -64,7 +64,7 @@ impl Omniglot {
     /// As `new`, and if the archive has another checksum.
     #[track_caller]
     pub fn download(root: impl AsRef<Path>, background: bool) -> Result<Omniglot> {
-        let (set, md5) = part(background);
+        let (set, md5) = archive_name(background);
         let archive = root.as_ref().join("omniglot-py").join(format!("{set}.zip"));
         check_archive("Omniglot", &archive, md5, &format!("{ADDRESS}{set}.zip"))?;
         Omniglot::new(root, background)
@@ -81,7 +81,7 @@ impl Omniglot {
     }
 }
 
-fn part(background: bool) -> (&'static str, &'static str) {
+fn archive_name(background: bool) -> (&'static str, &'static str) {
     match background {
         true => ("images_background", "68d2efa1b9178cc56df9314c21c6e718"),
         false => ("images_evaluation", "6b91aef0f799c5bb55b94e3f2daec811"),

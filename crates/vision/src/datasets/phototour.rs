@@ -60,10 +60,10 @@ impl PhotoTour {
             );
             return Err(invalid("PhotoTour", message));
         }
-        let labels = rows(&folder.join("info.txt"), [0])?;
-        let patches = patches(&folder, labels.len())?;
+        let labels = read_rows(&folder.join("info.txt"), [0])?;
+        let patches = read_patches(&folder, labels.len())?;
         // Columns: patch, point, unused, patch, point, …
-        let matches = rows(&folder.join("m50_100000_100000_0.txt"), [0, 1, 3, 4])?;
+        let matches = read_rows(&folder.join("m50_100000_100000_0.txt"), [0, 1, 3, 4])?;
         let count = labels.len() as i64;
         let known = |patch: i64| (0..count).contains(&patch);
         if let Some(m) = matches.iter().find(|m| !known(m[0]) || !known(m[2])) {
@@ -138,7 +138,7 @@ impl Dataset for PhotoTourPairs {
 
 /// Some columns of a table of integers.
 #[track_caller]
-fn rows<const N: usize>(path: &Path, columns: [usize; N]) -> Result<Vec<[i64; N]>> {
+fn read_rows<const N: usize>(path: &Path, columns: [usize; N]) -> Result<Vec<[i64; N]>> {
     let text = read_text("PhotoTour", path)?;
     let mut rows = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -147,10 +147,10 @@ fn rows<const N: usize>(path: &Path, columns: [usize; N]) -> Result<Vec<[i64; N]
         for (value, column) in row.iter_mut().zip(columns) {
             let word = words.get(column).and_then(|word| word.parse().ok());
             *value = word.ok_or_else(|| {
-                let place = format!("{}: line {}", path.display(), number + 1);
+                let location = format!("{}: line {}", path.display(), number + 1);
                 invalid(
                     "PhotoTour",
-                    format!("{place} has no integer in column {column}"),
+                    format!("{location} has no integer in column {column}"),
                 )
             })?;
         }
@@ -161,7 +161,7 @@ fn rows<const N: usize>(path: &Path, columns: [usize; N]) -> Result<Vec<[i64; N]
 
 /// The first patches of the bitmaps, which are in the order of their names.
 #[track_caller]
-fn patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
+fn read_patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
     let mut files = Vec::new();
     for path in entries("PhotoTour", folder)? {
         if path.extension().is_some_and(|end| end == "bmp") {
@@ -169,11 +169,11 @@ fn patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
         }
     }
     files.sort();
-    let wanted = count.saturating_mul(SIDE * SIDE);
-    let room = Budget::new().room(wanted, "the patches");
-    let mut pixels: Vec<u8> = room.map_err(|e| io("PhotoTour", folder, e))?;
+    let byte_count = count.saturating_mul(SIDE * SIDE);
+    let patches = Budget::new().room(byte_count, "the patches");
+    let mut pixels: Vec<u8> = patches.map_err(|e| io("PhotoTour", folder, e))?;
     for (_, path) in files {
-        if pixels.len() >= wanted {
+        if pixels.len() >= byte_count {
             break;
         }
         let image = Image::open(&path)?.into_mode(Mode::L);
@@ -184,20 +184,20 @@ fn patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
         }
         for (top, left) in (0..height / SIDE).flat_map(|y| (0..width / SIDE).map(move |x| (y, x))) {
             for row in 0..SIDE {
-                let at = (top * SIDE + row) * width + left * SIDE;
-                if pixels.len() == wanted {
+                let offset = (top * SIDE + row) * width + left * SIDE;
+                if pixels.len() == byte_count {
                     break;
                 }
-                pixels.extend_from_slice(&image.bytes()[at..at + SIDE]);
+                pixels.extend_from_slice(&image.bytes()[offset..offset + SIDE]);
             }
         }
     }
-    pixels.truncate(wanted);
-    match pixels.len() == wanted {
+    pixels.truncate(byte_count);
+    match pixels.len() == byte_count {
         true => Ok(pixels),
         false => {
-            let found = pixels.len() / (SIDE * SIDE);
-            let message = format!("{}: {found} of {count} patches", folder.display());
+            let patch_count = pixels.len() / (SIDE * SIDE);
+            let message = format!("{}: {patch_count} of {count} patches", folder.display());
             Err(invalid("PhotoTour", message))
         }
     }

@@ -48,10 +48,10 @@ fn load(root: &Path, verify: bool) -> Result<SEMEION> {
         if line.trim().is_empty() {
             continue;
         }
-        let digit = digit(line, &mut pixels);
+        let digit = parse_digit(line, &mut pixels);
         targets.push(digit.map_err(|message| {
-            let place = format!("{}: line {}", path.display(), number + 1);
-            invalid("SEMEION", format!("{place}: {message}"))
+            let location = format!("{}: line {}", path.display(), number + 1);
+            invalid("SEMEION", format!("{location}: {message}"))
         })?);
     }
     let set = Labelled {
@@ -62,11 +62,11 @@ fn load(root: &Path, verify: bool) -> Result<SEMEION> {
         targets,
         classes: (0..10).map(|digit| digit.to_string()).collect(),
     };
-    set.checked().map(SEMEION)
+    set.check().map(SEMEION)
 }
 
 /// Appends the 256 pixels of a line, between 0 and 1. Returns the index of the 1 among the ten numbers after them.
-fn digit(line: &str, pixels: &mut Vec<u8>) -> Result<i64, String> {
+fn parse_digit(line: &str, pixels: &mut Vec<u8>) -> Result<i64, String> {
     let numbers: Result<Vec<f64>, String> = line
         .split_whitespace()
         .map(|word| match word.parse::<f64>() {
@@ -79,9 +79,9 @@ fn digit(line: &str, pixels: &mut Vec<u8>) -> Result<i64, String> {
         return Err(format!("{} numbers in place of 266", numbers.len()));
     }
     let (image, label) = numbers.split_at(256);
-    let ones: Vec<usize> = (0..10).filter(|i| label[*i] != 0.0).collect();
-    let [one] = ones[..] else {
-        return Err(format!("{} digits are marked, and not one", ones.len()));
+    let marked: Vec<usize> = (0..10).filter(|i| label[*i] != 0.0).collect();
+    let [one] = marked[..] else {
+        return Err(format!("{} digits are marked, and not one", marked.len()));
     };
     pixels.extend(image.iter().map(|x| (x * 255.0) as u8));
     Ok(one as i64)

@@ -56,7 +56,7 @@ impl STL10 {
 
 #[track_caller]
 fn load(root: &Path, split: Stl10Split, verify: bool) -> Result<Labelled> {
-    let wanted = match (verify, split) {
+    let needed_files = match (verify, split) {
         (true, _) => 0..5,
         (_, Stl10Split::Train(_)) => 0..2,
         (_, Stl10Split::Unlabeled) => 2..3,
@@ -67,7 +67,7 @@ fn load(root: &Path, split: Stl10Split, verify: bool) -> Result<Labelled> {
         set: "STL10",
         root,
         folder: root.join("stl10_binary"),
-        files: &FILES[wanted],
+        files: &FILES[needed_files],
         origin: Origin::Archive(
             "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
             "91f7769df0f17e558f3565bffb0c7dfb",
@@ -83,15 +83,15 @@ fn load(root: &Path, split: Stl10Split, verify: bool) -> Result<Labelled> {
         classes: classes(&files.folder)?,
     };
     match split {
-        Stl10Split::Train(fold) => labelled(&mut set, &files.folder, "train", fold)?,
-        Stl10Split::Unlabeled => unlabelled(&mut set, &files.folder)?,
+        Stl10Split::Train(fold) => add_labelled(&mut set, &files.folder, "train", fold)?,
+        Stl10Split::Unlabeled => add_unlabelled(&mut set, &files.folder)?,
         Stl10Split::TrainUnlabeled(fold) => {
-            labelled(&mut set, &files.folder, "train", fold)?;
-            unlabelled(&mut set, &files.folder)?;
+            add_labelled(&mut set, &files.folder, "train", fold)?;
+            add_unlabelled(&mut set, &files.folder)?;
         }
-        Stl10Split::Test => labelled(&mut set, &files.folder, "test", None)?,
+        Stl10Split::Test => add_labelled(&mut set, &files.folder, "test", None)?,
     }
-    set.checked_from(-1)
+    set.check_from(-1)
 }
 
 /// The names of the classes in `class_names.txt`, or their numbers without that file.
@@ -108,7 +108,7 @@ fn classes(folder: &Path) -> Result<Vec<String>> {
 }
 
 #[track_caller]
-fn pictures(folder: &Path, name: &str) -> Result<Vec<u8>> {
+fn read_pictures(folder: &Path, name: &str) -> Result<Vec<u8>> {
     let path = folder.join(name);
     let bytes = read("STL10", &path)?;
     match bytes.len() % AREA {
@@ -123,8 +123,8 @@ fn pictures(folder: &Path, name: &str) -> Result<Vec<u8>> {
 
 /// Adds pictures with their labels, all or those of a fold.
 #[track_caller]
-fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) -> Result<()> {
-    let pixels = pictures(folder, &format!("{part}_X.bin"))?;
+fn add_labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) -> Result<()> {
+    let pixels = read_pictures(folder, &format!("{part}_X.bin"))?;
     // Labels in the file count from 1.
     let labels = read("STL10", &folder.join(format!("{part}_y.bin")))?;
     if labels.len().checked_mul(AREA) != Some(pixels.len()) || labels.contains(&0) {
@@ -153,18 +153,17 @@ fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) 
         return Err(wrong(message));
     }
     for word in line.split_whitespace() {
-        let at = word.parse().ok().filter(|at: &usize| *at < labels.len());
-        let at =
-            at.ok_or_else(|| wrong(format!("{word:?} is not a picture of {}", labels.len())))?;
-        set.pixels.extend_from_slice(&pixels[at * AREA..][..AREA]);
-        set.targets.push(labels[at]);
+        let n = word.parse().ok().filter(|n: &usize| *n < labels.len());
+        let n = n.ok_or_else(|| wrong(format!("{word:?} is not a picture of {}", labels.len())))?;
+        set.pixels.extend_from_slice(&pixels[n * AREA..][..AREA]);
+        set.targets.push(labels[n]);
     }
     Ok(())
 }
 
 #[track_caller]
-fn unlabelled(set: &mut Labelled, folder: &Path) -> Result<()> {
-    let pixels = pictures(folder, "unlabeled_X.bin")?;
+fn add_unlabelled(set: &mut Labelled, folder: &Path) -> Result<()> {
+    let pixels = read_pictures(folder, "unlabeled_X.bin")?;
     set.targets.extend(vec![-1; pixels.len() / AREA]);
     match set.pixels.is_empty() {
         true => set.pixels = pixels,

@@ -91,9 +91,9 @@ fn load(root: &Path, split: SvhnSplit, verify: bool) -> Result<SVHN> {
     };
     let targets = match labels.numbers {
         Numbers::Bytes(all) => files::labels(&all, &mut budget),
-        Numbers::Floats(all) => budget.room(all.len(), "the labels").map(|mut targets| {
-            let whole = |x: f64| if x.fract() == 0.0 { x as i64 } else { -1 };
-            targets.extend(all.into_iter().map(whole));
+        Numbers::Floats(floats) => budget.room(floats.len(), "the labels").map(|mut targets| {
+            let to_integer = |x: f64| if x.fract() == 0.0 { x as i64 } else { -1 };
+            targets.extend(floats.into_iter().map(to_integer));
             targets
         }),
     };
@@ -110,5 +110,5 @@ fn load(root: &Path, split: SvhnSplit, verify: bool) -> Result<SVHN> {
         targets,
         classes: (0..10).map(|digit| digit.to_string()).collect(),
     };
-    set.checked().map(SVHN)
+    set.check().map(SVHN)
 }

@@ -18,11 +18,11 @@ pub fn gaussian_blur(
     kernel_size: impl Into<KernelSize>,
     sigma: (f64, f64),
 ) -> Result<Image> {
-    blurred("gaussian_blur", image, kernel_size.into(), sigma)
+    blur_as("gaussian_blur", image, kernel_size.into(), sigma)
 }
 
 #[track_caller]
-pub(crate) fn blurred(
+pub(crate) fn blur_as(
     op: &str,
     image: &Image,
     size: KernelSize,
@@ -36,20 +36,20 @@ pub(crate) fn blurred(
     let columns = kernel(op, size.x, across)?;
     let rows = kernel(op, size.y, down)?;
     let mut wide_row = vec![0.0; left.len() * c];
-    let mut sums = vec![0.0; w * h * c];
-    for (row, sums) in image
+    let mut acc = vec![0.0; w * h * c];
+    for (row, acc) in image
         .bytes()
         .chunks_exact((w * c).max(1))
-        .zip(sums.chunks_exact_mut((w * c).max(1)))
+        .zip(acc.chunks_exact_mut((w * c).max(1)))
     {
-        for (place, wide) in left.iter().zip(wide_row.chunks_exact_mut(c)) {
-            let pixel = &row[place * c..][..c];
+        for (accumulator, wide) in left.iter().zip(wide_row.chunks_exact_mut(c)) {
+            let pixel = &row[accumulator * c..][..c];
             wide.iter_mut()
                 .zip(pixel)
                 .for_each(|(o, v)| *o = f32::from(*v));
         }
         for (n, weight) in columns.iter().enumerate() {
-            add(sums, &wide_row[n * c..][..w * c], *weight);
+            add(acc, &wide_row[n * c..][..w * c], *weight);
         }
     }
     let mut out = image.clone();
@@ -57,7 +57,7 @@ pub(crate) fn blurred(
     for (y, out) in out.bytes_mut().chunks_exact_mut((w * c).max(1)).enumerate() {
         sum.fill(0.0);
         for (n, weight) in rows.iter().enumerate() {
-            add(&mut sum, &sums[above[y + n] * w * c..][..w * c], *weight);
+            add(&mut sum, &acc[above[y + n] * w * c..][..w * c], *weight);
         }
         out.iter_mut()
             .zip(&sum)

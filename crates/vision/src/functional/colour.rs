@@ -21,8 +21,8 @@ fn to_level(v: f32) -> u8 {
     const BIG: f32 = (1 << 23) as f32;
     let v = if v > 0.0 { v } else { 0.0 };
     let v = if v < 255.0 { v } else { 255.0 };
-    let near = v + BIG - BIG;
-    let floor = if near > v { near - 1.0 } else { near };
+    let rounded = v + BIG - BIG;
+    let floor = if rounded > v { rounded - 1.0 } else { rounded };
     (floor + BIG).to_bits() as u8
 }
 
@@ -47,7 +47,7 @@ wide! {
 }
 
 /// The image extrapolated from another one: PIL's `Image.blend`.
-fn blended(mut image: Image, from: &Image, factor: f32) -> Image {
+fn blend_images(mut image: Image, from: &Image, factor: f32) -> Image {
     if factor != 1.0 {
         blend(from.bytes(), image.bytes_mut(), factor);
     }
@@ -55,7 +55,7 @@ fn blended(mut image: Image, from: &Image, factor: f32) -> Image {
 }
 
 /// The image extrapolated from a grey. Alpha stays.
-fn blended_one(mut image: Image, from: u8, factor: f32) -> Image {
+fn blend_with_grey(mut image: Image, from: u8, factor: f32) -> Image {
     if factor == 1.0 {
         return image;
     }
@@ -65,11 +65,11 @@ fn blended_one(mut image: Image, from: u8, factor: f32) -> Image {
     }
     let mut table: [u8; 256] = std::array::from_fn(|v| v as u8);
     blend_one(from, &mut table, factor);
-    recoloured(&image, |v| table[usize::from(v)])
+    map_colours(&image, |v| table[usize::from(v)])
 }
 
 /// The image with `f` applied to every level of its colours. Alpha stays.
-fn recoloured(image: &Image, f: impl Fn(u8) -> u8) -> Image {
+fn map_colours(image: &Image, f: impl Fn(u8) -> u8) -> Image {
     let mut out = image.clone();
     match image.mode() {
         Mode::L | Mode::RGB => out.bytes_mut().iter_mut().for_each(|v| *v = f(*v)),
@@ -79,8 +79,8 @@ fn recoloured(image: &Image, f: impl Fn(u8) -> u8) -> Image {
         }
         Mode::RGBA => {
             let (pixels, _) = out.bytes_mut().as_chunks_mut::<4>();
-            let each = pixels.iter_mut();
-            each.for_each(|[r, g, b, _]| (*r, *g, *b) = (f(*r), f(*g), f(*b)));
+            let colours = pixels.iter_mut();
+            colours.for_each(|[r, g, b, _]| (*r, *g, *b) = (f(*r), f(*g), f(*b)));
         }
     }
     out
@@ -92,13 +92,13 @@ fn recoloured(image: &Image, f: impl Fn(u8) -> u8) -> Image {
 /// If the factor is negative or not finite.
 #[track_caller]
 pub fn adjust_brightness(image: &Image, brightness_factor: f64) -> Result<Image> {
-    brightened("adjust_brightness", image.clone(), brightness_factor)
+    adjust_brightness_as("adjust_brightness", image.clone(), brightness_factor)
 }
 
 #[track_caller]
-pub(crate) fn brightened(op: &str, image: Image, by: f64) -> Result<Image> {
-    let by = factor(op, "brightness_factor", by)?;
-    Ok(blended_one(image, 0, by))
+pub(crate) fn adjust_brightness_as(op: &str, image: Image, by: f64) -> Result<Image> {
+    let factor_value = factor(op, "brightness_factor", by)?;
+    Ok(blend_with_grey(image, 0, factor_value))
 }
 
 /// More or less contrast: 0 gives the mean grey everywhere, 1 the image.
@@ -107,16 +107,16 @@ pub(crate) fn brightened(op: &str, image: Image, by: f64) -> Result<Image> {
 /// If the factor is negative or not finite.
 #[track_caller]
 pub fn adjust_contrast(image: &Image, contrast_factor: f64) -> Result<Image> {
-    contrasted("adjust_contrast", image.clone(), contrast_factor)
+    adjust_contrast_as("adjust_contrast", image.clone(), contrast_factor)
 }
 
 #[track_caller]
-pub(crate) fn contrasted(op: &str, image: Image, by: f64) -> Result<Image> {
-    let by = factor(op, "contrast_factor", by)?;
+pub(crate) fn adjust_contrast_as(op: &str, image: Image, by: f64) -> Result<Image> {
+    let factor_value = factor(op, "contrast_factor", by)?;
     let grey = image.convert(Mode::L);
     let sum: u64 = grey.bytes().iter().map(|v| u64::from(*v)).sum();
     let mean = (sum as f64 / grey.bytes().len().max(1) as f64 + 0.5) as u8;
-    Ok(blended_one(image, mean, by))
+    Ok(blend_with_grey(image, mean, factor_value))
 }
 
 /// More or less colour: 0 gives grey, 1 the image.
@@ -125,18 +125,18 @@ pub(crate) fn contrasted(op: &str, image: Image, by: f64) -> Result<Image> {
 /// If the factor is negative or not finite.
 #[track_caller]
 pub fn adjust_saturation(image: &Image, saturation_factor: f64) -> Result<Image> {
-    saturated("adjust_saturation", image.clone(), saturation_factor)
+    adjust_saturation_as("adjust_saturation", image.clone(), saturation_factor)
 }
 
 #[track_caller]
-pub(crate) fn saturated(op: &str, image: Image, by: f64) -> Result<Image> {
-    let by = factor(op, "saturation_factor", by)?;
+pub(crate) fn adjust_saturation_as(op: &str, image: Image, by: f64) -> Result<Image> {
+    let factor_value = factor(op, "saturation_factor", by)?;
     let grey = image.convert(match image.mode().has_alpha() {
         true => Mode::LA,
         false => Mode::L,
     });
     let grey = grey.into_mode(image.mode());
-    Ok(blended(image, &grey, by))
+    Ok(blend_images(image, &grey, factor_value))
 }
 
 /// Other hues: the hue circle rotated by this fraction of it, from −0.5 to 0.5. Grey images stay.
@@ -145,17 +145,17 @@ pub(crate) fn saturated(op: &str, image: Image, by: f64) -> Result<Image> {
 /// If the factor lies outside, or is NaN.
 #[track_caller]
 pub fn adjust_hue(image: &Image, hue_factor: f64) -> Result<Image> {
-    rotated_hue("adjust_hue", image.clone(), hue_factor)
+    adjust_hue_as("adjust_hue", image.clone(), hue_factor)
 }
 
 #[track_caller]
-pub(crate) fn rotated_hue(op: &str, mut image: Image, by: f64) -> Result<Image> {
+pub(crate) fn adjust_hue_as(op: &str, mut image: Image, by: f64) -> Result<Image> {
     if !(-0.5..=0.5).contains(&by) {
         let message = format!("hue_factor is in [-0.5, 0.5], not {by}");
         return Err(invalid(op, message));
     }
     let shift = (by * 255.0) as i32 as u8;
-    let each = |pixel: [u8; 3]| {
+    let rotate = |pixel: [u8; 3]| {
         let [h, s, v] = hsv(pixel);
         rgb([h.wrapping_add(shift), s, v])
     };
@@ -163,12 +163,12 @@ pub(crate) fn rotated_hue(op: &str, mut image: Image, by: f64) -> Result<Image> 
         Mode::L | Mode::LA => {}
         Mode::RGB => {
             let (pixels, _) = image.bytes_mut().as_chunks_mut::<3>();
-            pixels.iter_mut().for_each(|p| *p = each(*p));
+            pixels.iter_mut().for_each(|p| *p = rotate(*p));
         }
         Mode::RGBA => {
             let (pixels, _) = image.bytes_mut().as_chunks_mut::<4>();
             for [r, g, b, _] in pixels {
-                [*r, *g, *b] = each([*r, *g, *b]);
+                [*r, *g, *b] = rotate([*r, *g, *b]);
             }
         }
     }
@@ -177,27 +177,27 @@ pub(crate) fn rotated_hue(op: &str, mut image: Image, by: f64) -> Result<Image> 
 
 /// Hue, saturation and value in levels, as PIL has them.
 fn hsv([r, g, b]: [u8; 3]) -> [u8; 3] {
-    let (most, least) = (r.max(g).max(b), r.min(g).min(b));
-    if most == least {
-        return [0, 0, most];
+    let (max, min) = (r.max(g).max(b), r.min(g).min(b));
+    if max == min {
+        return [0, 0, max];
     }
-    let range = f32::from(most - least);
-    let part = |v: u8| f64::from(f32::from(most - v) / range);
-    let (red, green, blue) = (part(r), part(g), part(b));
-    let sixths = if r == most {
+    let range = f32::from(max - min);
+    let distance = |v: u8| f64::from(f32::from(max - v) / range);
+    let (red, green, blue) = (distance(r), distance(g), distance(b));
+    let sixths = if r == max {
         (blue as f32 - green as f32) as f64
-    } else if g == most {
+    } else if g == max {
         2.0 + red - blue
     } else {
         4.0 + green - red
     };
     let hue = (f64::from(sixths as f32) / 6.0 + 1.0) % 1.0;
-    let saturation = range / f32::from(most);
+    let saturation = range / f32::from(max);
     let level = |v: f64| (v * 255.0) as u8;
     [
         level(f64::from(hue as f32)),
         level(f64::from(saturation)),
-        most,
+        max,
     ]
 }
 
@@ -213,7 +213,7 @@ fn rgb([h, s, v]: [u8; 3]) -> [u8; 3] {
         f64::from((f64::from(s) / 255.0) as f32),
         f64::from(v),
     );
-    let level = |part: f64| (value * part).round() as u8;
+    let level = |fraction: f64| (value * fraction).round() as u8;
     let p = level(1.0 - s);
     let q = level(1.0 - s * f);
     let t = level(1.0 - s * (1.0 - f));
@@ -239,7 +239,7 @@ pub fn adjust_gamma(image: &Image, gamma: f64, gain: f64) -> Result<Image> {
         let power = (v as f64 / 255.0).powf(gamma);
         ((255.0 + 1.0 - 1e-3) * gain * power) as u8
     });
-    Ok(recoloured(image, |v| table[usize::from(v)]))
+    Ok(map_colours(image, |v| table[usize::from(v)]))
 }
 
 /// Sharper or softer: 0 gives the smoothed image, 1 the image, 2 a sharpened one. Pixels at the edge stay.
@@ -248,26 +248,26 @@ pub fn adjust_gamma(image: &Image, gamma: f64, gain: f64) -> Result<Image> {
 /// If the factor is negative or not finite.
 #[track_caller]
 pub fn adjust_sharpness(image: &Image, sharpness_factor: f64) -> Result<Image> {
-    let by = factor("adjust_sharpness", "sharpness_factor", sharpness_factor)?;
-    let smooth = smoothed(image);
-    Ok(blended(image.clone(), &smooth, by))
+    let factor_value = factor("adjust_sharpness", "sharpness_factor", sharpness_factor)?;
+    let smooth = smooth(image);
+    Ok(blend_images(image.clone(), &smooth, factor_value))
 }
 
 /// PIL's `SMOOTH`: every pixel five times and its eight neighbours once.
-fn smoothed(image: &Image) -> Image {
+fn smooth(image: &Image) -> Image {
     let (w, h, c) = (image.width(), image.height(), image.channels());
     let colours = c - usize::from(image.mode().has_alpha());
     let (from, mut out) = (image.bytes(), image.clone());
     for y in 1..h.saturating_sub(1) {
         for x in 1..w.saturating_sub(1) {
             for colour in 0..colours {
-                let at = |y: usize, x: usize| f32::from(from[(y * w + x) * c + colour]);
+                let get = |y: usize, x: usize| f32::from(from[(y * w + x) * c + colour]);
                 let mut sum = 0.5;
                 // The order matters because of rounding.
                 for row in [y + 1, y, y - 1] {
                     let middle = if row == y { 5.0f32 } else { 1.0 } / 13.0;
                     let side = 1.0f32 / 13.0;
-                    sum += at(row, x - 1) * side + at(row, x) * middle + at(row, x + 1) * side;
+                    sum += get(row, x - 1) * side + get(row, x) * middle + get(row, x + 1) * side;
                 }
                 out.bytes_mut()[(y * w + x) * c + colour] = sum as u8;
             }
@@ -278,7 +278,7 @@ fn smoothed(image: &Image) -> Image {
 
 /// Every level as far from white as it was from black. Alpha stays.
 pub fn invert(image: &Image) -> Image {
-    recoloured(image, |v| !v)
+    map_colours(image, |v| !v)
 }
 
 /// The upper `bits` bits of every level. Alpha stays.
@@ -292,7 +292,7 @@ pub fn posterize(image: &Image, bits: usize) -> Result<Image> {
         return Err(invalid("posterize", message));
     }
     let mask = !((1u32 << (8 - bits)) - 1) as u8;
-    Ok(recoloured(image, |v| v & mask))
+    Ok(map_colours(image, |v| v & mask))
 }
 
 /// Levels of `threshold` and above, inverted. Alpha stays.
@@ -305,13 +305,15 @@ pub fn solarize(image: &Image, threshold: f64) -> Result<Image> {
         return Err(invalid("solarize", "the threshold is NaN"));
     }
     // The smallest level that is inverted, and 256 for none.
-    let least = threshold.ceil().clamp(0.0, 256.0) as u16;
-    let solarized = |v: u8| if u16::from(v) >= least { !v } else { v };
-    Ok(recoloured(image, solarized))
+    let start = threshold.ceil().clamp(0.0, 256.0) as u16;
+    let solarized = |v: u8| {
+        if u16::from(v) >= start { !v } else { v }
+    };
+    Ok(map_colours(image, solarized))
 }
 
 /// Maps every colour through a table that is computed from its histogram.
-fn mapped(image: &Image, table: impl Fn(&[u64; 256]) -> Option<[u8; 256]>) -> Image {
+fn map_histogram(image: &Image, table: impl Fn(&[u64; 256]) -> Option<[u8; 256]>) -> Image {
     let (c, mut out) = (image.channels(), image.clone());
     let colours = c - usize::from(image.mode().has_alpha());
     for colour in 0..colours {
@@ -328,7 +330,7 @@ fn mapped(image: &Image, table: impl Fn(&[u64; 256]) -> Option<[u8; 256]>) -> Im
 
 /// Every colour stretched, so that its darkest level becomes 0 and its brightest 255. Alpha stays.
 pub fn autocontrast(image: &Image) -> Image {
-    mapped(image, |counts| {
+    map_histogram(image, |counts| {
         let low = counts.iter().position(|n| *n > 0)?;
         let high = counts.iter().rposition(|n| *n > 0)?;
         let scale = 255.0 / (high - low) as f64;
@@ -339,7 +341,7 @@ pub fn autocontrast(image: &Image) -> Image {
 
 /// Equalises the histogram of every colour. Alpha stays.
 pub fn equalize(image: &Image) -> Image {
-    mapped(image, |counts| {
+    map_histogram(image, |counts| {
         let last = counts.iter().rposition(|n| *n > 0)?;
         let step = counts[..last].iter().sum::<u64>() / 255;
         let mut sum = step / 2;
@@ -359,11 +361,11 @@ pub fn equalize(image: &Image) -> Image {
 /// If it is another number of channels.
 #[track_caller]
 pub fn rgb_to_grayscale(image: &Image, num_output_channels: usize) -> Result<Image> {
-    greyed("rgb_to_grayscale", image, num_output_channels)
+    to_grayscale_as("rgb_to_grayscale", image, num_output_channels)
 }
 
 #[track_caller]
-pub(crate) fn greyed(op: &str, image: &Image, channels: usize) -> Result<Image> {
+pub(crate) fn to_grayscale_as(op: &str, image: &Image, channels: usize) -> Result<Image> {
     match channels {
         1 => Ok(image.convert(Mode::L)),
         3 => Ok(image.convert(Mode::L).into_mode(Mode::RGB)),

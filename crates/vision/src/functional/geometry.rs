@@ -23,37 +23,37 @@ pub fn get_dimensions(image: &impl Picture) -> Result<[usize; 3]> {
 /// If the crop can't be held.
 #[track_caller]
 pub fn crop<P: Picture>(image: &P, top: i64, left: i64, height: usize, width: usize) -> Result<P> {
-    cropped("crop", image, (top, left), Extent { height, width })
+    crop_as("crop", image, (top, left), Extent { height, width })
 }
 
 #[track_caller]
-pub(crate) fn cropped<P: Picture>(
+pub(crate) fn crop_as<P: Picture>(
     op: &str,
     image: &P,
     (top, left): (i64, i64),
     size: Extent,
 ) -> Result<P> {
     let [_, height, width] = image.extents(op)?;
-    let (before, after, first) = span(left, size.width, width);
+    let (before, after, column) = span(left, size.width, width);
     let (above, below, row) = span(top, size.height, height);
     let padding = Padding::from([before, above, after, below]);
-    let window = Window::new((first, row), (size.width, size.height));
+    let window = Window::new((column, row), (size.width, size.height));
     if padding == Padding::default() {
-        return image.cut(window);
+        return image.crop_window(window);
     }
     let black = Fill::from(0);
     image
-        .padded(op, padding, &black, PaddingMode::Constant)?
-        .cut(window)
+        .pad(op, padding, &black, PaddingMode::Constant)?
+        .crop_window(window)
 }
 
 /// The padding that a part of an axis needs before and after the axis, and the part's start in the padded axis.
-fn span(start: i64, len: usize, whole: usize) -> (usize, usize, usize) {
+fn span(start: i64, len: usize, axis_len: usize) -> (usize, usize, usize) {
     let before = (-i128::from(start)).max(0);
-    let after = (i128::from(start) + len as i128 - whole as i128).max(0);
-    let first = (i128::from(start) + before).max(0);
+    let after = (i128::from(start) + len as i128 - axis_len as i128).max(0);
+    let start_inside = (i128::from(start) + before).max(0);
     let size = |n: i128| usize::try_from(n).unwrap_or(usize::MAX);
-    (size(before), size(after), size(first))
+    (size(before), size(after), size(start_inside))
 }
 
 /// The middle of the image; a smaller image is padded with black.
@@ -62,18 +62,18 @@ fn span(start: i64, len: usize, whole: usize) -> (usize, usize, usize) {
 /// If the crop can't be held.
 #[track_caller]
 pub fn center_crop<P: Picture>(image: &P, crop: impl Into<CenterCrop>) -> Result<P> {
-    centred("center_crop", image, crop.into().size)
+    center_crop_as("center_crop", image, crop.into().size)
 }
 
 #[track_caller]
-pub(crate) fn centred<P: Picture>(op: &str, image: &P, size: Extent) -> Result<P> {
+pub(crate) fn center_crop_as<P: Picture>(op: &str, image: &P, size: Extent) -> Result<P> {
     let [_, height, width] = image.extents(op)?;
-    let begin = |whole: usize, part: usize| match part > whole {
-        true => -(((part - whole) / 2) as i64),
-        false => (((whole - part) as f64) / 2.0).round_ties_even() as i64,
+    let begin = |axis_len: usize, crop_len: usize| match crop_len > axis_len {
+        true => -(((crop_len - axis_len) / 2) as i64),
+        false => (((axis_len - crop_len) as f64) / 2.0).round_ties_even() as i64,
     };
-    let at = (begin(height, size.height), begin(width, size.width));
-    cropped(op, image, at, size)
+    let corner = (begin(height, size.height), begin(width, size.width));
+    crop_as(op, image, corner, size)
 }
 
 /// The corners and the middle: top left, top right, bottom left, bottom right, centre.
@@ -82,26 +82,26 @@ pub(crate) fn centred<P: Picture>(op: &str, image: &P, size: Extent) -> Result<P
 /// If the crops are larger than the image.
 #[track_caller]
 pub fn five_crop<P: Picture>(image: &P, crop: impl Into<FiveCrop>) -> Result<[P; 5]> {
-    five("five_crop", image, crop.into().size)
+    five_crop_as("five_crop", image, crop.into().size)
 }
 
 #[track_caller]
-pub(crate) fn five<P: Picture>(op: &str, image: &P, size: Extent) -> Result<[P; 5]> {
+pub(crate) fn five_crop_as<P: Picture>(op: &str, image: &P, size: Extent) -> Result<[P; 5]> {
     let [_, height, width] = image.extents(op)?;
-    fits(op, size, (height, width))?;
+    check_crop(op, size, (height, width))?;
     let (below, right) = ((height - size.height) as i64, (width - size.width) as i64);
     Ok([
-        cropped(op, image, (0, 0), size)?,
-        cropped(op, image, (0, right), size)?,
-        cropped(op, image, (below, 0), size)?,
-        cropped(op, image, (below, right), size)?,
-        centred(op, image, size)?,
+        crop_as(op, image, (0, 0), size)?,
+        crop_as(op, image, (0, right), size)?,
+        crop_as(op, image, (below, 0), size)?,
+        crop_as(op, image, (below, right), size)?,
+        center_crop_as(op, image, size)?,
     ])
 }
 
 /// Checks that a crop fits into an image.
 #[track_caller]
-pub(crate) fn fits(op: &str, size: Extent, image: (usize, usize)) -> Result<()> {
+pub(crate) fn check_crop(op: &str, size: Extent, image: (usize, usize)) -> Result<()> {
     if size.height <= image.0 && size.width <= image.1 {
         return Ok(());
     }
@@ -119,18 +119,18 @@ pub fn ten_crop<P: Picture>(
     crop: impl Into<crate::transforms::TenCrop>,
 ) -> Result<[P; 10]> {
     let crop = crop.into();
-    ten("ten_crop", image, crop.size, crop.vertical_flip)
+    ten_crop_as("ten_crop", image, crop.size, crop.vertical_flip)
 }
 
 #[track_caller]
-pub(crate) fn ten<P: Picture>(
+pub(crate) fn ten_crop_as<P: Picture>(
     op: &str,
     image: &P,
     size: Extent,
     vertical: bool,
 ) -> Result<[P; 10]> {
-    let [a, b, c, d, e] = five(op, image, size)?;
-    let [f, g, h, i, j] = five(op, &image.mirrored(!vertical)?, size)?;
+    let [a, b, c, d, e] = five_crop_as(op, image, size)?;
+    let [f, g, h, i, j] = five_crop_as(op, &image.mirror(!vertical)?, size)?;
     Ok([a, b, c, d, e, f, g, h, i, j])
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn ten<P: Picture>(
 #[track_caller]
 pub fn hflip<P: Picture>(image: &P) -> Result<P> {
     image.extents("hflip")?;
-    image.mirrored(true)
+    image.mirror(true)
 }
 
 /// The image, its rows in reverse.
@@ -151,7 +151,7 @@ pub fn hflip<P: Picture>(image: &P) -> Result<P> {
 #[track_caller]
 pub fn vflip<P: Picture>(image: &P) -> Result<P> {
     image.extents("vflip")?;
-    image.mirrored(false)
+    image.mirror(false)
 }
 
 /// The image, padded: `pad(&x, 4)`, `pad(&x, Pad::new(4).padding_mode(PaddingMode::Reflect))`.
@@ -162,7 +162,7 @@ pub fn vflip<P: Picture>(image: &P) -> Result<P> {
 pub fn pad<P: Picture>(image: &P, pad: impl Into<Pad>) -> Result<P> {
     let pad = pad.into();
     image.extents("pad")?;
-    image.padded("pad", pad.padding, &pad.fill, pad.padding_mode)
+    image.pad("pad", pad.padding, &pad.fill, pad.padding_mode)
 }
 
 /// The image in another size: `resize(&x, 256)`, `resize(&x, Resize::new((64, 48)).interpolation(Bicubic))`.
@@ -173,18 +173,18 @@ pub fn pad<P: Picture>(image: &P, pad: impl Into<Pad>) -> Result<P> {
 /// If the image or the size has no pixels, the size is too large, or `max_size` is not above it.
 #[track_caller]
 pub fn resize<P: Picture>(image: &P, size: impl Into<Resize>) -> Result<P> {
-    resized("resize", image, &size.into())
+    resize_as("resize", image, &size.into())
 }
 
 #[track_caller]
-pub(crate) fn resized<P: Picture>(op: &str, image: &P, to: &Resize) -> Result<P> {
+pub(crate) fn resize_as<P: Picture>(op: &str, image: &P, to: &Resize) -> Result<P> {
     let [_, height, width] = image.extents(op)?;
     let (h, w) = target(op, (height, width), to)?;
     if (h, w) == (height, width) {
         return Ok(image.clone());
     }
-    let whole = Window::new((0, 0), (width, height));
-    image.resampled(op, whole, (w, h), to.interpolation, to.antialias)
+    let full_window = Window::new((0, 0), (width, height));
+    image.resample(op, full_window, (w, h), to.interpolation, to.antialias)
 }
 
 /// The size of the result for an image of `(height, width)`.
@@ -202,16 +202,16 @@ fn target(op: &str, (height, width): (usize, usize), to: &Resize) -> Result<(usi
     if short == 0 {
         return Ok((shorter, shorter));
     }
-    let (mut new_short, mut new_long) = (shorter, scaled(shorter, long, short));
-    if let Some(most) = to.max_size {
-        if most <= shorter {
+    let (mut new_short, mut new_long) = (shorter, scale_rounded(shorter, long, short));
+    if let Some(max_size) = to.max_size {
+        if max_size <= shorter {
             let message = format!(
-                "max_size must be greater than the size of the shorter side, but {most} is not greater than {shorter}"
+                "max_size must be greater than the size of the shorter side, but {max_size} is not greater than {shorter}"
             );
             return Err(invalid(op, message));
         }
-        if new_long > most {
-            (new_short, new_long) = (scaled(most, new_short, new_long), most);
+        if new_long > max_size {
+            (new_short, new_long) = (scale_rounded(max_size, new_short, new_long), max_size);
         }
     }
     Ok(match width <= height {
@@ -221,8 +221,8 @@ fn target(op: &str, (height, width): (usize, usize), to: &Resize) -> Result<(usi
 }
 
 /// `n · by / of`, rounded down as Python's `int` of a quotient of floats.
-fn scaled(n: usize, by: usize, of: usize) -> usize {
-    ((n as f64 * by as f64) / of as f64) as usize
+fn scale_rounded(n: usize, factor: usize, divisor: usize) -> usize {
+    ((n as f64 * factor as f64) / divisor as f64) as usize
 }
 
 /// [`crop`], then [`resize`] to `size`. Only the crop's pixels are read.
@@ -240,13 +240,13 @@ pub fn resized_crop<P: Picture>(
 ) -> Result<P> {
     let (op, to) = ("resized_crop", size.into());
     let [_, rows, columns] = image.extents(op)?;
-    let (before, after, first) = span(left, width, columns);
+    let (before, after, column) = span(left, width, columns);
     let (above, below, row) = span(top, height, rows);
     if [before, after, above, below] != [0; 4] {
-        let part = cropped(op, image, (top, left), Extent { height, width })?;
-        return resized(op, &part, &to);
+        let cropped_image = crop_as(op, image, (top, left), Extent { height, width })?;
+        return resize_as(op, &cropped_image, &to);
     }
-    let window = Window::new((first, row), (width, height));
+    let window = Window::new((column, row), (width, height));
     let (h, w) = target(op, (height, width), &to)?;
-    image.resampled(op, window, (w, h), to.interpolation, to.antialias)
+    image.resample(op, window, (w, h), to.interpolation, to.antialias)
 }

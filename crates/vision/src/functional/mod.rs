@@ -20,8 +20,12 @@ pub use tensor::{
 };
 pub use warp::{Affine, Rotate, affine, rotate};
 
-pub(crate) use blur::blurred;
-pub(crate) use colour::{brightened, contrasted, greyed, rotated_hue, saturated};
-pub(crate) use geometry::{centred, cropped, fits, five, resized, ten};
-pub(crate) use tensor::{converted, erased, normalized};
-pub(crate) use warp::{mapped, rotated};
+pub(crate) use blur::blur_as;
+pub(crate) use colour::{
+    adjust_brightness_as, adjust_contrast_as, adjust_hue_as, adjust_saturation_as, to_grayscale_as,
+};
+pub(crate) use geometry::{
+    center_crop_as, check_crop, crop_as, five_crop_as, resize_as, ten_crop_as,
+};
+pub(crate) use tensor::{convert_dtype_as, erase_region, normalize_as};
+pub(crate) use warp::{affine_as, rotate_as};

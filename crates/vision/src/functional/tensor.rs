@@ -94,7 +94,7 @@ struct Standard {
 impl Standard {
     #[track_caller]
     fn new(op: &str, mean: &[f64], std: &[f64], channels: usize) -> Result<Standard> {
-        let each = |name: &str, values: &[f64]| match values.len() {
+        let per_channel = |name: &str, values: &[f64]| match values.len() {
             1 => Ok(vec![values[0]; channels]),
             n if n == channels => Ok(values.to_vec()),
             n => {
@@ -112,13 +112,13 @@ impl Standard {
             return Err(invalid(op, message));
         }
         Ok(Standard {
-            mean: each("mean", mean)?,
-            std: each("std", std)?,
+            mean: per_channel("mean", mean)?,
+            std: per_channel("std", std)?,
         })
     }
 
     /// The mean and the standard deviation of a channel.
-    fn of(&self, channel: usize) -> (f32, f32) {
+    fn mean_and_std(&self, channel: usize) -> (f32, f32) {
         (self.mean[channel] as f32, self.std[channel] as f32)
     }
 }
@@ -153,11 +153,11 @@ fn is_plain(x: &Tensor) -> bool {
 /// 1 and its channels, if one is not finite, or a deviation is 0.
 #[track_caller]
 pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
-    normalized("normalize", x, mean, std)
+    normalize_as("normalize", x, mean, std)
 }
 
 #[track_caller]
-pub(crate) fn normalized(op: &str, x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
+pub(crate) fn normalize_as(op: &str, x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     let shape = x.shape()?;
     let (channels, pixels) = match shape[..] {
         [.., c, h, w] if x.dtype().is_float() => (c, h * w),
@@ -179,19 +179,19 @@ pub(crate) fn normalized(op: &str, x: &Tensor, mean: &[f64], std: &[f64]) -> Res
         let [mean, std] = on_behalf_of_caller(SOURCE, columns);
         return Ok(((x - mean) / std).check()?.clone());
     }
-    mapped(x, |from, out| {
+    map_bytes(x, |from, out| {
         let plane = (pixels * 4).max(1);
         let planes = out.chunks_exact_mut(plane).zip(from.chunks_exact(plane));
         for (n, (out, from)) in planes.enumerate() {
-            let (mean, std) = standard.of(n % channels);
-            shifted(from, out, mean, std);
+            let (mean, std) = standard.mean_and_std(n % channels);
+            standardize(from, out, mean, std);
         }
     })
 }
 
 wide! {
     /// Subtracts the mean from floats and divides them by the deviation.
-    fn shifted(from: &[u8], out: &mut [u8], mean: f32, std: f32) {
+    fn standardize(from: &[u8], out: &mut [u8], mean: f32, std: f32) {
         let (from, _) = from.as_chunks::<4>();
         let (out, _) = out.as_chunks_mut::<4>();
         for (out, from) in out.iter_mut().zip(from) {
@@ -207,7 +207,7 @@ wide! {
 /// If the float dtype can't represent every integer of the other dtype.
 #[track_caller]
 pub fn convert_image_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
-    converted("convert_image_dtype", x, dtype)
+    convert_dtype_as("convert_image_dtype", x, dtype)
 }
 
 /// The tensor in another dtype, scaled as [`convert_image_dtype`] does if `scale` is set.
@@ -217,13 +217,13 @@ pub fn convert_image_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
 #[track_caller]
 pub fn to_dtype(x: &Tensor, dtype: DType, scale: bool) -> Result<Tensor> {
     match scale {
-        true => converted("to_dtype", x, dtype),
+        true => convert_dtype_as("to_dtype", x, dtype),
         false => Ok(x.to_dtype(dtype).check()?.clone()),
     }
 }
 
 /// The greatest number of an integer dtype.
-fn greatest(dtype: DType) -> Option<i64> {
+fn max_value(dtype: DType) -> Option<i64> {
     Some(match dtype {
         DType::Bool => 1,
         DType::U8 => 255,
@@ -237,13 +237,13 @@ fn greatest(dtype: DType) -> Option<i64> {
     })
 }
 
-/// The number of integers up to `most` per integer up to `least`.
-fn steps(most: i64, least: i64) -> i64 {
-    ((i128::from(most) + 1) / (i128::from(least) + 1)) as i64
+/// The number of integers up to `high_max` per integer up to `low_max`.
+fn scale_factor(high_max: i64, low_max: i64) -> i64 {
+    ((i128::from(high_max) + 1) / (i128::from(low_max) + 1)) as i64
 }
 
 #[track_caller]
-pub(crate) fn converted(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn convert_dtype_as(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
     let from = x.dtype();
     if from == dtype {
         return Ok(x.clone());
@@ -262,19 +262,19 @@ pub(crate) fn converted(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
                 DType::I32 | DType::U32 => from == DType::F64,
                 _ => false,
             };
-            match greatest(dtype) {
+            match max_value(dtype) {
                 Some(most) if exact => (x * (most as f64 + 1.0 - 1e-3)).to_dtype(dtype),
                 _ => return refused(),
             }
         }
-        (false, true) => match greatest(from) {
-            Some(255) if dtype == DType::F32 && is_plain(x) => return divided(x),
+        (false, true) => match max_value(from) {
+            Some(255) if dtype == DType::F32 && is_plain(x) => return divide_by_255(x),
             Some(most) => x.to_dtype(dtype) / most as f64,
             None => return refused(),
         },
-        (false, false) => match (greatest(from), greatest(dtype)) {
-            (Some(a), Some(b)) if a > b => x.floor_divide(steps(a, b)).to_dtype(dtype),
-            (Some(a), Some(b)) => x.to_dtype(dtype) * steps(b, a),
+        (false, false) => match (max_value(from), max_value(dtype)) {
+            (Some(a), Some(b)) if a > b => x.floor_divide(scale_factor(a, b)).to_dtype(dtype),
+            (Some(a), Some(b)) => x.to_dtype(dtype) * scale_factor(b, a),
             _ => return refused(),
         },
     };
@@ -283,9 +283,9 @@ pub(crate) fn converted(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
 
 /// Levels divided by 255.
 #[track_caller]
-fn divided(x: &Tensor) -> Result<Tensor> {
+fn divide_by_255(x: &Tensor) -> Result<Tensor> {
     let table: [f32; 256] = std::array::from_fn(|v| v as f32 / 255.0);
-    mapped(x, |from, out| {
+    map_bytes(x, |from, out| {
         let (out, _) = out.as_chunks_mut::<4>();
         let both = out.iter_mut().zip(from);
         both.for_each(|(out, v)| *out = table[usize::from(*v)].to_le_bytes());
@@ -294,7 +294,7 @@ fn divided(x: &Tensor) -> Result<Tensor> {
 
 /// A tensor of f32 in the shape of another, whose bytes `f` computes from that one's.
 #[track_caller]
-fn mapped(x: &Tensor, f: impl FnOnce(&[u8], &mut [u8])) -> Result<Tensor> {
+fn map_bytes(x: &Tensor, f: impl FnOnce(&[u8], &mut [u8])) -> Result<Tensor> {
     let shape = x.shape()?;
     on_behalf_of_caller(SOURCE, || {
         x.with_bytes(|from| {
@@ -320,8 +320,8 @@ pub fn erase(
     value: impl Into<Fill>,
 ) -> Result<Tensor> {
     let [channels, rows, columns] = x.extents("erase")?;
-    let inside = |start: usize, len: usize, whole: usize| {
-        start.checked_add(len).is_some_and(|end| end <= whole)
+    let inside = |start: usize, len: usize, axis_len: usize| {
+        start.checked_add(len).is_some_and(|end| end <= axis_len)
     };
     if !inside(top, height, rows) || !inside(left, width, columns) {
         let message = format!(
@@ -332,12 +332,12 @@ pub fn erase(
     let value = value.into().numbers("erase", channels)?;
     let _here = set_device(x.device());
     let value = Tensor::from_slice(&value, [channels, 1, 1]);
-    erased(x, (top, left), (height, width), &value)
+    erase_region(x, (top, left), (height, width), &value)
 }
 
 /// The same with a tensor that broadcasts to the erased part.
 #[track_caller]
-pub(crate) fn erased(
+pub(crate) fn erase_region(
     x: &Tensor,
     (top, left): (usize, usize),
     (height, width): (usize, usize),

@@ -2,8 +2,8 @@
 
 use crate::fault::invalid;
 use crate::image::{Image, Mode};
-use crate::picture::room;
-use crate::resample::{Interpolation, Window, unweight, weighted};
+use crate::picture::check_room;
+use crate::resample::{Interpolation, Window, premultiply, unpremultiply};
 use crate::transforms::Fill;
 use kiln_tensor::{Result, options};
 use std::ops::Range;
@@ -45,10 +45,10 @@ options! {
     }
 }
 
-/// Maps a place in the new image to its place in the old one: `(a x + b y + c, d x + e y + f)`.
+/// Maps a position in the new image to the old one: `(a x + b y + c, d x + e y + f)`.
 type Matrix = [f64; 6];
 
-fn placed([a, b, c, d, e, f]: Matrix, x: f64, y: f64) -> (f64, f64) {
+fn transform_point([a, b, c, d, e, f]: Matrix, x: f64, y: f64) -> (f64, f64) {
     (a * x + b * y + c, d * x + e * y + f)
 }
 
@@ -58,62 +58,62 @@ fn placed([a, b, c, d, e, f]: Matrix, x: f64, y: f64) -> (f64, f64) {
 /// If an argument is not finite, the fill is not a colour of the image, or the interpolation is not supported here.
 #[track_caller]
 pub fn rotate(image: &Image, rotate: impl Into<Rotate>) -> Result<Image> {
-    rotated("rotate", image, &rotate.into())
+    rotate_as("rotate", image, &rotate.into())
 }
 
 #[track_caller]
-pub(crate) fn rotated(op: &str, image: &Image, by: &Rotate) -> Result<Image> {
+pub(crate) fn rotate_as(op: &str, image: &Image, options: &Rotate) -> Result<Image> {
     let numbers = [
-        by.angle,
-        by.center.map_or(0.0, |c| c.0),
-        by.center.map_or(0.0, |c| c.1),
+        options.angle,
+        options.center.map_or(0.0, |c| c.0),
+        options.center.map_or(0.0, |c| c.1),
     ];
-    finite(op, &numbers)?;
-    let angle = by.angle.rem_euclid(360.0);
+    check_finite(op, &numbers)?;
+    let angle = options.angle.rem_euclid(360.0);
     let (w, h) = image.size();
-    if by.center.is_none() {
-        let quarter = by.expand || w == h;
+    if options.center.is_none() {
+        let quarter = options.expand || w == h;
         if angle == 0.0 {
             return Ok(image.clone());
         } else if angle == 180.0 {
-            return Ok(moved(image, (w, h), |x, y| (w - 1 - x, h - 1 - y)));
+            return Ok(gather_pixels(image, (w, h), |x, y| (w - 1 - x, h - 1 - y)));
         } else if angle == 90.0 && quarter {
-            return Ok(moved(image, (h, w), |x, y| (w - 1 - y, x)));
+            return Ok(gather_pixels(image, (h, w), |x, y| (w - 1 - y, x)));
         } else if angle == 270.0 && quarter {
-            return Ok(moved(image, (h, w), |x, y| (y, h - 1 - x)));
+            return Ok(gather_pixels(image, (h, w), |x, y| (y, h - 1 - x)));
         }
     }
-    let (cx, cy) = by.center.unwrap_or((w as f64 / 2.0, h as f64 / 2.0));
+    let (cx, cy) = options.center.unwrap_or((w as f64 / 2.0, h as f64 / 2.0));
     let radians = -angle.to_radians();
     // Rounded to 15 digits, as Python does, so that quarter turns are exact.
     let digits = |v: f64| format!("{v:.15}").parse().unwrap_or(v);
     let (sin, cos) = (digits(radians.sin()), digits(radians.cos()));
     let mut matrix = [cos, sin, 0.0, -sin, cos, 0.0];
-    (matrix[2], matrix[5]) = placed(matrix, -cx, -cy);
+    (matrix[2], matrix[5]) = transform_point(matrix, -cx, -cy);
     matrix[2] += cx;
     matrix[5] += cy;
     let (mut width, mut height) = (w, h);
-    if by.expand {
+    if options.expand {
         let (fw, fh) = (w as f64, h as f64);
         let corners = [(0.0, 0.0), (fw, 0.0), (fw, fh), (0.0, fh)];
-        let corners = corners.map(|(x, y)| placed(matrix, x, y));
-        let length = |all: [f64; 4]| {
-            let most = all.iter().fold(f64::MIN, |a, b| a.max(*b));
-            let least = all.iter().fold(f64::MAX, |a, b| a.min(*b));
-            (most.ceil() - least.floor()) as usize
+        let corners = corners.map(|(x, y)| transform_point(matrix, x, y));
+        let length = |coordinates: [f64; 4]| {
+            let max = coordinates.iter().fold(f64::MIN, |a, b| a.max(*b));
+            let min = coordinates.iter().fold(f64::MAX, |a, b| a.min(*b));
+            (max.ceil() - min.floor()) as usize
         };
         width = length(corners.map(|c| c.0));
         height = length(corners.map(|c| c.1));
         let (dx, dy) = ((width as f64 - fw) / 2.0, (height as f64 - fh) / 2.0);
-        (matrix[2], matrix[5]) = placed(matrix, -dx, -dy);
+        (matrix[2], matrix[5]) = transform_point(matrix, -dx, -dy);
     }
-    warped(
+    transform(
         op,
         image,
         (width, height),
         matrix,
-        by.interpolation,
-        &by.fill,
+        options.interpolation,
+        &options.fill,
     )
 }
 
@@ -124,40 +124,50 @@ pub(crate) fn rotated(op: &str, image: &Image, by: &Rotate) -> Result<Image> {
 /// supported here.
 #[track_caller]
 pub fn affine(image: &Image, affine: impl Into<Affine>) -> Result<Image> {
-    mapped("affine", image, &affine.into())
+    affine_as("affine", image, &affine.into())
 }
 
 #[track_caller]
-pub(crate) fn mapped(op: &str, image: &Image, by: &Affine) -> Result<Image> {
+pub(crate) fn affine_as(op: &str, image: &Image, options: &Affine) -> Result<Image> {
     let (w, h) = image.size();
-    let (cx, cy) = by.center.unwrap_or((w as f64 * 0.5, h as f64 * 0.5));
-    let ((tx, ty), (sx, sy)) = (by.translate, by.shear);
-    finite(op, &[by.angle, tx, ty, by.scale, sx, sy, cx, cy])?;
-    if by.scale <= 0.0 {
-        return Err(invalid(op, format!("scale is above 0, not {}", by.scale)));
+    let (cx, cy) = options.center.unwrap_or((w as f64 * 0.5, h as f64 * 0.5));
+    let ((tx, ty), (sx, sy)) = (options.translate, options.shear);
+    check_finite(op, &[options.angle, tx, ty, options.scale, sx, sy, cx, cy])?;
+    if options.scale <= 0.0 {
+        return Err(invalid(
+            op,
+            format!("scale is above 0, not {}", options.scale),
+        ));
     }
-    let (turn, sx, sy) = (by.angle.to_radians(), sx.to_radians(), sy.to_radians());
+    let (angle, sx, sy) = (options.angle.to_radians(), sx.to_radians(), sy.to_radians());
     // Rotation and shears have a determinant of 1, so the inverse only rearranges their elements.
-    let a = (turn - sy).cos() / sy.cos();
-    let b = -(turn - sy).cos() * sx.tan() / sy.cos() - turn.sin();
-    let c = (turn - sy).sin() / sy.cos();
-    let d = -(turn - sy).sin() * sx.tan() / sy.cos() + turn.cos();
-    let mut matrix = [d, -b, 0.0, -c, a, 0.0].map(|v| v / by.scale);
-    let (x, y) = placed(matrix, -cx - tx, -cy - ty);
+    let a = (angle - sy).cos() / sy.cos();
+    let b = -(angle - sy).cos() * sx.tan() / sy.cos() - angle.sin();
+    let c = (angle - sy).sin() / sy.cos();
+    let d = -(angle - sy).sin() * sx.tan() / sy.cos() + angle.cos();
+    let mut matrix = [d, -b, 0.0, -c, a, 0.0].map(|v| v / options.scale);
+    let (x, y) = transform_point(matrix, -cx - tx, -cy - ty);
     (matrix[2], matrix[5]) = (x + cx, y + cy);
-    warped(op, image, (w, h), matrix, by.interpolation, &by.fill)
+    transform(
+        op,
+        image,
+        (w, h),
+        matrix,
+        options.interpolation,
+        &options.fill,
+    )
 }
 
 #[track_caller]
-fn finite(op: &str, numbers: &[f64]) -> Result<()> {
+fn check_finite(op: &str, numbers: &[f64]) -> Result<()> {
     match numbers.iter().find(|n| !n.is_finite()) {
         None => Ok(()),
         Some(n) => Err(invalid(op, format!("{n} is among the arguments"))),
     }
 }
 
-/// Builds an image of the pixels at the places that `from` returns.
-fn moved(
+/// Builds an image of the pixels at the positions that `from` returns.
+fn gather_pixels(
     image: &Image,
     (width, height): (usize, usize),
     from: impl Fn(usize, usize) -> (usize, usize),
@@ -173,9 +183,9 @@ fn moved(
     Image::of(out, width, height, image.mode())
 }
 
-/// Builds an image of a size; a matrix maps its pixels to places in `image`.
+/// Builds an image of a size; a matrix maps its pixels to positions in `image`.
 #[track_caller]
-fn warped(
+fn transform(
     op: &str,
     image: &Image,
     (width, height): (usize, usize),
@@ -185,7 +195,7 @@ fn warped(
 ) -> Result<Image> {
     let c = image.channels();
     let fill = fill.levels(op, c)?;
-    room(op, width, height, c)?;
+    check_room(op, width, height, c)?;
     let mut out = Image::filled(width, height, image.mode(), &fill)?;
     let cubic = match filter {
         Interpolation::Nearest | Interpolation::NearestExact => {
@@ -205,21 +215,21 @@ fn warped(
             return Err(invalid(op, message));
         }
     };
-    let whole = Window::new((0, 0), image.size());
+    let full_window = Window::new((0, 0), image.size());
     // PIL takes the fill as a colour that is multiplied by alpha already.
     match image.mode() {
         Mode::L => smooth::<1>(image, &mut out, matrix, cubic),
-        Mode::LA => smooth::<2>(&weighted(image, whole), &mut out, matrix, cubic),
+        Mode::LA => smooth::<2>(&premultiply(image, full_window), &mut out, matrix, cubic),
         Mode::RGB => smooth::<3>(image, &mut out, matrix, cubic),
-        Mode::RGBA => smooth::<4>(&weighted(image, whole), &mut out, matrix, cubic),
+        Mode::RGBA => smooth::<4>(&premultiply(image, full_window), &mut out, matrix, cubic),
     }
     if image.mode().has_alpha() {
-        unweight(&mut out);
+        unpremultiply(&mut out);
     }
     Ok(out)
 }
 
-/// Takes the pixel at the place of each new pixel's centre. Places have 16 bits of fraction, as PIL's do, unless the
+/// Samples the nearest pixel at each mapped centre. Positions have 16 bits of fraction, as PIL's do, unless the
 /// image is too large for that.
 fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     let (width, height) = (out.width(), out.height());
@@ -227,7 +237,7 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     let (from, _) = image.bytes().as_chunks::<C>();
     let (to, _) = out.bytes_mut().as_chunks_mut::<C>();
     let rows = to.chunks_exact_mut(width.max(1)).enumerate();
-    // A pixel whose place is outside stays as it is. The cast makes negative places huge, so they are outside too.
+    // A pixel whose position is outside stays unchanged. The cast makes negative positions huge, so they are outside too.
     let put = |to: &mut [u8; C], x: i64, y: i64| {
         if (x as usize) < w && (y as usize) < h {
             *to = from[y as usize * w + x as usize];
@@ -236,15 +246,16 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     let (right, below) = (width as f64, height as f64);
     let corners = [(0.0, 0.0), (right, below), (0.0, below), (right, 0.0)];
     let small = corners.iter().all(|(x, y)| {
-        let (x, y) = placed(m, *x, *y);
+        let (x, y) = transform_point(m, *x, *y);
         x.abs() < 32768.0 && y.abs() < 32768.0
     });
-    let whole = |v: f64| if v < 0.0 { -1 } else { v as i64 };
+    let truncate = |v: f64| if v < 0.0 { -1 } else { v as i64 };
     if m[1] == 0.0 && m[3] == 0.0 {
         // Without rotation or shear, rows and columns are found by accumulating steps.
         let steps = |start: f64, step: f64, n: usize| {
-            let places = std::iter::successors(Some(start), move |at| Some(at + step));
-            places.take(n).map(whole).collect::<Vec<i64>>()
+            let positions =
+                std::iter::successors(Some(start), move |position| Some(position + step));
+            positions.take(n).map(truncate).collect::<Vec<i64>>()
         };
         let columns = steps(m[2] + m[0] * 0.5, m[0], width);
         let lines = steps(m[5] + m[4] * 0.5, m[4], height);
@@ -256,15 +267,15 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     } else if small {
         let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
         let [a, b, d, e] = [m[0], m[1], m[3], m[4]].map(fixed);
-        let (left, top) = placed(m, 0.5, 0.5);
+        let (left, top) = transform_point(m, 0.5, 0.5);
         let (left, top) = (fixed(left), fixed(top));
-        let (most_u, most_v) = ((w as i64) << 16, (h as i64) << 16);
+        let (end_u, end_v) = ((w as i64) << 16, (h as i64) << 16);
         for (y, row) in rows {
             let (u, v) = (left + b * y as i64, top + e * y as i64);
-            let (one, two) = (inside(u, a, most_u, width), inside(v, d, most_v, width));
-            let (first, end) = (one.start.max(two.start), one.end.min(two.end));
-            let (mut u, mut v) = (u + a * first as i64, v + d * first as i64);
-            for to in row.get_mut(first..end).unwrap_or_default() {
+            let (us, vs) = (inside(u, a, end_u, width), inside(v, d, end_v, width));
+            let (start, end) = (us.start.max(vs.start), us.end.min(vs.end));
+            let (mut u, mut v) = (u + a * start as i64, v + d * start as i64);
+            for to in row.get_mut(start..end).unwrap_or_default() {
                 *to = from[(v >> 16) as usize * w + (u >> 16) as usize];
                 (u, v) = (u + a, v + d);
             }
@@ -272,29 +283,29 @@ fn nearest<const C: usize>(image: &Image, out: &mut Image, m: Matrix) {
     } else {
         for (y, row) in rows {
             for (x, to) in row.iter_mut().enumerate() {
-                let (u, v) = placed(m, x as f64 + 0.5, y as f64 + 0.5);
-                put(to, whole(u), whole(v));
+                let (u, v) = transform_point(m, x as f64 + 0.5, y as f64 + 0.5);
+                put(to, truncate(u), truncate(v));
             }
         }
     }
 }
 
 /// The range of `x` in `0..n` for which `start + step · x` lies in `0..most`.
-fn inside(start: i64, step: i64, most: i64, n: usize) -> Range<usize> {
-    let (first, end) = match step.signum() {
-        0 if (0..most).contains(&start) => (0, n as i64),
+fn inside(start: i64, step: i64, limit: i64, n: usize) -> Range<usize> {
+    let (begin, end) = match step.signum() {
+        0 if (0..limit).contains(&start) => (0, n as i64),
         0 => (0, 0),
-        1 => (-start.div_euclid(step), -(start - most).div_euclid(step)),
+        1 => (-start.div_euclid(step), -(start - limit).div_euclid(step)),
         _ => (
-            (start - most).div_euclid(-step) + 1,
+            (start - limit).div_euclid(-step) + 1,
             start.div_euclid(-step) + 1,
         ),
     };
-    let place = |x: i64| x.clamp(0, n as i64) as usize;
-    place(first)..place(end)
+    let clamped = |x: i64| x.clamp(0, n as i64) as usize;
+    clamped(begin)..clamped(end)
 }
 
-/// Interpolates between the pixels around the place of each new pixel's centre.
+/// Interpolates between the pixels around each mapped centre.
 fn smooth<const C: usize>(image: &Image, out: &mut Image, m: Matrix, cubic: bool) {
     let width = out.width();
     let (from, _) = image.bytes().as_chunks::<C>();
@@ -307,7 +318,7 @@ fn smooth<const C: usize>(image: &Image, out: &mut Image, m: Matrix, cubic: bool
     let (to, _) = out.bytes_mut().as_chunks_mut::<C>();
     for (y, row) in to.chunks_exact_mut(width.max(1)).enumerate() {
         for (x, to) in row.iter_mut().enumerate() {
-            let (u, v) = placed(m, x as f64 + 0.5, y as f64 + 0.5);
+            let (u, v) = transform_point(m, x as f64 + 0.5, y as f64 + 0.5);
             if (0.0..w).contains(&u) && (0.0..h).contains(&v) {
                 let levels = match cubic {
                     true => source.bicubic(u - 0.5, v - 0.5),

@@ -25,13 +25,13 @@ impl Buffer {
     /// A buffer of `len` bytes with unspecified contents.
     pub(crate) fn new(len: usize) -> Buffer {
         let fits = |free: &Vec<u8>| free.capacity() >= len;
-        let taken = FREE.try_with(|free| {
+        let recycled = FREE.try_with(|free| {
             let mut free = free.try_borrow_mut().ok()?;
             let best = (0..free.len()).filter(|n| fits(&free[*n]));
             let best = best.min_by_key(|n| free[*n].capacity())?;
             Some(free.swap_remove(best))
         });
-        let mut bytes = taken.ok().flatten().unwrap_or_default();
+        let mut bytes = recycled.ok().flatten().unwrap_or_default();
         bytes.resize(len, 0);
         Buffer(bytes)
     }

@@ -1,7 +1,7 @@
 //! Image files: decoding and encoding.
 
 use super::{Buffer, Image, Mode};
-use crate::fault::{failed, invalid, io, wrong};
+use crate::fault::{damaged, invalid, io, read_error};
 use crate::transforms::Count;
 use image::codecs::jpeg::JpegEncoder;
 use image::{
@@ -78,7 +78,7 @@ impl Image {
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
-        let image = read_file(path).and_then(|bytes| decoded(&bytes, &Limits::new()));
+        let image = read_file(path).and_then(|bytes| decode(&bytes, &Limits::new()));
         image.map_err(|e| io("Image::open", path, e))
     }
 
@@ -99,7 +99,7 @@ impl Image {
     /// As [`Image::decode`].
     #[track_caller]
     pub fn decode_with(bytes: &[u8], limits: &Limits) -> Result<Image> {
-        decoded(bytes, limits).map_err(|e| failed("Image::decode", e.to_string(), e.kind()))
+        decode(bytes, limits).map_err(|e| read_error("Image::decode", e.to_string(), e.kind()))
     }
 
     /// Writes the image to a file, in the format that its name ends with. A reader sees the old file or the whole new
@@ -126,7 +126,7 @@ impl Image {
             );
             invalid("Image::save", message)
         })?;
-        let bytes = encoded(self, format, encoding)
+        let bytes = encode(self, format, encoding)
             .map_err(|m| invalid("Image::save", format!("{}: {m}", path.display())))?;
         kiln_base::file::replace(path, |file| file.write_all(&bytes))
             .map_err(|e| io("Image::save", path, e))
@@ -147,21 +147,21 @@ impl Image {
     /// As [`Image::encode`], or if the quality is out of range.
     #[track_caller]
     pub fn encode_with(&self, format: Format, encoding: &Encoding) -> Result<Vec<u8>> {
-        encoded(self, format, encoding).map_err(|m| invalid("Image::encode", m))
+        encode(self, format, encoding).map_err(|m| invalid("Image::encode", m))
     }
 }
 
 /// Decodes the image in the bytes of a file, or returns what is wrong with them.
-fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
+fn decode(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let Some(format) = reader.format() else {
         let len = bytes.len();
         let message = format!("these {len} bytes are not an image of a known format");
-        return Err(wrong(message));
+        return Err(damaged(message));
     };
-    let few = |w: u32, h: u32| match u64::from(w) * u64::from(h) <= limits.max_pixels.0 as u64 {
+    let check = |w: u32, h: u32| match u64::from(w) * u64::from(h) <= limits.max_pixels.0 as u64 {
         true => Ok(()),
-        false => Err(wrong(format!(
+        false => Err(damaged(format!(
             "the image claims {w}x{h} pixels, and at most {} are read",
             limits.max_pixels.0
         ))),
@@ -170,25 +170,25 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let mut pixels = limits.max_pixels.0 as u64;
     // A PNG has its size before all that can be packed.
     if let (ImageFormat::Png, Some([w, h])) = (format, bytes.get(16..24).map(big_endian)) {
-        few(w, h)?;
+        check(w, h)?;
         pixels = u64::from(w) * u64::from(h);
     }
-    let mut most = image::Limits::no_limits();
+    let mut limits_of_decoder = image::Limits::no_limits();
     // Eight bytes per pixel (twice four numbers), and what a decoder needs for itself.
-    let wanted = pixels.saturating_mul(8).saturating_add(1 << 22);
-    most.max_alloc = Some(wanted.min(budget.remaining()));
-    reader.limits(most);
+    let max_alloc = pixels.saturating_mul(8).saturating_add(1 << 22);
+    limits_of_decoder.max_alloc = Some(max_alloc.min(budget.remaining()));
+    reader.limits(limits_of_decoder);
     let decoder = reader.into_decoder().map_err(fault)?;
     let (w, h) = decoder.dimensions();
-    few(w, h)?;
-    if u64::from(w) * u64::from(h) > most_pixels(format, bytes) {
+    check(w, h)?;
+    if u64::from(w) * u64::from(h) > max_pixels(format, bytes) {
         let len = bytes.len();
         let message = format!("the image claims {w}x{h} pixels, more than {len} bytes hold");
-        return Err(wrong(message));
+        return Err(damaged(message));
     }
     if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
         let message = format!("the JPEG is cut off after {} bytes", bytes.len());
-        return Err(wrong(message));
+        return Err(damaged(message));
     }
     // The decoder has about as many bytes for itself. They are taken once it is known that there is room for them.
     let bytes = decoder.total_bytes().saturating_mul(2);
@@ -209,23 +209,23 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
 
 /// True if the scans of a JPEG end with its end marker. Without it the decoder fills in the missing pixels.
 fn jpeg_ends(bytes: &[u8]) -> bool {
-    let mut at = 2;
+    let mut position = 2;
     while let Some(n) = bytes
-        .get(at..)
+        .get(position..)
         .and_then(|b| b.iter().position(|b| *b == 0xFF))
     {
-        at += n + 1;
-        match bytes.get(at) {
+        position += n + 1;
+        match bytes.get(position) {
             None => return false,
             Some(0xD9) => return true,
             // A stuffed 255 in a scan, or a marker without a length.
-            Some(0x00 | 0x01 | 0xD0..=0xD8) => at += 1,
+            Some(0x00 | 0x01 | 0xD0..=0xD8) => position += 1,
             Some(0xFF) => {}
             Some(_) => {
-                let Some(length) = bytes.get(at + 1..at + 3) else {
+                let Some(length) = bytes.get(position + 1..position + 3) else {
                     return false;
                 };
-                at += 1 + usize::from(u16::from_be_bytes([length[0], length[1]]));
+                position += 1 + usize::from(u16::from_be_bytes([length[0], length[1]]));
             }
         }
     }
@@ -233,7 +233,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
 }
 
 /// The maximum number of pixels in the bytes of a file, of formats for which that is bounded.
-fn most_pixels(format: ImageFormat, bytes: &[u8]) -> u64 {
+fn max_pixels(format: ImageFormat, bytes: &[u8]) -> u64 {
     /// The maximum number of bytes that a byte of zlib's stands for.
     const INFLATED: u64 = 1032;
     /// The maximum number of pixels that a bit of a GIF stands for: a code has two bits at least and is one of 4096,
@@ -265,7 +265,7 @@ fn fault(e: ImageError) -> io::Error {
                 format!("it takes more memory to decode than its size or the limit allows: {e}");
             io::Error::new(io::ErrorKind::OutOfMemory, message)
         }
-        e => wrong(e.to_string()),
+        e => damaged(e.to_string()),
     }
 }
 
@@ -298,7 +298,7 @@ fn of_dynamic(decoded: DynamicImage) -> Image {
 }
 
 /// Encodes the image as the bytes of a file, or returns why it can't.
-fn encoded(image: &Image, format: Format, encoding: &Encoding) -> Result<Vec<u8>, String> {
+fn encode(image: &Image, format: Format, encoding: &Encoding) -> Result<Vec<u8>, String> {
     if !(1..=100).contains(&encoding.quality) {
         return Err(format!(
             "a quality is from 1 to 100, not {}",

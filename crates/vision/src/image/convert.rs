@@ -25,7 +25,7 @@ impl Image {
             (Mode::RGB, Mode::L) => {
                 let (pixels, _) = p.as_chunks::<3>();
                 let mut out = Buffer::new(pixels.len());
-                greys(pixels, &mut out);
+                convert_to_grey(pixels, &mut out);
                 out
             }
             (Mode::RGB, Mode::LA) => map_pixels(p, |c| [grey(c), 255]),
@@ -48,7 +48,7 @@ fn grey([r, g, b]: [u8; 3]) -> u8 {
 }
 
 wide! {
-    fn greys(pixels: &[[u8; 3]], out: &mut [u8]) {
+    fn convert_to_grey(pixels: &[[u8; 3]], out: &mut [u8]) {
         for (out, pixel) in out.iter_mut().zip(pixels) {
             *out = grey(*pixel);
         }

@@ -94,8 +94,8 @@ impl Image {
         mode: Mode,
     ) -> Result<Image> {
         let pixels: Vec<u8> = pixels.into();
-        let wanted = area(width, height, mode);
-        if wanted != Some(pixels.len()) {
+        let expected_len = area(width, height, mode);
+        if expected_len != Some(pixels.len()) {
             let message = format!(
                 "an image {width} wide and {height} high in mode {mode} has {} bytes a pixel, but {} bytes are given",
                 mode.channels(),

@@ -36,8 +36,8 @@ impl ColourMap {
         match self {
             ColourMap::Grey => [level(x); 3],
             ColourMap::Jet => [3.0, 2.0, 1.0].map(|peak| level(1.5 - (4.0 * x - peak).abs())),
-            ColourMap::Viridis => between(&VIRIDIS, x),
-            ColourMap::Turbo => between(&TURBO, x),
+            ColourMap::Viridis => interpolate_colour(&VIRIDIS, x),
+            ColourMap::Turbo => interpolate_colour(&TURBO, x),
         }
     }
 
@@ -58,13 +58,13 @@ impl ColourMap {
     }
 }
 
-fn between(colours: &[u32], x: f32) -> [u8; 3] {
-    let at = x * (colours.len() - 1) as f32;
-    let low = (at as usize).min(colours.len() - 2);
-    let part = at - low as f32;
+fn interpolate_colour(colours: &[u32], x: f32) -> [u8; 3] {
+    let position = x * (colours.len() - 1) as f32;
+    let low = (position as usize).min(colours.len() - 2);
+    let fraction = position - low as f32;
     [16, 8, 0].map(|shift| {
         let [a, b] = [colours[low], colours[low + 1]].map(|c| (c >> shift & 0xff) as f32);
-        (a + (b - a) * part).round() as u8
+        (a + (b - a) * fraction).round() as u8
     })
 }
 

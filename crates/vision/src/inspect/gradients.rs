@@ -34,7 +34,7 @@ impl<const N: usize> From<[i64; N]> for Classes {
 impl Classes {
     /// The class of each image, from scores `[n, classes]`.
     #[track_caller]
-    fn of(self, op: &str, scores: &Tensor) -> Result<Vec<i64>> {
+    fn class_indices(self, op: &str, scores: &Tensor) -> Result<Vec<i64>> {
         let shape = scores.shape()?;
         let [n, count] = shape[..] else {
             let message = format!("the model gives {shape:?}, not scores [n, classes]");
@@ -58,7 +58,7 @@ impl Classes {
     /// The sum of the scores of the images' classes. Its gradient is that of each image's own score.
     #[track_caller]
     fn score(self, op: &str, scores: &Tensor) -> Result<Tensor> {
-        let classes = self.of(op, scores)?;
+        let classes = self.class_indices(op, scores)?;
         let _here = set_device(scores.device());
         let index = Tensor::from(classes).unsqueeze(1);
         Ok(scores.gather(1, &index).sum(()))
@@ -139,7 +139,7 @@ pub fn cam<M: Forward>(
 ) -> Result<Tensor> {
     let images = leaf("cam", images)?.detach();
     let (scores, maps) = layer_of("cam", model, layer, &images)?;
-    let classes = classes.into().of("cam", &scores)?;
+    let classes = classes.into().class_indices("cam", &scores)?;
     let weight = model
         .get_parameter(&format!("{head}.weight"))?
         .get()
@@ -210,8 +210,10 @@ pub fn guided_backprop<M: Forward>(
         }
         // The gradient is 0 where the input was negative, so it suffices to clamp it here.
         let hook = module.register_full_backward_hook(move |inputs, _| {
-            let cut = |gradient: &Option<Tensor>| gradient.as_ref().map(|g| g.relu());
-            on_behalf_of(SOURCE, loc, || inputs.iter().map(cut).collect::<Vec<_>>())
+            let clamp_positive = |gradient: &Option<Tensor>| gradient.as_ref().map(|g| g.relu());
+            on_behalf_of(SOURCE, loc, || {
+                inputs.iter().map(clamp_positive).collect::<Vec<_>>()
+            })
         })?;
         hooks.0.push(hook);
     }

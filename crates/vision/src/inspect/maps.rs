@@ -16,12 +16,12 @@ pub fn normalise(maps: &Tensor) -> Result<Tensor> {
         let message = format!("maps are [.., h, w], not {:?}", maps.shape()?);
         return Err(invalid("normalise", message));
     }
-    scaled(&as_f32(maps), &[-2, -1])
+    scale_to_unit(&as_f32(maps), &[-2, -1])
 }
 
 /// Scales numbers to 0..=1 by the minimum and the maximum along some dims.
 #[track_caller]
-fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
+fn scale_to_unit(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
     let (low, high) = (x.amin(keep(dims.to_vec())), x.amax(keep(dims.to_vec())));
     let range = &high - &low;
     let flat = range.eq(0.0);
@@ -37,8 +37,9 @@ fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
 #[track_caller]
 pub fn feature_maps<M: Forward>(model: &M, layer: &str, images: &Tensor) -> Result<Tensor> {
     let (_, [outputs]) = extract(model, [layer], images)?;
-    let first = outputs.first();
-    let maps = first.ok_or_else(|| invalid("feature_maps", format!("{layer} gives no tensor")))?;
+    let layer_output = outputs.first();
+    let maps =
+        layer_output.ok_or_else(|| invalid("feature_maps", format!("{layer} gives no tensor")))?;
     let shape = maps.shape()?;
     let [n, k, h, w] = shape[..] else {
         let message = format!("{layer} gives {shape:?}, not maps [n, k, h, w]");
@@ -63,7 +64,7 @@ pub fn filters(model: &(impl Module + ?Sized), layer: &str) -> Result<Tensor> {
     };
     let weight = as_f32(&weight);
     match in_channels {
-        3 => scaled(&weight, &[-3, -2, -1]),
+        3 => scale_to_unit(&weight, &[-3, -2, -1]),
         _ => normalise(&weight.reshape([out_channels * in_channels, 1, h, w])),
     }
 }

@@ -1,6 +1,6 @@
 //! Areas, overlaps and forms of boxes.
 
-use super::rows;
+use super::check_columns;
 use crate::fault::{SOURCE, invalid};
 use kiln_tensor::{Ellipsis, NewAxis, Reduction, Result, Tensor, on_behalf_of_caller, stack};
 use std::str::FromStr;
@@ -55,9 +55,9 @@ fn columns(boxes: &Tensor) -> [Tensor; 4] {
 #[track_caller]
 pub fn box_convert(boxes: &Tensor, from: BoxFormat, to: BoxFormat) -> Result<Tensor> {
     if from == to {
-        return rows("box_convert", "boxes", boxes, 4).cloned();
+        return check_columns("box_convert", "boxes", boxes, 4).cloned();
     }
-    let [a, b, c, d] = columns(rows("box_convert", "boxes", boxes, 4)?);
+    let [a, b, c, d] = columns(check_columns("box_convert", "boxes", boxes, 4)?);
     let [x1, y1, x2, y2] = match from {
         BoxFormat::Xyxy => [a, b, c, d],
         BoxFormat::Xywh => [a.clone(), b.clone(), a + c, b + d],
@@ -81,7 +81,9 @@ pub fn box_convert(boxes: &Tensor, from: BoxFormat, to: BoxFormat) -> Result<Ten
 /// If `boxes` has another shape than `[n, 4]`.
 #[track_caller]
 pub fn box_area(boxes: &Tensor) -> Result<Tensor> {
-    area(rows("box_area", "boxes", boxes, 4)?).check().cloned()
+    area(check_columns("box_area", "boxes", boxes, 4)?)
+        .check()
+        .cloned()
 }
 
 #[track_caller]
@@ -92,7 +94,7 @@ fn area(boxes: &Tensor) -> Tensor {
 
 /// The area that two sets of boxes share, and the area that one of both covers; they broadcast.
 #[track_caller]
-fn shared(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+fn intersection_and_union(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let ([ax1, ay1, ax2, ay2], [bx1, by1, bx2, by2]) = (columns(a), columns(b));
     let width = (ax2.minimum(bx2) - ax1.maximum(bx1)).clamp_min(0);
     let height = (ay2.minimum(by2) - ay1.maximum(by1)).clamp_min(0);
@@ -103,7 +105,7 @@ fn shared(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
 
 /// The share of the smallest box around two that neither covers.
 #[track_caller]
-fn vacant(a: &Tensor, b: &Tensor, either: &Tensor) -> [Tensor; 2] {
+fn uncovered_fraction(a: &Tensor, b: &Tensor, either: &Tensor) -> [Tensor; 2] {
     let ([ax1, ay1, ax2, ay2], [bx1, by1, bx2, by2]) = (columns(a), columns(b));
     let width = ax2.maximum(bx2) - ax1.minimum(bx1);
     let around = width * (ay2.maximum(by2) - ay1.minimum(by1));
@@ -112,8 +114,11 @@ fn vacant(a: &Tensor, b: &Tensor, either: &Tensor) -> [Tensor; 2] {
 
 /// Two sets of boxes whose pairs are the elements of `[n, m]`.
 #[track_caller]
-fn paired(op: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
-    let (a, b) = (rows(op, "boxes1", a, 4)?, rows(op, "boxes2", b, 4)?);
+fn pair(op: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (a, b) = (
+        check_columns(op, "boxes1", a, 4)?,
+        check_columns(op, "boxes2", b, 4)?,
+    );
     Ok((a.i((.., NewAxis)), b.i(NewAxis)))
 }
 
@@ -132,8 +137,8 @@ fn paired(op: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
 /// If either has another shape than `[n, 4]`, or they are on several devices.
 #[track_caller]
 pub fn box_iou(boxes1: &Tensor, boxes2: &Tensor) -> Result<Tensor> {
-    let (a, b) = paired("box_iou", boxes1, boxes2)?;
-    let (both, either) = shared(&a, &b);
+    let (a, b) = pair("box_iou", boxes1, boxes2)?;
+    let (both, either) = intersection_and_union(&a, &b);
     (both / either).check().cloned()
 }
 
@@ -144,9 +149,9 @@ pub fn box_iou(boxes1: &Tensor, boxes2: &Tensor) -> Result<Tensor> {
 /// As [`box_iou`].
 #[track_caller]
 pub fn generalized_box_iou(boxes1: &Tensor, boxes2: &Tensor) -> Result<Tensor> {
-    let (a, b) = paired("generalized_box_iou", boxes1, boxes2)?;
-    let (both, either) = shared(&a, &b);
-    let [vacant, around] = vacant(&a, &b, &either);
+    let (a, b) = pair("generalized_box_iou", boxes1, boxes2)?;
+    let (both, either) = intersection_and_union(&a, &b);
+    let [vacant, around] = uncovered_fraction(&a, &b, &either);
     (both / either - vacant / around).check().cloned()
 }
 
@@ -162,23 +167,23 @@ pub fn generalized_box_iou_loss(
 ) -> Result<Tensor> {
     let op = "generalized_box_iou_loss";
     let (a, b) = (
-        rows(op, "boxes1", boxes1, 4)?,
-        rows(op, "boxes2", boxes2, 4)?,
+        check_columns(op, "boxes1", boxes1, 4)?,
+        check_columns(op, "boxes2", boxes2, 4)?,
     );
     if a.dims() != b.dims() {
         let message = format!("{:?} and {:?} boxes are not pairs", a.dims(), b.dims());
         return Err(invalid(op, message));
     }
     let eps = 1e-7;
-    let (both, either) = shared(a, b);
-    let [vacant, around] = vacant(a, b, &either);
+    let (both, either) = intersection_and_union(a, b);
+    let [vacant, around] = uncovered_fraction(a, b, &either);
     let loss = 1.0 - both / (either + eps) + vacant / (around + eps);
-    reduced(loss, reduction).check().cloned()
+    reduce_loss(loss, reduction).check().cloned()
 }
 
 /// A loss of each element as one.
 #[track_caller]
-pub(super) fn reduced(loss: Tensor, reduction: Reduction) -> Tensor {
+pub(super) fn reduce_loss(loss: Tensor, reduction: Reduction) -> Tensor {
     match reduction {
         Reduction::None => loss,
         Reduction::Mean => loss.mean(()),
@@ -192,7 +197,7 @@ pub(super) fn reduced(loss: Tensor, reduction: Reduction) -> Tensor {
 /// If `boxes` has another shape than `[n, 4]`.
 #[track_caller]
 pub fn clip_boxes_to_image(boxes: &Tensor, (height, width): (usize, usize)) -> Result<Tensor> {
-    let [x1, y1, x2, y2] = columns(rows("clip_boxes_to_image", "boxes", boxes, 4)?);
+    let [x1, y1, x2, y2] = columns(check_columns("clip_boxes_to_image", "boxes", boxes, 4)?);
     let (w, h) = (width as i64, height as i64);
     let clipped = [
         x1.clamp(0, w),
@@ -209,7 +214,7 @@ pub fn clip_boxes_to_image(boxes: &Tensor, (height, width): (usize, usize)) -> R
 /// If `boxes` has another shape than `[n, 4]`, or can't be computed.
 #[track_caller]
 pub fn remove_small_boxes(boxes: &Tensor, min_size: f64) -> Result<Tensor> {
-    let [x1, y1, x2, y2] = columns(rows("remove_small_boxes", "boxes", boxes, 4)?);
+    let [x1, y1, x2, y2] = columns(check_columns("remove_small_boxes", "boxes", boxes, 4)?);
     let large = (x2 - x1).ge(min_size).logical_and((y2 - y1).ge(min_size));
     large.nonzero().squeeze(1).check().cloned()
 }

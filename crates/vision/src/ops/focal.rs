@@ -1,6 +1,6 @@
 //! The focal loss.
 
-use super::boxes::reduced;
+use super::boxes::reduce_loss;
 use kiln_tensor::{BinaryCrossEntropyWithLogits, Reduction, Result, Tensor, options};
 
 options! {
@@ -44,8 +44,8 @@ pub fn sigmoid_focal_loss_with(
     targets: &Tensor,
     options: FocalLoss,
 ) -> Result<Tensor> {
-    let with = BinaryCrossEntropyWithLogits::new().reduction(Reduction::None);
-    let entropy = inputs.binary_cross_entropy_with_logits_with(targets, with);
+    let unreduced = BinaryCrossEntropyWithLogits::new().reduction(Reduction::None);
+    let entropy = inputs.binary_cross_entropy_with_logits_with(targets, unreduced);
     let p = inputs.sigmoid();
     let wrong = &p + targets - 2.0 * &p * targets;
     let loss = entropy * wrong.pow(options.gamma);
@@ -53,5 +53,5 @@ pub fn sigmoid_focal_loss_with(
         true => loss * (options.alpha * targets + (1.0 - options.alpha) * (1.0 - targets)),
         false => loss,
     };
-    reduced(loss, options.reduction).check().cloned()
+    reduce_loss(loss, options.reduction).check().cloned()
 }

@@ -21,7 +21,7 @@ use kiln_tensor::{Result, Tensor};
 
 /// Returns the tensor if it has this many columns.
 #[track_caller]
-fn rows<'a>(op: &str, name: &str, x: &'a Tensor, columns: i64) -> Result<&'a Tensor> {
+fn check_columns<'a>(op: &str, name: &str, x: &'a Tensor, columns: i64) -> Result<&'a Tensor> {
     let x = x.check()?;
     match x.dims() {
         [_, Dim::Const(n)] if *n == columns => Ok(x),

@@ -1,6 +1,6 @@
 //! Features of regions.
 
-use super::rows;
+use super::check_columns;
 use crate::fault::{SOURCE, invalid};
 use crate::transforms::Count;
 use kiln_base::Dim;
@@ -38,12 +38,12 @@ options! {
 /// If the shapes or dtypes don't fit or the output is empty; while running, if the number of an image is out of range.
 #[track_caller]
 pub fn roi_align(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> {
-    on_behalf_of_caller(SOURCE, || aligned(input, boxes, options))
+    on_behalf_of_caller(SOURCE, || align(input, boxes, options))
 }
 
-fn aligned(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> {
+fn align(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> {
     let op = "roi_align";
-    let boxes = rows(op, "boxes", boxes, 5)?;
+    let boxes = check_columns(op, "boxes", boxes, 5)?;
     let [_, _, Dim::Const(h), Dim::Const(w)] = *input.check()?.dims() else {
         let message = format!("input has the shape [N, C, H, W], not {:?}", input.dims());
         return Err(invalid(op, message));
@@ -72,18 +72,18 @@ fn aligned(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> 
     let (width, height) = (side(&left, edge(3)), side(&top, edge(4)));
     let y = Samples::new(&top, &height, rows, h, options.sampling_ratio.0)?;
     let x = Samples::new(&left, &width, columns, w, options.sampling_ratio.0)?;
-    // [N, H, W, C], so that an element is the features at a place.
-    let places = input.permute([0, 2, 3, 1]);
+    // [N, H, W, C], so that an element is the features at a position.
+    let features = input.permute([0, 2, 3, 1]);
     let image = image.i((.., NewAxis, NewAxis));
     let mut sum = None;
     for (row, row_weight) in &y.ends {
         for (column, column_weight) in &x.ends {
             let (row, column) = (row.i((.., .., NewAxis)), column.i((.., NewAxis, ..)));
             let weight = row_weight.i((.., .., NewAxis)) * column_weight.i((.., NewAxis, ..));
-            let part = places.i((&image, &row, &column)) * weight.unsqueeze(-1);
+            let term = features.i((&image, &row, &column)) * weight.unsqueeze(-1);
             sum = Some(match sum {
-                None => part,
-                Some(sum) => part + sum,
+                None => term,
+                Some(sum) => term + sum,
             });
         }
     }
@@ -99,7 +99,7 @@ fn aligned(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> 
 
 /// Samples along one dim: `[K, cells · samples]`.
 struct Samples {
-    /// The places below and above each sample, and their weights divided by the samples of a cell.
+    /// The positions below and above each sample, and their weights divided by the samples of a cell.
     ends: [(Tensor, Tensor); 2],
 }
 
@@ -117,23 +117,25 @@ impl Samples {
             0 => cell.ceil(),
             ratio => cell.full_like(ratio as i64),
         };
-        let most = match ratio {
+        let max_count = match ratio {
             0 if start.numel()? == 0 => 1,
             0 => count.amax(()).to_dtype(DType::I64).item::<i64>()?.max(1) as usize,
             ratio => ratio,
         };
         let number =
             |n: usize| Tensor::arange_dtype(0, n as i64, 1, start.dtype()).to(start.device());
-        let sample = number(most);
+        let sample = number(max_count);
         let counted = sample.i(NewAxis).lt(&count).i((.., NewAxis, ..));
         let inside = ((&sample + 0.5) / count.clamp_min(1)).i((.., NewAxis, ..));
-        let at = number(cells).i((NewAxis, .., NewAxis)) + inside;
-        let at = start.i((.., NewAxis, NewAxis)) + at * cell.unsqueeze(2);
-        let used = counted.logical_and(at.ge(-1)).logical_and(at.le(size));
+        let position = number(cells).i((NewAxis, .., NewAxis)) + inside;
+        let position = start.i((.., NewAxis, NewAxis)) + position * cell.unsqueeze(2);
+        let used = counted
+            .logical_and(position.ge(-1))
+            .logical_and(position.le(size));
         let share = used.to_dtype(start.dtype()) / count.clamp_min(1).unsqueeze(2);
-        let at = at.clamp(0, size - 1);
-        let below = at.floor();
-        let above_weight = (&at - &below) * &share;
+        let position = position.clamp(0, size - 1);
+        let below = position.floor();
+        let above_weight = (&position - &below) * &share;
         let below_weight = share - &above_weight;
         let below = below.to_dtype(DType::I64);
         let above = (&below + 1).clamp_max(size - 1);

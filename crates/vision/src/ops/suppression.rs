@@ -1,6 +1,6 @@
 //! Non-maximum suppression.
 
-use super::rows;
+use super::check_columns;
 use crate::fault::{SOURCE, invalid};
 use kiln_tensor::{DType, Result, Sort, Tensor, on_behalf_of_caller};
 
@@ -21,7 +21,7 @@ use kiln_tensor::{DType, Result, Sort, Tensor, on_behalf_of_caller};
 /// If `boxes` is not `[n, 4]` or `scores` not `[n]`, or inside `compile`, where nothing can be read.
 #[track_caller]
 pub fn nms(boxes: &Tensor, scores: &Tensor, iou_threshold: f64) -> Result<Tensor> {
-    suppressed("nms", boxes, scores, None, iou_threshold)
+    suppress("nms", boxes, scores, None, iou_threshold)
 }
 
 /// [`nms`] among the boxes of each class alone. `idxs` holds the classes, integers `[n]`.
@@ -35,18 +35,18 @@ pub fn batched_nms(
     idxs: &Tensor,
     iou_threshold: f64,
 ) -> Result<Tensor> {
-    suppressed("batched_nms", boxes, scores, Some(idxs), iou_threshold)
+    suppress("batched_nms", boxes, scores, Some(idxs), iou_threshold)
 }
 
 #[track_caller]
-fn suppressed(
+fn suppress(
     op: &str,
     boxes: &Tensor,
     scores: &Tensor,
     classes: Option<&Tensor>,
     threshold: f64,
 ) -> Result<Tensor> {
-    let count = rows(op, "boxes", boxes, 4)?.shape()?[0];
+    let count = check_columns(op, "boxes", boxes, 4)?.shape()?[0];
     for (name, x) in [("scores", Some(scores)), ("idxs", classes)] {
         if let Some(shape) = x.map(Tensor::shape).transpose()?
             && shape != [count]

@@ -31,12 +31,12 @@ pub(super) fn weights(
     let stretch = scale.max(1.0);
     let support = filter.support() * stretch;
     let mut weights = Vec::new();
-    for at in 0..out {
-        let centre = (at as f64 + 0.5) * scale;
-        let first = (centre - support + 0.5).max(0.0) as usize;
+    for index in 0..out {
+        let centre = (index as f64 + 0.5) * scale;
+        let start = (centre - support + 0.5).max(0.0) as usize;
         let end = ((centre + support + 0.5) as usize).min(len);
         weights.clear();
-        weights.extend((first..end).map(|x| {
+        weights.extend((start..end).map(|x| {
             let distance = (x as f64 - centre + 0.5) * (1.0 / stretch);
             filter.weight(distance)
         }));
@@ -44,7 +44,7 @@ pub(super) fn weights(
         if sum != 0.0 {
             weights.iter_mut().for_each(|w| *w /= sum);
         }
-        give(first, &weights);
+        give(start, &weights);
     }
 }
 
@@ -52,23 +52,23 @@ impl Taps {
     /// The taps for `len` input pixels resized to `out`, both at least 1.
     pub(super) fn new(filter: Interpolation, len: usize, out: usize) -> Taps {
         let mut count = 0;
-        let (mut parts, mut reals) = (Vec::with_capacity(out), Vec::new());
-        weights(filter, len, out, |first, part| {
-            count = count.max(part.len());
-            parts.push((first, part.len()));
-            reals.extend_from_slice(part);
+        let (mut spans, mut reals) = (Vec::with_capacity(out), Vec::new());
+        weights(filter, len, out, |start, pixel_weights| {
+            count = count.max(pixel_weights.len());
+            spans.push((start, pixel_weights.len()));
+            reals.extend_from_slice(pixel_weights);
         });
         let mut taps = Taps {
             count,
             firsts: Vec::with_capacity(out),
             weights: vec![0; out * count],
         };
-        let mut rest = &reals[..];
-        for ((first, n), all) in parts.iter().zip(taps.weights.chunks_exact_mut(count)) {
+        let mut remaining = &reals[..];
+        for ((first, n), fixed_weights) in spans.iter().zip(taps.weights.chunks_exact_mut(count)) {
             let start = (*first).min(len - count);
-            let (part, tail) = rest.split_at(*n);
-            rest = tail;
-            for (fixed, w) in all[first - start..].iter_mut().zip(part) {
+            let (span_weights, tail) = remaining.split_at(*n);
+            remaining = tail;
+            for (fixed, w) in fixed_weights[first - start..].iter_mut().zip(span_weights) {
                 *fixed = (w * f64::from(1 << PRECISION) + f64::copysign(0.5, *w)) as i32;
             }
             taps.firsts.push(start);

@@ -86,9 +86,9 @@ struct View<'a> {
 impl<'a> View<'a> {
     fn new(image: &'a Image, window: Window) -> View<'a> {
         let stride = image.width() * image.channels();
-        let first = window.top * stride + window.left * image.channels();
+        let offset = window.top * stride + window.left * image.channels();
         View {
-            pixels: image.bytes().get(first..).unwrap_or_default(),
+            pixels: image.bytes().get(offset..).unwrap_or_default(),
             stride,
             width: window.width,
             height: window.height,
@@ -103,7 +103,7 @@ impl<'a> View<'a> {
 }
 
 /// The pixels in a window.
-pub(crate) fn cut(image: &Image, window: Window) -> Image {
+pub(crate) fn crop(image: &Image, window: Window) -> Image {
     let view = View::new(image, window);
     let pixels = dense(view, window.width * image.channels());
     Image::of(pixels, window.width, window.height, image.mode())
@@ -122,10 +122,10 @@ fn dense(view: View, width: usize) -> Buffer {
 /// weights.
 pub(crate) fn matrix(filter: Interpolation, len: usize, out: usize) -> Vec<f64> {
     let mut rows = vec![0.0; len * out];
-    let mut each = rows.chunks_exact_mut(len);
-    filter::weights(filter, len, out, |first, weights| {
-        if let Some(row) = each.next() {
-            row[first..first + weights.len()].copy_from_slice(weights);
+    let mut matrix_rows = rows.chunks_exact_mut(len);
+    filter::weights(filter, len, out, |start, weights| {
+        if let Some(row) = matrix_rows.next() {
+            row[start..start + weights.len()].copy_from_slice(weights);
         }
     });
     rows
@@ -144,16 +144,16 @@ pub(crate) fn resized(
     }
     // Colours are weighted by alpha.
     if mode.has_alpha() {
-        let weighted = weighted(image, window);
-        let whole = Window::new((0, 0), (window.width, window.height));
-        let mut out = opaque(&weighted, whole, (width, height), filter);
-        unweight(&mut out);
+        let weighted = premultiply(image, window);
+        let full_window = Window::new((0, 0), (window.width, window.height));
+        let mut out = resize_opaque(&weighted, full_window, (width, height), filter);
+        unpremultiply(&mut out);
         return out;
     }
-    opaque(image, window, (width, height), filter)
+    resize_opaque(image, window, (width, height), filter)
 }
 
-fn opaque(
+fn resize_opaque(
     image: &Image,
     window: Window,
     (width, height): (usize, usize),
@@ -177,11 +177,11 @@ fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpo
         if height == view.height {
             return dense(view, width * C);
         }
-        return passes::down(view.pixels, view.stride, width * C, &rows);
+        return passes::resample_columns(view.pixels, view.stride, width * C, &rows);
     }
     let columns = Taps::new(filter, view.width, width);
     if height == view.height {
-        return passes::across::<C>(view, &columns).dense(width * C);
+        return passes::resample_rows::<C>(view, &columns).dense(width * C);
     }
     // Rows come first where they shrink by more than twice as much as the columns, as in Pillow 13. The order matters
     // because levels are rounded between the passes.
@@ -190,36 +190,36 @@ fn both<const C: usize>(view: View, width: usize, height: usize, filter: Interpo
         view.height as i64 - height as i64,
     );
     if gone.1 > 0 && gone.1 > 2 * gone.0 {
-        let down = passes::down(view.pixels, view.stride, view.width * C, &rows);
+        let down = passes::resample_columns(view.pixels, view.stride, view.width * C, &rows);
         let view = View {
             pixels: &down,
             stride: view.width * C,
             width: view.width,
             height,
         };
-        return passes::across::<C>(view, &columns).dense(width * C);
+        return passes::resample_rows::<C>(view, &columns).dense(width * C);
     }
-    let across = passes::across::<C>(view, &columns);
-    passes::down(&across.bytes, across.stride, width * C, &rows)
+    let across = passes::resample_rows::<C>(view, &columns);
+    passes::resample_columns(&across.bytes, across.stride, width * C, &rows)
 }
 
 /// The pixel under each new pixel's centre, found by steps that add up as PIL's do.
 fn nearest(image: &Image, window: Window, (width, height): (usize, usize)) -> Image {
     let c = image.channels();
     let view = View::new(image, window);
-    let places = |len: usize, out: usize| {
+    let source_positions = |len: usize, out: usize| {
         let step = len as f64 / out as f64;
-        let mut at = step * 0.5;
+        let mut position = step * 0.5;
         let mut next = move || {
-            let place = (at as usize).min(len - 1);
-            at += step;
-            place
+            let source = (position as usize).min(len - 1);
+            position += step;
+            source
         };
         (0..out).map(|_| next()).collect::<Vec<usize>>()
     };
-    let columns = places(window.width, width);
+    let columns = source_positions(window.width, width);
     let mut out = Vec::with_capacity(width * height * c);
-    for y in places(window.height, height) {
+    for y in source_positions(window.height, height) {
         let row = &view.pixels[y * view.stride..];
         for x in &columns {
             out.extend_from_slice(&row[x * c..][..c]);
@@ -229,8 +229,8 @@ fn nearest(image: &Image, window: Window, (width, height): (usize, usize)) -> Im
 }
 
 /// The window with its colours times alpha.
-pub(crate) fn weighted(image: &Image, window: Window) -> Image {
-    let mut out = cut(image, window);
+pub(crate) fn premultiply(image: &Image, window: Window) -> Image {
+    let mut out = crop(image, window);
     let c = out.channels();
     for pixel in out.bytes_mut().chunks_exact_mut(c) {
         if let [colours @ .., alpha] = pixel {
@@ -244,7 +244,7 @@ pub(crate) fn weighted(image: &Image, window: Window) -> Image {
 }
 
 /// Divides the colours by alpha again.
-pub(crate) fn unweight(image: &mut Image) {
+pub(crate) fn unpremultiply(image: &mut Image) {
     let c = image.channels();
     for pixel in image.bytes_mut().chunks_exact_mut(c) {
         if let [colours @ .., alpha @ 1..=254] = pixel {

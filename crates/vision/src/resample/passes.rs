@@ -43,7 +43,7 @@ impl Rows {
 }
 
 /// Each row, resampled along its columns.
-pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Rows {
+pub(super) fn resample_rows<const C: usize>(view: View, taps: &Taps) -> Rows {
     let stride = taps.len() * C + SLACK;
     let mut out = Buffer::new(stride * view.height);
     for (group, out) in out.chunks_mut(ROWS * stride).enumerate() {
@@ -60,9 +60,9 @@ pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Rows {
             row.resize(view.width * C + SLACK, 0);
             row
         });
-        let mut whole = vec![0; ROWS * stride];
-        rows_across::<C>(padded.each_ref().map(|r| &r[..]), taps, &mut whole, stride);
-        out.copy_from_slice(&whole[..out.len()]);
+        let mut full = vec![0; ROWS * stride];
+        rows_across::<C>(padded.each_ref().map(|r| &r[..]), taps, &mut full, stride);
+        out.copy_from_slice(&full[..out.len()]);
     }
     Rows { bytes: out, stride }
 }
@@ -75,15 +75,15 @@ fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8],
         return unsafe { avx2::rows_across::<C>(rows, taps, out, stride) };
     }
     for (row, out) in rows.iter().zip(out.chunks_exact_mut(stride)) {
-        for ((first, weights), out) in taps.iter().zip(out.as_chunks_mut::<C>().0) {
-            let mut sums = [HALF; C];
-            let (pixels, _) = row[first * C..][..taps.count * C].as_chunks::<C>();
+        for ((start, weights), out) in taps.iter().zip(out.as_chunks_mut::<C>().0) {
+            let mut accumulators = [HALF; C];
+            let (pixels, _) = row[start * C..][..taps.count * C].as_chunks::<C>();
             for (pixel, weight) in pixels.iter().zip(weights) {
-                for (sum, v) in sums.iter_mut().zip(pixel) {
+                for (sum, v) in accumulators.iter_mut().zip(pixel) {
                     *sum += i32::from(*v) * weight;
                 }
             }
-            *out = sums.map(level);
+            *out = accumulators.map(level);
         }
     }
 }
@@ -102,16 +102,16 @@ mod avx2 {
         stride: usize,
     ) {
         let bytes = (taps.count - 1) * C + 1 + SLACK;
-        for (x, (first, weights)) in taps.iter().enumerate() {
-            let mut sums = [_mm_set1_epi32(HALF); ROWS];
-            let mut parts = rows;
-            for part in &mut parts {
-                *part = &part[first * C..first * C + bytes];
+        for (x, (start, weights)) in taps.iter().enumerate() {
+            let mut accumulators = [_mm_set1_epi32(HALF); ROWS];
+            let mut inputs = rows;
+            for input in &mut inputs {
+                *input = &input[start * C..start * C + bytes];
             }
             for (n, weight) in weights.iter().enumerate() {
                 let weight = _mm_set1_epi32(*weight);
-                for (sum, part) in sums.iter_mut().zip(parts) {
-                    let [p, q, r, s] = part[n * C..n * C + 1 + SLACK] else {
+                for (sum, input) in accumulators.iter_mut().zip(inputs) {
+                    let [p, q, r, s] = input[n * C..n * C + 1 + SLACK] else {
                         return;
                     };
                     let pixel = _mm_cvtsi32_si128(i32::from_le_bytes([p, q, r, s]));
@@ -119,7 +119,7 @@ mod avx2 {
                     *sum = _mm_add_epi32(*sum, product);
                 }
             }
-            let [a, b, c, d, e, f, g, h] = sums;
+            let [a, b, c, d, e, f, g, h] = accumulators;
             let levels = [levels([a, b, c, d]), levels([e, f, g, h])];
             for (row, levels) in levels.as_flattened().iter().enumerate() {
                 out[row * stride + x * C..][..4].copy_from_slice(&levels.to_le_bytes());
@@ -130,8 +130,8 @@ mod avx2 {
     /// The levels of four pixels, saturated to 0..=255.
     #[target_feature(enable = "avx2")]
     fn levels([a, b, c, d]: [__m128i; 4]) -> [i32; 4] {
-        let upper = _mm_packs_epi32(shifted(a), shifted(b));
-        let lower = _mm_packs_epi32(shifted(c), shifted(d));
+        let upper = _mm_packs_epi32(shift_right(a), shift_right(b));
+        let lower = _mm_packs_epi32(shift_right(c), shift_right(d));
         let levels = _mm_packus_epi16(upper, lower);
         [
             _mm_extract_epi32::<0>(levels),
@@ -142,13 +142,13 @@ mod avx2 {
     }
 
     #[target_feature(enable = "avx2")]
-    fn shifted(sums: __m128i) -> __m128i {
-        _mm_srai_epi32::<{ PRECISION as i32 }>(sums)
+    fn shift_right(accumulators: __m128i) -> __m128i {
+        _mm_srai_epi32::<{ PRECISION as i32 }>(accumulators)
     }
 }
 
 /// Rows of `width` bytes that lie `stride` apart, resampled along the columns.
-pub(super) fn down(pixels: &[u8], stride: usize, width: usize, taps: &Taps) -> Buffer {
+pub(super) fn resample_columns(pixels: &[u8], stride: usize, width: usize, taps: &Taps) -> Buffer {
     let mut out = Buffer::new(width * taps.len());
     rows_down(pixels, stride, taps, &mut out, width);
     out
@@ -156,23 +156,23 @@ pub(super) fn down(pixels: &[u8], stride: usize, width: usize, taps: &Taps) -> B
 
 wide! {
     fn rows_down(pixels: &[u8], stride: usize, taps: &Taps, out: &mut [u8], width: usize) {
-        for ((first, weights), out) in taps.iter().zip(out.chunks_exact_mut(width)) {
-            let from = &pixels[first * stride..];
-            let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
+        for ((start, weights), out) in taps.iter().zip(out.chunks_exact_mut(width)) {
+            let from = &pixels[start * stride..];
+            let (blocks, tail) = out.as_chunks_mut::<BLOCK>();
             let done = blocks.len() * BLOCK;
             for (n, block) in blocks.iter_mut().enumerate() {
-                let mut sums = [HALF; BLOCK];
+                let mut accumulators = [HALF; BLOCK];
                 for (row, weight) in weights.iter().enumerate() {
                     let row = &from[row * stride + n * BLOCK..][..BLOCK];
-                    for (sum, v) in sums.iter_mut().zip(row) {
+                    for (sum, v) in accumulators.iter_mut().zip(row) {
                         *sum += i32::from(*v) * weight;
                     }
                 }
-                for (out, sum) in block.iter_mut().zip(sums) {
+                for (out, sum) in block.iter_mut().zip(accumulators) {
                     *out = level(sum);
                 }
             }
-            for (x, out) in rest.iter_mut().enumerate() {
+            for (x, out) in tail.iter_mut().enumerate() {
                 let mut sum = HALF;
                 for (row, weight) in weights.iter().enumerate() {
                     sum += i32::from(from[row * stride + done + x]) * weight;

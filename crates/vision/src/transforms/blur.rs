@@ -3,7 +3,7 @@
 use super::arguments::{KernelSize, printed};
 use super::resize::check_range;
 use super::{Transform, uniform};
-use crate::functional::blurred;
+use crate::functional::blur_as;
 use crate::image::Image;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
@@ -34,7 +34,7 @@ impl Transform<Image> for GaussianBlur {
         let Sigma(low, high) = self.sigma;
         check_range("GaussianBlur", "sigma", (low, high))?;
         let sigma = uniform(rng, (low, high));
-        blurred("GaussianBlur", &image, self.kernel_size, (sigma, sigma))
+        blur_as("GaussianBlur", &image, self.kernel_size, (sigma, sigma))
     }
 }
 

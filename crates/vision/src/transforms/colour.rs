@@ -1,8 +1,10 @@
 //! Transforms of colour.
 
 use super::arguments::{Count, Spread, printed, probability};
-use super::{Transform, happens, uniform};
-use crate::functional::{brightened, contrasted, greyed, rotated_hue, saturated};
+use super::{Transform, draw_bool, uniform};
+use crate::functional::{
+    adjust_brightness_as, adjust_contrast_as, adjust_hue_as, adjust_saturation_as, to_grayscale_as,
+};
 use crate::image::Image;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
@@ -47,12 +49,14 @@ impl Transform<Image> for ColorJitter {
         let (op, order) = ("ColorJitter", rng.permutation(4));
         let factors = self.ranges()?.map(|r| r.map(|r| uniform(rng, r)));
         for step in order {
-            let Some(by) = factors[step] else { continue };
+            let Some(factor) = factors[step] else {
+                continue;
+            };
             image = match step {
-                0 => brightened(op, image, by)?,
-                1 => contrasted(op, image, by)?,
-                2 => saturated(op, image, by)?,
-                _ => rotated_hue(op, image, by)?,
+                0 => adjust_brightness_as(op, image, factor)?,
+                1 => adjust_contrast_as(op, image, factor)?,
+                2 => adjust_saturation_as(op, image, factor)?,
+                _ => adjust_hue_as(op, image, factor)?,
             };
         }
         Ok(image)
@@ -63,11 +67,11 @@ impl fmt::Display for ColorJitter {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let names = ["brightness", "contrast", "saturation", "hue"];
         let ranges = self.ranges().unwrap_or_default();
-        let each = names.iter().zip(ranges).map(|(name, range)| match range {
+        let texts = names.iter().zip(ranges).map(|(name, range)| match range {
             Some((low, high)) => format!("{name}=({low:?}, {high:?})"),
             None => format!("{name}=None"),
         });
-        write!(f, "ColorJitter({})", each.collect::<Vec<_>>().join(", "))
+        write!(f, "ColorJitter({})", texts.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -82,7 +86,7 @@ options! {
 impl Transform<Image> for Grayscale {
     type Output = Image;
     fn apply(&self, image: Image, _: &mut Rng) -> Result<Image> {
-        greyed("Grayscale", &image, self.num_output_channels.0)
+        to_grayscale_as("Grayscale", &image, self.num_output_channels.0)
     }
 }
 
@@ -99,10 +103,10 @@ options! {
 impl Transform<Image> for RandomGrayscale {
     type Output = Image;
     fn apply(&self, image: Image, rng: &mut Rng) -> Result<Image> {
-        if !happens(rng, probability("RandomGrayscale", self.p)?) {
+        if !draw_bool(rng, probability("RandomGrayscale", self.p)?) {
             return Ok(image);
         }
-        saturated("RandomGrayscale", image, 0.0)
+        adjust_saturation_as("RandomGrayscale", image, 0.0)
     }
 }
 

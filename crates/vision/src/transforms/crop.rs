@@ -2,7 +2,7 @@
 
 use super::Transform;
 use super::arguments::{Extent, Fill, Padding, PaddingMode, optional, printed, truth};
-use crate::functional::{centred, cropped, fits, five, ten};
+use crate::functional::{center_crop_as, check_crop, crop_as, five_crop_as, ten_crop_as};
 use crate::picture::Picture;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
@@ -18,7 +18,7 @@ options! {
 impl<P: Picture> Transform<P> for CenterCrop {
     type Output = P;
     fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
-        centred("CenterCrop", &image, self.size)
+        center_crop_as("CenterCrop", &image, self.size)
     }
 }
 
@@ -35,7 +35,7 @@ options! {
 impl<P: Picture> Transform<P> for FiveCrop {
     type Output = [P; 5];
     fn apply(&self, image: P, _: &mut Rng) -> Result<[P; 5]> {
-        five("FiveCrop", &image, self.size)
+        five_crop_as("FiveCrop", &image, self.size)
     }
 }
 
@@ -55,7 +55,7 @@ options! {
 impl<P: Picture> Transform<P> for TenCrop {
     type Output = [P; 10];
     fn apply(&self, image: P, _: &mut Rng) -> Result<[P; 10]> {
-        ten("TenCrop", &image, self.size, self.vertical_flip)
+        ten_crop_as("TenCrop", &image, self.size, self.vertical_flip)
     }
 }
 
@@ -84,7 +84,7 @@ impl<P: Picture> Transform<P> for RandomCrop {
         let (op, size) = ("RandomCrop", self.size);
         let padded = |image: P, padding: Padding| match padding == Padding::default() {
             true => Ok(image),
-            false => image.padded(op, padding, &self.fill, self.padding_mode),
+            false => image.pad(op, padding, &self.fill, self.padding_mode),
         };
         let mut image = padded(image, self.padding)?;
         let [_, height, width] = image.extents(op)?;
@@ -95,13 +95,13 @@ impl<P: Picture> Transform<P> for RandomCrop {
             image = padded(image, [0, rows].into())?;
         }
         let [_, height, width] = image.extents(op)?;
-        fits(op, size, (height, width))?;
+        check_crop(op, size, (height, width))?;
         if (height, width) == (size.height, size.width) {
             return Ok(image);
         }
         let top = rng.below(height - size.height + 1) as i64;
         let left = rng.below(width - size.width + 1) as i64;
-        cropped(op, &image, (top, left), size)
+        crop_as(op, &image, (top, left), size)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::arguments::{Fill, printed, probability};
 use super::resize::check_range;
-use super::{Transform, happens, uniform};
+use super::{Transform, draw_bool, uniform};
 use crate::fault::invalid;
-use crate::functional::erased;
+use crate::functional::erase_region;
 use crate::picture::sealed::Pixels;
 use kiln_data::Rng;
 use kiln_tensor::{Result, Tensor, options, set_device};
@@ -26,7 +26,7 @@ impl<F: Into<Fill>> From<F> for Erasing {
 }
 
 options! {
-    /// A rectangle of a tensor `[.., C, H, W]` of random area, proportions and place, erased by chance (Zhong et al.,
+    /// A rectangle of a tensor `[.., C, H, W]` of random area, proportions and position, erased by chance (Zhong et al.,
     /// 2017).
     RandomErasing () {
         /// The probability of erasing.
@@ -56,7 +56,7 @@ impl Transform<Tensor> for RandomErasing {
             let message = format!("it takes [.., C, H, W], not {:?}", x.shape()?);
             return Err(invalid(op, message));
         }
-        if !happens(rng, p) {
+        if !draw_bool(rng, p) {
             return Ok(x);
         }
         let logs = (self.ratio.0.ln(), self.ratio.1.ln());
@@ -79,7 +79,7 @@ impl Transform<Tensor> for RandomErasing {
                 }
             };
             let (top, left) = (rng.below(height - h + 1), rng.below(width - w + 1));
-            return erased(&x, (top, left), (h, w), &value);
+            return erase_region(&x, (top, left), (h, w), &value);
         }
         Ok(x)
     }

@@ -1,7 +1,7 @@
 //! Flips.
 
 use super::arguments::{printed, probability};
-use super::{Transform, happens};
+use super::{Transform, draw_bool};
 use crate::picture::Picture;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
@@ -21,8 +21,8 @@ macro_rules! flips {
             fn apply(&self, image: P, rng: &mut Rng) -> Result<P> {
                 let op = stringify!($name);
                 image.extents(op)?;
-                match happens(rng, probability(op, self.p)?) {
-                    true => image.mirrored($columns),
+                match draw_bool(rng, probability(op, self.p)?) {
+                    true => image.mirror($columns),
                     false => Ok(image),
                 }
             }

@@ -104,6 +104,6 @@ fn uniform(rng: &mut Rng, (low, high): (f64, f64)) -> f64 {
 }
 
 /// Draws true with probability `p`.
-fn happens(rng: &mut Rng, p: f64) -> bool {
+fn draw_bool(rng: &mut Rng, p: f64) -> bool {
     rng.unit() < p
 }

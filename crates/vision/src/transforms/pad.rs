@@ -23,7 +23,7 @@ impl<P: Picture> Transform<P> for Pad {
     type Output = P;
     fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
         image.extents("Pad")?;
-        image.padded("Pad", self.padding, &self.fill, self.padding_mode)
+        image.pad("Pad", self.padding, &self.fill, self.padding_mode)
     }
 }
 

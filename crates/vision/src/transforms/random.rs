@@ -1,7 +1,7 @@
 //! Random changes of pixel values.
 
 use super::arguments::{Count, probability};
-use super::{Transform, happens};
+use super::{Transform, draw_bool};
 use crate::functional;
 use crate::image::Image;
 use kiln_data::Rng;
@@ -21,7 +21,7 @@ macro_rules! random_transforms {
         impl Transform<Image> for $name {
             type Output = Image;
             fn apply(&self, image: Image, rng: &mut Rng) -> Result<Image> {
-                if !happens(rng, probability(stringify!($name), self.p)?) {
+                if !draw_bool(rng, probability(stringify!($name), self.p)?) {
                     return Ok(image);
                 }
                 let does: fn(&$name, &Image) -> Result<Image> = $does;
@@ -32,7 +32,7 @@ macro_rules! random_transforms {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str(concat!(stringify!($name), "("))?;
-                $(write!(f, concat!(stringify!($arg), "={},"), self.$arg.shown())?;)?
+                $(write!(f, concat!(stringify!($arg), "={},"), self.$arg.text())?;)?
                 write!(f, "p={:?})", self.p)
             }
         }
@@ -40,17 +40,17 @@ macro_rules! random_transforms {
 }
 /// The text that Python prints for a number.
 trait Shown {
-    fn shown(&self) -> String;
+    fn text(&self) -> String;
 }
 
 impl Shown for Count {
-    fn shown(&self) -> String {
+    fn text(&self) -> String {
         self.0.to_string()
     }
 }
 
 impl Shown for f64 {
-    fn shown(&self) -> String {
+    fn text(&self) -> String {
         format!("{self:?}")
     }
 }

@@ -3,7 +3,7 @@
 use super::arguments::{Extent, Size, optional, printed, truth};
 use super::{Transform, uniform};
 use crate::fault::invalid;
-use crate::functional::resized;
+use crate::functional::resize_as;
 use crate::picture::Picture;
 use crate::resample::{Interpolation, Window};
 use kiln_data::Rng;
@@ -27,7 +27,7 @@ options! {
 impl<P: Picture> Transform<P> for Resize {
     type Output = P;
     fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
-        resized("Resize", &image, self)
+        resize_as("Resize", &image, self)
     }
 }
 
@@ -109,7 +109,7 @@ impl<P: Picture> Transform<P> for RandomResizedCrop {
         }
         let window = self.draw_crop(height, width, rng);
         let size = (self.size.width, self.size.height);
-        image.resampled(op, window, size, self.interpolation, self.antialias)
+        image.resample(op, window, size, self.interpolation, self.antialias)
     }
 }
 

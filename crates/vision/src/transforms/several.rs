@@ -2,7 +2,7 @@
 
 use super::arguments::probability;
 use super::compose::{Listed, Steps, print};
-use super::{Transform, happens};
+use super::{Transform, draw_bool};
 use crate::fault::{SOURCE, invalid};
 use kiln_data::Rng;
 use kiln_tensor::{Result, on_behalf_of_caller};
@@ -14,12 +14,12 @@ pub trait Choices<X>: Send + Sync {
     /// The number of transforms.
     fn count(&self) -> usize;
 
-    /// Returns the result of the one at `place`, which is below the count.
+    /// Returns the result of the one at `index`, which is below the count.
     ///
     /// # Errors
     /// Those of that transform.
     #[track_caller]
-    fn choose(&self, place: usize, x: X, rng: &mut Rng) -> Result<X>;
+    fn choose(&self, index: usize, x: X, rng: &mut Rng) -> Result<X>;
 }
 
 macro_rules! tuples {
@@ -28,8 +28,8 @@ macro_rules! tuples {
             fn count(&self) -> usize {
                 $n
             }
-            fn choose(&self, place: usize, x: X, rng: &mut Rng) -> Result<X> {
-                match place {
+            fn choose(&self, index: usize, x: X, rng: &mut Rng) -> Result<X> {
+                match index {
                     $($at => self.$at.apply(x, rng),)*
                     _ => Ok(x),
                 }
@@ -54,8 +54,8 @@ macro_rules! lists {
             fn count(&self) -> usize {
                 self.len()
             }
-            fn choose(&self, place: usize, x: X, rng: &mut Rng) -> Result<X> {
-                self[place].apply(x, rng)
+            fn choose(&self, index: usize, x: X, rng: &mut Rng) -> Result<X> {
+                self[index].apply(x, rng)
             }
         }
     )*};
@@ -88,7 +88,7 @@ impl<S> RandomApply<S> {
 impl<X, S: Steps<X, Output = X> + Listed> Transform<X> for RandomApply<S> {
     type Output = X;
     fn apply(&self, x: X, rng: &mut Rng) -> Result<X> {
-        match happens(rng, probability("RandomApply", self.p)?) {
+        match draw_bool(rng, probability("RandomApply", self.p)?) {
             true => on_behalf_of_caller(SOURCE, || self.transforms.run(x, rng)),
             false => Ok(x),
         }
@@ -130,7 +130,7 @@ impl<X, S: Choices<X> + Listed> Transform<X> for RandomChoice<S> {
     type Output = X;
     fn apply(&self, x: X, rng: &mut Rng) -> Result<X> {
         let (op, count) = ("RandomChoice", self.transforms.count());
-        let place = match &self.p {
+        let index = match &self.p {
             None => rng.below(count),
             Some(p) => {
                 let sum: f64 = p.iter().sum();
@@ -142,18 +142,18 @@ impl<X, S: Choices<X> + Listed> Transform<X> for RandomChoice<S> {
                     return Err(invalid(op, message));
                 }
                 let mut left = rng.unit() * sum;
-                let taken = |p: &f64| {
+                let is_drawn = |p: &f64| {
                     left -= p;
                     left < 0.0
                 };
-                let place = p.iter().position(taken);
-                place.unwrap_or(p.iter().rposition(|p| *p > 0.0).unwrap_or(0))
+                let index = p.iter().position(is_drawn);
+                index.unwrap_or(p.iter().rposition(|p| *p > 0.0).unwrap_or(0))
             }
         };
         if count == 0 {
             return Err(invalid(op, "there is no transform to choose"));
         }
-        on_behalf_of_caller(SOURCE, || self.transforms.choose(place, x, rng))
+        on_behalf_of_caller(SOURCE, || self.transforms.choose(index, x, rng))
     }
 }
 
@@ -184,8 +184,8 @@ impl<X, S: Choices<X> + Listed> Transform<X> for RandomOrder<S> {
     type Output = X;
     fn apply(&self, mut x: X, rng: &mut Rng) -> Result<X> {
         on_behalf_of_caller(SOURCE, || {
-            for place in rng.permutation(self.transforms.count()) {
-                x = self.transforms.choose(place, x, rng)?;
+            for index in rng.permutation(self.transforms.count()) {
+                x = self.transforms.choose(index, x, rng)?;
             }
             Ok(x)
         })

@@ -2,7 +2,7 @@
 
 use super::Transform;
 use super::arguments::{printed, truth};
-use crate::functional::{self, converted, normalized};
+use crate::functional::{self, convert_dtype_as, normalize_as};
 use crate::image::Image;
 use kiln_data::Rng;
 use kiln_tensor::{DType, Result, Tensor, options};
@@ -55,7 +55,7 @@ options! {
 impl Transform<Tensor> for ConvertImageDtype {
     type Output = Tensor;
     fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
-        converted("ConvertImageDtype", &x, self.dtype)
+        convert_dtype_as("ConvertImageDtype", &x, self.dtype)
     }
 }
 
@@ -76,7 +76,7 @@ impl Transform<Tensor> for ToDtype {
     type Output = Tensor;
     fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
         match self.scale {
-            true => converted("ToDtype", &x, self.dtype),
+            true => convert_dtype_as("ToDtype", &x, self.dtype),
             false => Ok(x.to_dtype(self.dtype).check()?.clone()),
         }
     }
@@ -97,7 +97,7 @@ options! {
 impl Transform<Tensor> for Normalize {
     type Output = Tensor;
     fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
-        normalized("Normalize", &x, &self.mean, &self.std)
+        normalize_as("Normalize", &x, &self.mean, &self.std)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::arguments::{Fill, Spread, truth};
 use super::{Transform, uniform};
 use crate::fault::invalid;
-use crate::functional::{Affine, Rotate, mapped, rotated};
+use crate::functional::{Affine, Rotate, affine_as, rotate_as};
 use crate::image::Image;
 use crate::resample::Interpolation;
 use kiln_data::Rng;
@@ -14,7 +14,7 @@ use std::fmt;
 const ANY: (f64, f64) = (f64::MIN, f64::MAX);
 
 /// A range as torchvision prints it.
-fn listed(spread: Spread) -> String {
+fn range_text(spread: Spread) -> String {
     match spread {
         Spread::Around(d) => format!("[{:?}, {d:?}]", -d),
         Spread::Between(low, high) => format!("[{low:?}, {high:?}]"),
@@ -43,14 +43,14 @@ impl Transform<Image> for RandomRotation {
     fn apply(&self, image: Image, rng: &mut Rng) -> Result<Image> {
         let op = "RandomRotation";
         let angle = uniform(rng, self.degrees.range((op, "degrees"), 0.0, ANY)?);
-        let by = Rotate {
+        let options = Rotate {
             angle,
             interpolation: self.interpolation,
             expand: self.expand,
             center: self.center,
             fill: self.fill.clone(),
         };
-        rotated(op, &image, &by)
+        rotate_as(op, &image, &options)
     }
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for RandomRotation {
         write!(
             f,
             "RandomRotation(degrees={}, interpolation={}, expand={}",
-            listed(self.degrees),
+            range_text(self.degrees),
             self.interpolation,
             truth(self.expand)
         )?;
@@ -117,9 +117,9 @@ impl Transform<Image> for RandomAffine {
                 let message = format!("translate is two parts of 1, not ({x:?}, {y:?})");
                 return Err(invalid(op, message));
             }
-            let far = |part: f64, len: usize| (-part * len as f64, part * len as f64);
-            let columns = uniform(rng, far(x, image.width())).round_ties_even();
-            let rows = uniform(rng, far(y, image.height())).round_ties_even();
+            let bounds = |part: f64, len: usize| (-part * len as f64, part * len as f64);
+            let columns = uniform(rng, bounds(x, image.width())).round_ties_even();
+            let rows = uniform(rng, bounds(y, image.height())).round_ties_even();
             translate = (columns, rows);
         }
         let mut scale = 1.0;
@@ -135,7 +135,7 @@ impl Transform<Image> for RandomAffine {
                 (uniform(rng, range(x)?), uniform(rng, range(y)?))
             }
         };
-        let by = Affine {
+        let options = Affine {
             angle,
             translate,
             scale,
@@ -144,13 +144,13 @@ impl Transform<Image> for RandomAffine {
             fill: self.fill.clone(),
             center: self.center,
         };
-        mapped(op, &image, &by)
+        affine_as(op, &image, &options)
     }
 }
 
 impl fmt::Display for RandomAffine {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "RandomAffine(degrees={}", listed(self.degrees))?;
+        write!(f, "RandomAffine(degrees={}", range_text(self.degrees))?;
         if let Some(t) = self.translate {
             write!(f, ", translate={t:?}")?;
         }
@@ -159,7 +159,7 @@ impl fmt::Display for RandomAffine {
         }
         match self.shear {
             None => {}
-            Some(Shear::X(x)) => write!(f, ", shear={}", listed(x))?,
+            Some(Shear::X(x)) => write!(f, ", shear={}", range_text(x))?,
             Some(Shear::Both((a, b), (c, d))) => write!(f, ", shear=[{a:?}, {b:?}, {c:?}, {d:?}]")?,
         }
         if !self.interpolation.is_nearest() {
