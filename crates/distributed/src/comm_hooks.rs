@@ -46,8 +46,8 @@ impl GradBucket {
 /// # Errors
 /// None: the type is that of hooks.
 pub fn allreduce_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tensor> {
-    let sums = group.all_reduce(bucket.buffer(), ReduceOp::Sum);
-    Ok(sums * (1.0 / bucket.divisor() as f64))
+    let reduced = group.all_reduce(bucket.buffer(), ReduceOp::Sum);
+    Ok(reduced * (1.0 / bucket.divisor() as f64))
 }
 
 /// [`allreduce_hook`] that sends gradients as f16, which it divides before it adds them.
@@ -55,7 +55,7 @@ pub fn allreduce_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tenso
 /// # Errors
 /// None: the type is that of hooks.
 pub fn fp16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tensor> {
-    Ok(compressed(group, bucket, DType::F16))
+    Ok(reduce_compressed(group, bucket, DType::F16))
 }
 
 /// [`allreduce_hook`] that sends gradients as bf16, which it divides before it adds them.
@@ -63,10 +63,10 @@ pub fn fp16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<T
 /// # Errors
 /// None: the type is that of hooks.
 pub fn bf16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tensor> {
-    Ok(compressed(group, bucket, DType::BF16))
+    Ok(reduce_compressed(group, bucket, DType::BF16))
 }
 
-fn compressed(group: &ProcessGroup, bucket: &GradBucket, dtype: DType) -> Tensor {
+fn reduce_compressed(group: &ProcessGroup, bucket: &GradBucket, dtype: DType) -> Tensor {
     let own = bucket.buffer();
     let share = (own * (1.0 / bucket.divisor() as f64)).to_dtype(dtype);
     group.all_reduce(share, ReduceOp::Sum).to_dtype(own.dtype())

@@ -74,8 +74,8 @@ impl<M: Module> DataParallel<M> {
     /// If a GPU is named twice or can't be opened, or none is named.
     #[track_caller]
     pub fn with(module: M, options: Replicas) -> Result<DataParallel<M>> {
-        let at = Location::caller();
-        let wrong = |text: String| Err(Error::new(ErrorKind::Value, "DataParallel", text, at));
+        let loc = Location::caller();
+        let wrong = |text: String| Err(Error::new(ErrorKind::Value, "DataParallel", text, loc));
         let count = Device::cuda_count();
         let mut ids = options.device_ids.unwrap_or((0..count).collect());
         if count == 0 {
@@ -91,13 +91,13 @@ impl<M: Module> DataParallel<M> {
             }
             devices.push(device);
         }
-        let first = devices.first().copied().unwrap_or_default();
+        let main_device = devices.first().copied().unwrap_or_default();
         let output = match options.output_device.filter(|_| count > 0) {
             Some(id) => Device::cuda(id)?,
-            None => first,
+            None => main_device,
         };
         if devices.len() == 1 {
-            module.to(first)?;
+            module.to(main_device)?;
         }
         Ok(DataParallel {
             module,
@@ -115,47 +115,47 @@ impl<M: Module> DataParallel<M> {
 
     /// The tensors of an input on each GPU that gets some.
     #[track_caller]
-    fn scattered(&self, input: &[Tensor]) -> Result<Vec<Vec<Tensor>>> {
-        let mut parts: Vec<Vec<Tensor>> = Vec::new();
+    fn scatter(&self, input: &[Tensor]) -> Result<Vec<Vec<Tensor>>> {
+        let mut by_device: Vec<Vec<Tensor>> = Vec::new();
         for (i, t) in input.iter().enumerate() {
             if t.check()?.ndim() == 0 {
                 let text = format!("input {i} is a single number, which can't be split");
                 return Err(error("DataParallel", text));
             }
             let chunks = t.chunk(self.devices.len() as i64, self.dim);
-            if i > 0 && chunks.len() != parts.len() {
+            if i > 0 && chunks.len() != by_device.len() {
                 let text = format!(
                     "input 0, {:?}, is split into {} parts along dim {}, and input {i}, {:?}, into {}",
                     input[0].dims(),
-                    parts.len(),
+                    by_device.len(),
                     self.dim,
                     t.dims(),
                     chunks.len()
                 );
                 return Err(error("DataParallel", text));
             }
-            parts.resize(chunks.len(), Vec::new());
-            for (part, chunk) in parts.iter_mut().zip(chunks) {
-                part.push(chunk.check()?.clone());
+            by_device.resize(chunks.len(), Vec::new());
+            for (inputs, chunk) in by_device.iter_mut().zip(chunks) {
+                inputs.push(chunk.check()?.clone());
             }
         }
-        if parts.is_empty() {
-            parts.push(Vec::new());
+        if by_device.is_empty() {
+            by_device.push(Vec::new());
         }
-        Ok(parts)
+        Ok(by_device)
     }
 
     /// Errs unless everything that the model holds is on the first GPU.
     #[track_caller]
     fn check_devices(&self) -> Result<()> {
-        let first = self.devices[0];
-        let held = [self.module.named_parameters(), self.module.named_buffers()].concat();
-        match held.iter().find(|(_, var)| var.device() != first) {
+        let main_device = self.devices[0];
+        let cells = [self.module.named_parameters(), self.module.named_buffers()].concat();
+        match cells.iter().find(|(_, var)| var.device() != main_device) {
             None => Ok(()),
             Some((name, var)) => Err(error(
                 "DataParallel",
                 format!(
-                    "the parameters and buffers of the model have to be on {first}, the first of device_ids, and `{name}` \
+                    "the parameters and buffers of the model have to be on {main_device}, the first of device_ids, and `{name}` \
                      is on {}: call `to` before",
                     var.device()
                 ),
@@ -164,7 +164,7 @@ impl<M: Module> DataParallel<M> {
     }
 
     #[track_caller]
-    fn replicated<I, O>(&self, input: I) -> Result<O>
+    fn run_replicas<I, O>(&self, input: I) -> Result<O>
     where
         M: Forward<I, O>,
         I: Nest<Owned = I> + 'static,
@@ -177,11 +177,11 @@ impl<M: Module> DataParallel<M> {
         }
         self.check_devices()?;
         let flat = Flat::of(&input);
-        let parts = self.scattered(flat.tensors())?;
+        let inputs = self.scatter(flat.tensors())?;
         let (parameters, buffers) = (self.module.parameters(), self.module.buffers());
         let mut values = Vec::new();
-        for (replica, (part, device)) in parts.iter().zip(&self.devices).enumerate() {
-            values.extend(part.iter().map(|t| (t.clone(), *device)));
+        for (replica, (tensors, device)) in inputs.iter().zip(&self.devices).enumerate() {
+            values.extend(tensors.iter().map(|t| (t.clone(), *device)));
             values.extend(parameters.iter().map(|p| (p.get(), *device)));
             // The first one has the model's own.
             if replica > 0 {
@@ -191,12 +191,12 @@ impl<M: Module> DataParallel<M> {
         let mut moved = to_each(&values)?.into_iter();
         drop(values);
         let mut outputs = Vec::new();
-        for (replica, (part, device)) in parts.iter().zip(&self.devices).enumerate() {
-            let input = flat.build::<I>(moved.by_ref().take(part.len()));
-            let held = if replica > 0 { &buffers[..] } else { &[] };
-            let held = parameters.iter().chain(held).map(|cell| cell.id());
-            let held: Vec<(u64, Tensor)> = held.zip(moved.by_ref()).collect();
-            let call = || with_values(held, || self.module.try_call(input));
+        for (replica, (tensors, device)) in inputs.iter().zip(&self.devices).enumerate() {
+            let input = flat.build::<I>(moved.by_ref().take(tensors.len()));
+            let extra_cells = if replica > 0 { &buffers[..] } else { &[] };
+            let ids = parameters.iter().chain(extra_cells).map(|cell| cell.id());
+            let values: Vec<(u64, Tensor)> = ids.zip(moved.by_ref()).collect();
+            let call = || with_values(values, || self.module.try_call(input));
             let output: Result<O> = with_device(*device, call);
             outputs.push(
                 output.map_err(|e| e.with_note(format!("in replica {replica} on {device}")))?,
@@ -204,22 +204,22 @@ impl<M: Module> DataParallel<M> {
         }
         match outputs.len() {
             1 if self.devices.len() == 1 => Ok(outputs.remove(0)),
-            _ => self.gathered(&outputs),
+            _ => self.gather(&outputs),
         }
     }
 
     /// The outputs of the replicas as one.
     #[track_caller]
-    fn gathered<O: Nest<Owned = O>>(&self, outputs: &[O]) -> Result<O> {
+    fn gather<O: Nest<Owned = O>>(&self, outputs: &[O]) -> Result<O> {
         let flats: Vec<Flat> = outputs.iter().map(|y| Flat::of(y)).collect();
         let count = flats[0].tensors().len();
         if flats.iter().any(|f| f.tensors().len() != count) {
             let text = "the replicas return different numbers of tensors";
             return Err(error("DataParallel", text));
         }
-        let all = flats.iter().flat_map(|f| f.tensors());
-        let all: Vec<(Tensor, Device)> = all.map(|t| (t.clone(), self.output)).collect();
-        let moved = to_each(&all)?;
+        let tensors = flats.iter().flat_map(|f| f.tensors());
+        let moves: Vec<(Tensor, Device)> = tensors.map(|t| (t.clone(), self.output)).collect();
+        let moved = to_each(&moves)?;
         let joined = (0..count).map(|i| {
             let pieces = moved.iter().skip(i).step_by(count);
             match moved[i].ndim() {
@@ -245,7 +245,7 @@ where
     fn forward(&self, input: I) -> Result<O> {
         on_behalf_of_caller(SOURCE, || match self.devices.is_empty() {
             true => self.module.try_call(input),
-            false => self.replicated(input),
+            false => self.run_replicas(input),
         })
     }
 }

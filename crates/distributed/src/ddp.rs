@@ -2,7 +2,7 @@
 
 use crate::comm_hooks::GradBucket;
 use crate::group::{ProcessGroup, SOURCE, error, world};
-use crate::reducer::{Reducer, parts};
+use crate::reducer::{Reducer, split_like};
 use kiln_nn::{Forward, Hooks, Module};
 use kiln_tensor::{
     DType, Nest, Result, Tensor, Var, cat, no_grad, on_behalf_of_caller, options, realize_first,
@@ -189,7 +189,7 @@ pub(crate) fn broadcast(group: &ProcessGroup, cells: &[Var], root: usize) -> Res
         for cells in by_dtype.values() {
             let values: Vec<Tensor> = cells.iter().map(|c| c.detach()).collect();
             let flat = cat(values.iter().map(|v| v.reshape([-1])), 0);
-            let values = parts(&group.broadcast(flat, root), &values)?;
+            let values = split_like(&group.broadcast(flat, root), &values)?;
             for (cell, value) in cells.iter().zip(values) {
                 cell.assign(value)?;
             }

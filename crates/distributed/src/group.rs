@@ -89,12 +89,12 @@ impl ProcessGroup {
 
     /// A tensor, on the group's device.
     #[track_caller]
-    pub(crate) fn own(&self, x: Tensor) -> Tensor {
+    pub(crate) fn on_device(&self, x: Tensor) -> Tensor {
         x.to(self.0.device)
     }
 
     /// The name, and the number of ranks.
-    pub(crate) fn named(&self) -> (&Arc<str>, usize) {
+    pub(crate) fn name_and_size(&self) -> (&Arc<str>, usize) {
         (&self.0.name, self.size())
     }
 
@@ -134,7 +134,7 @@ impl Context {
         let process = transport.is_process();
         let name = match process {
             true => "world".to_string(),
-            false => format!("thread {}", threads::unique()),
+            false => format!("thread {}", threads::unique_number()),
         };
         let members = (0..world.ranks()).collect();
         Ok(Arc::new(Context {
@@ -256,8 +256,8 @@ pub fn init_process_group(backend: &str) -> Result<()> {
 /// As [`init_process_group`], or if the launcher's numbers differ from those given.
 #[track_caller]
 pub fn init_process_group_with(backend: &str, options: Init) -> Result<()> {
-    let at = Location::caller();
-    let wrong = |text: String| Error::new(ErrorKind::Value, "init_process_group", text, at);
+    let loc = Location::caller();
+    let wrong = |text: String| Error::new(ErrorKind::Value, "init_process_group", text, loc);
     match backend {
         "mpi" if !options.init_method.is_empty() => {
             let text = "the world of `mpi` is that of `mpiexec` or `srun`: leave `init_method` out";
@@ -277,24 +277,26 @@ pub fn init_process_group_with(backend: &str, options: Init) -> Result<()> {
         return Err(wrong("the process group exists already".into()));
     }
     let context = if backend == "nccl" {
-        let place = Assignment::of(&options, &rendezvous::variable).map_err(wrong)?;
-        let made = nccl::init(&place, options.device_id, options.timeout, true);
-        let (world, transport) = made.map_err(wrong)?;
+        let assignment =
+            Assignment::from_options(&options, &rendezvous::variable).map_err(wrong)?;
+        let joined = nccl::init(&assignment, options.device_id, options.timeout, true);
+        let (world, transport) = joined.map_err(wrong)?;
         Context::new(world, transport)?
     } else if mpi::launched() {
         let (world, transport) = mpi::init(options.timeout).map_err(wrong)?;
         Context::new(world, Arc::new(transport))?
     } else {
-        let (world, transport) = threads::alone();
+        let (world, transport) = threads::single_rank();
         Context::new(world, Arc::new(transport))?
     };
     let world = &context.world;
-    let differs = |name: &str, given: Option<usize>, is: usize| match given.filter(|g| *g != is) {
-        Some(given) => Err(wrong(format!(
-            "{name} is {is} by the launcher, and {given} is asked for"
-        ))),
-        None => Ok(()),
-    };
+    let differs =
+        |name: &str, option: Option<usize>, actual: usize| match option.filter(|g| *g != actual) {
+            Some(option) => Err(wrong(format!(
+                "{name} is {actual} by the launcher, and {option} is asked for"
+            ))),
+            None => Ok(()),
+        };
     let fits = differs("world_size", options.world_size, world.size())
         .and_then(|()| differs("rank", options.rank, world.rank()));
     if let Err(e) = fits {
@@ -399,8 +401,8 @@ pub fn is_main() -> Result<bool> {
 pub fn new_group(ranks: &[usize]) -> Result<Option<ProcessGroup>> {
     let context = context()?;
     let world = &context.world;
-    let at = Location::caller();
-    let wrong = |text: String| Error::new(ErrorKind::Value, "new_group", text, at);
+    let loc = Location::caller();
+    let wrong = |text: String| Error::new(ErrorKind::Value, "new_group", text, loc);
     let size = world.size();
     for (i, rank) in ranks.iter().enumerate() {
         if *rank >= size {

@@ -38,7 +38,7 @@ pub(crate) struct Round {
 
 impl Round {
     /// The round before the first one, of which rank 0 has the model.
-    pub fn first(options: Join) -> Round {
+    pub fn alone(options: Join) -> Round {
         Round {
             options,
             active: vec![0],
@@ -57,13 +57,13 @@ impl Round {
 
     /// Tells the others what this rank does.
     #[track_caller]
-    pub fn of(group: &ProcessGroup, options: Join, own: Called) -> Result<Round> {
+    pub fn agree(group: &ProcessGroup, options: Join, own: Called) -> Result<Round> {
         let flags = [own.has_input, own.sends_buffers, own.reduces].map(u8::from);
-        let all = group
-            .all_gather(group.own(Tensor::from([flags])))
+        let gathered = group
+            .all_gather(group.on_device(Tensor::from([flags])))
             .to_vec::<u8>()?;
-        let any = |i: usize| all.chunks(flags.len()).any(|rank| rank[i] == 1);
-        let ranks = all.chunks(flags.len()).enumerate();
+        let any = |i: usize| gathered.chunks(flags.len()).any(|rank| rank[i] == 1);
+        let ranks = gathered.chunks(flags.len()).enumerate();
         let active = ranks.filter(|(_, flags)| flags[0] == 1).map(|(r, _)| r);
         let active: Vec<usize> = active.collect();
         if options.throw_on_early_termination && (1..group.size()).contains(&active.len()) {
@@ -141,12 +141,12 @@ impl<M: Module> DistributedDataParallel<M> {
         let reducer = self.reducer();
         let (group, buffers) = (&reducer.group, self.module().buffers());
         loop {
-            let round = Round::of(group, options.clone(), Called::default())?;
-            let Some(first) = round.active.first() else {
+            let round = Round::agree(group, options.clone(), Called::default())?;
+            let Some(lowest) = round.active.first() else {
                 break;
             };
             if round.sends_buffers {
-                broadcast(group, &buffers, *first)?;
+                broadcast(group, &buffers, *lowest)?;
             }
             if round.reduces {
                 reducer.accompany(&round)?;

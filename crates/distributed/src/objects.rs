@@ -12,22 +12,23 @@ impl ProcessGroup {
     /// If a value can't be written as JSON or read from it, or a rank does not come.
     #[track_caller]
     pub fn all_gather_object<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
-        let text = written("all_gather_object", value)?;
+        let text = serialize("all_gather_object", value)?;
         let lens = self
-            .all_gather(self.own(Tensor::from([text.len() as i64])))
+            .all_gather(self.on_device(Tensor::from([text.len() as i64])))
             .to_vec::<i64>()?;
         let longest = lens.iter().max().map_or(0, |n| *n as usize);
         let mut padded = text;
         padded.resize(longest, 0);
-        let all = self
-            .all_gather(self.own(Tensor::from(padded)))
+        let gathered = self
+            .all_gather(self.on_device(Tensor::from(padded)))
             .to_vec::<u8>()?;
-        let each = lens.iter().enumerate();
-        each.map(|(i, n)| {
-            let from = i * longest;
-            read("all_gather_object", &all[from..from + *n as usize])
-        })
-        .collect()
+        let numbered = lens.iter().enumerate();
+        numbered
+            .map(|(i, n)| {
+                let from = i * longest;
+                deserialize("all_gather_object", &gathered[from..from + *n as usize])
+            })
+            .collect()
     }
 
     /// The value of rank `src` of the group; the others give `None`. It runs at once.
@@ -43,11 +44,11 @@ impl ProcessGroup {
         let called = "broadcast_object";
         let own = self.rank() == src;
         let text = match value.filter(|_| own) {
-            Some(value) => written(called, value)?,
+            Some(value) => serialize(called, value)?,
             None => Vec::new(),
         };
         let len = self
-            .broadcast(self.own(Tensor::from([text.len() as i64])), src)
+            .broadcast(self.on_device(Tensor::from([text.len() as i64])), src)
             .item::<i64>()? as usize;
         if len == 0 {
             return Err(error(
@@ -57,22 +58,22 @@ impl ProcessGroup {
         }
         let mut padded = text;
         padded.resize(len, 0);
-        read(
+        deserialize(
             called,
             &self
-                .broadcast(self.own(Tensor::from(padded)), src)
+                .broadcast(self.on_device(Tensor::from(padded)), src)
                 .to_vec::<u8>()?,
         )
     }
 }
 
 #[track_caller]
-fn written<T: Serialize>(called: &str, value: &T) -> Result<Vec<u8>> {
+fn serialize<T: Serialize>(called: &str, value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| error(called, format!("the value can't be written: {e}")))
 }
 
 #[track_caller]
-fn read<T: DeserializeOwned>(called: &str, text: &[u8]) -> Result<T> {
+fn deserialize<T: DeserializeOwned>(called: &str, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|e| error(called, format!("the value can't be read: {e}")))
 }
 

@@ -17,14 +17,14 @@ impl ProcessGroup {
         backward: impl Fn(&ProcessGroup, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Tensor {
         let (group, token, loc) = (self.clone(), self.token(), user_line(Location::caller()));
-        collective(kind, self.named(), &token, x, move |g| {
+        collective(kind, self.name_and_size(), &token, x, move |g| {
             on_behalf_of(SOURCE, loc, || backward(&group, g))
         })
     }
 
     /// Records a reduction. NCCL has none of integers of 16 bits, and its extremes leave NaN out.
     #[track_caller]
-    fn reduced(
+    fn record_reduction(
         &self,
         x: impl AsTensor,
         op: ReduceOp,
@@ -34,7 +34,7 @@ impl ProcessGroup {
         let x = &*x.as_tensor();
         let (dtype, own) = (x.dtype(), kind(op));
         let backward = move |group: &ProcessGroup, g: &Tensor| {
-            linear(own, op)?;
+            check_linear(own, op)?;
             backward(group, g)
         };
         match op {
@@ -56,7 +56,7 @@ impl ProcessGroup {
     /// shape. Sums and means have a derivative: the same operation on the gradients. f16 and bf16 are added in f32.
     #[track_caller]
     pub fn all_reduce(&self, x: impl AsTensor, op: ReduceOp) -> Tensor {
-        self.reduced(x, op, Kind::AllReduce, move |group, g| {
+        self.record_reduction(x, op, Kind::AllReduce, move |group, g| {
             Ok(group.all_reduce(g, op))
         })
     }
@@ -66,7 +66,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn reduce(&self, x: impl AsTensor, dst: usize, op: ReduceOp) -> Tensor {
         let kind = |op| Kind::Reduce(op, dst as u32);
-        self.reduced(x, op, kind, move |group, g| {
+        self.record_reduction(x, op, kind, move |group, g| {
             let g = group.broadcast(g, dst);
             Ok(mean(g, op, group.size()))
         })
@@ -97,7 +97,7 @@ impl ProcessGroup {
     /// derivative of a sum or mean is an all-gather.
     #[track_caller]
     pub fn reduce_scatter(&self, x: impl AsTensor, op: ReduceOp) -> Tensor {
-        self.reduced(x, op, Kind::ReduceScatter, move |group, g| {
+        self.record_reduction(x, op, Kind::ReduceScatter, move |group, g| {
             Ok(mean(group.all_gather(g), op, group.size()))
         })
     }
@@ -151,8 +151,8 @@ impl ProcessGroup {
     #[track_caller]
     pub fn recv(&self, shape: impl IntoShape, dtype: DType, src: usize) -> Tensor {
         let kind = Kind::Receive(src as u32);
-        let like = self.own(Tensor::zeros(shape, dtype));
-        self.record(kind, like, move |_, _| Err(not_differentiated(kind)))
+        let placeholder = self.on_device(Tensor::zeros(shape, dtype));
+        self.record(kind, placeholder, move |_, _| Err(not_differentiated(kind)))
     }
 
     /// Runs every recorded operation, and waits until all ranks are here.
@@ -161,7 +161,7 @@ impl ProcessGroup {
     /// The error of one of these operations, or if a rank does not come.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
-        let x = self.own(Tensor::zeros([1], DType::U8));
+        let x = self.on_device(Tensor::zeros([1], DType::U8));
         self.record(Kind::Barrier, x, |_, g| Ok(g.clone()))
             .check()?;
         self.flush()
@@ -177,7 +177,7 @@ fn mean(g: Tensor, op: ReduceOp, ranks: usize) -> Tensor {
 }
 
 /// Errs unless the reduction is linear.
-fn linear(kind: Kind, op: ReduceOp) -> Result<()> {
+fn check_linear(kind: Kind, op: ReduceOp) -> Result<()> {
     match op {
         ReduceOp::Sum | ReduceOp::Mean => Ok(()),
         _ => Err(not_differentiated(kind)),

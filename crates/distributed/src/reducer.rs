@@ -121,7 +121,7 @@ impl Reducer {
                 *lock(self.0) = None;
             }
         }
-        *lock(&self.round) = Some(Round::first(options));
+        *lock(&self.round) = Some(Round::alone(options));
         let _clear = Clear(&self.round);
         let result = f()?;
         let active = lock(&self.round).take().map(|round| round.active);
@@ -142,10 +142,10 @@ impl Reducer {
             sends_buffers,
             reduces: self.synchronises() && is_grad_enabled(),
         };
-        let round = Round::of(&self.group, options, own)?;
-        let first = round.active[0];
+        let round = Round::agree(&self.group, options, own)?;
+        let owner = round.active[0];
         *lock(&self.round) = Some(round);
-        Ok(first)
+        Ok(owner)
     }
 
     /// Notes that a backward pass has the gradient of a parameter.
@@ -186,15 +186,15 @@ impl Reducer {
                 ),
             ));
         }
-        let all = self.group.size();
-        let divisor = (lock(&self.round).as_ref()).map_or(all, |round| round.divisor(&self.group));
+        let size = self.group.size();
+        let divisor = (lock(&self.round).as_ref()).map_or(size, |round| round.divisor(&self.group));
         let mut is_used = is_reached;
         for (used, before) in is_used.iter_mut().zip(lock(&self.accumulated).iter_mut()) {
             *used |= std::mem::take(before);
         }
         no_grad(|| {
-            let used = self.used(&is_used);
-            let means = self.means(reached, divisor, Var::grad)?;
+            let used = self.used_by_any(&is_used);
+            let means = self.reduce_means(reached, divisor, Var::grad)?;
             let used = match used {
                 // Reading stops the recording of the step, so it is read only where it can matter.
                 Some(used) if !unused.is_empty() && !is_recording() => Some(used.to_vec::<u8>()?),
@@ -213,23 +213,23 @@ impl Reducer {
     /// Takes part in the reduction of the others' gradients with zeros.
     pub fn accompany(&self, round: &Round) -> Result<()> {
         no_grad(|| {
-            self.used(&vec![false; self.parameters.len()]);
+            self.used_by_any(&vec![false; self.parameters.len()]);
             let divisor = round.divisor(&self.group);
-            self.means(&[], divisor, |_| None).map(drop)
+            self.reduce_means(&[], divisor, |_| None).map(drop)
         })
     }
 
     /// For each parameter, 1 if a rank has used it; `None` if that is not asked for.
-    fn used(&self, here: &[bool]) -> Option<Tensor> {
-        let flags: Vec<u8> = here.iter().map(|used| u8::from(*used)).collect();
+    fn used_by_any(&self, used_by_rank: &[bool]) -> Option<Tensor> {
+        let flags: Vec<u8> = used_by_rank.iter().map(|used| u8::from(*used)).collect();
         (self.options.find_unused_parameters).then(|| {
             self.group
-                .all_reduce(self.group.own(Tensor::from(flags)), ReduceOp::Max)
+                .all_reduce(self.group.on_device(Tensor::from(flags)), ReduceOp::Max)
         })
     }
 
     /// The means of the gradients over all ranks, with the parameters' numbers. A missing gradient counts as zero.
-    fn means(
+    fn reduce_means(
         &self,
         reached: &[usize],
         divisor: usize,
@@ -262,10 +262,10 @@ impl Reducer {
                 );
                 return Err(error("register_comm_hook", text));
             }
-            means.extend(numbers.into_iter().zip(parts(&mean, &gradients)?));
+            means.extend(numbers.into_iter().zip(split_like(&mean, &gradients)?));
         }
         if count > 1 {
-            self.tell(reached);
+            self.record_order(reached);
         }
         Ok(means)
     }
@@ -309,27 +309,31 @@ impl Reducer {
     }
 
     /// Records that rank 0 tells the others the order of the first pass: the next one has it.
-    fn tell(&self, reached: &[usize]) {
+    fn record_order(&self, reached: &[usize]) {
         let mut order = lock(&self.order);
         if !matches!(order.origin, Origin::Assumed) || is_recording() {
             return;
         }
-        let mut seen = reached.to_vec();
-        seen.extend(order.parameters.iter().filter(|i| !reached.contains(i)));
-        let seen: Vec<i64> = seen.into_iter().map(|i| i as i64).collect();
-        order.origin = Origin::Told(self.group.broadcast(self.group.own(Tensor::from(seen)), 0));
+        let mut ids = reached.to_vec();
+        ids.extend(order.parameters.iter().filter(|i| !reached.contains(i)));
+        let ids: Vec<i64> = ids.into_iter().map(|i| i as i64).collect();
+        order.origin = Origin::Told(
+            self.group
+                .broadcast(self.group.on_device(Tensor::from(ids)), 0),
+        );
     }
 }
 
 /// The parts of a vector with the shapes of these tensors.
-pub(crate) fn parts(of: &Tensor, like: &[Tensor]) -> Result<Vec<Tensor>> {
-    let mut at = 0;
-    like.iter()
+pub(crate) fn split_like(vector: &Tensor, shapes_of: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut offset = 0;
+    shapes_of
+        .iter()
         .map(|t| {
             let (shape, len) = (t.shape()?, t.numel()?);
-            let part = of.narrow(0, at, len).reshape(shape);
-            at += len;
-            Ok(part)
+            let piece = vector.narrow(0, offset, len).reshape(shape);
+            offset += len;
+            Ok(piece)
         })
         .collect()
 }

@@ -16,7 +16,7 @@ pub(crate) struct Assignment {
     pub ranks: usize,
     /// The rank on this machine, if a launcher says it.
     pub local: Option<usize>,
-    at: MeetingPoint,
+    point: MeetingPoint,
 }
 
 #[derive(Debug, PartialEq)]
@@ -40,26 +40,26 @@ pub(crate) struct Rendezvous {
 }
 
 impl Assignment {
-    /// The place in a world on this machine, whose store is open at this port.
+    /// The rank in a world on this machine, whose store is open at this port.
     pub fn local(rank: usize, ranks: usize, port: u16) -> Assignment {
         Assignment {
             rank,
             ranks,
             local: Some(rank),
-            at: MeetingPoint::Open(port),
+            point: MeetingPoint::Open(port),
         }
     }
 
-    /// The place that options and variables say. `variable` returns the value of one that is set.
+    /// The rank that options and variables set. `variable` returns the value of one that is set.
     ///
     /// # Errors
     /// Names what is missing or wrong.
-    pub fn of(
+    pub fn from_options(
         options: &Init,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Assignment, String> {
         let number = |names: &[&str]| match names.iter().find_map(|n| Some((n, variable(n)?))) {
-            Some((name, text)) => parsed::<usize>(name, &text).map(Some),
+            Some((name, text)) => parse::<usize>(name, &text).map(Some),
             None => Ok(None),
         };
         let rank = match options.rank {
@@ -86,13 +86,13 @@ impl Assignment {
                 "there is no rank {rank} among {ranks}: they count from 0"
             ));
         }
-        let at = if let Some(path) = method.strip_prefix("file://") {
+        let point = if let Some(path) = method.strip_prefix("file://") {
             MeetingPoint::File(path.into())
         } else if let Some(address) = method.strip_prefix("tcp://") {
             let (host, port) = address
                 .rsplit_once(':')
                 .ok_or_else(|| format!("{method} has no port: tcp://host:port"))?;
-            MeetingPoint::Tcp(host.into(), parsed(method, port)?)
+            MeetingPoint::Tcp(host.into(), parse(method, port)?)
         } else if !is_env {
             return Err(format!(
                 "there is no init_method `{method}`; use env://, tcp://host:port or file:///path"
@@ -104,7 +104,7 @@ impl Assignment {
             let host = host
                 .ok_or("where is rank 0? Set MASTER_ADDR to the name or address of its machine")?;
             let port = match variable("MASTER_PORT") {
-                Some(text) => parsed("MASTER_PORT", &text)?,
+                Some(text) => parse("MASTER_PORT", &text)?,
                 None => slurm_port(variable).ok_or(
                     "where is rank 0? Set MASTER_PORT to a port of its machine that is free",
                 )?,
@@ -115,7 +115,7 @@ impl Assignment {
             rank,
             ranks,
             local,
-            at,
+            point,
         })
     }
 
@@ -126,7 +126,7 @@ impl Assignment {
     pub fn meet(&self, timeout: Duration) -> Result<Rendezvous, String> {
         let connect =
             |host: &str, port: u16| Store::connect(&format!("{host}:{port}"), self.rank, timeout);
-        let (server, file, store) = match &self.at {
+        let (server, file, store) = match &self.point {
             MeetingPoint::Nowhere => return Err("a world of one has no store".into()),
             MeetingPoint::Open(port) => (None, None, connect("127.0.0.1", *port)?),
             MeetingPoint::Tcp(host, port) => {
@@ -160,7 +160,7 @@ impl Assignment {
         while start.elapsed() < timeout {
             // The file of an earlier job may still be there at first.
             if let Ok(address) = std::fs::read_to_string(path) {
-                match Store::connect(&reachable(&address), self.rank, Duration::ZERO) {
+                match Store::connect(&local_or_address(&address), self.rank, Duration::ZERO) {
                     Ok(store) => return Ok(store),
                     Err(e) => why = e,
                 }
@@ -197,7 +197,7 @@ impl Drop for Rendezvous {
     }
 }
 
-fn parsed<T: FromStr>(name: &str, text: &str) -> Result<T, String> {
+fn parse<T: FromStr>(name: &str, text: &str) -> Result<T, String> {
     text.trim()
         .parse()
         .map_err(|_| format!("{name}: `{text}` is not such a number"))
@@ -211,8 +211,8 @@ fn slurm_host(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
         Some((name, numbers)) if !name.contains(',') => (name, numbers),
         _ => (list.split(',').next()?, ""),
     };
-    let first = numbers.split(['-', ',', ']']).next().unwrap_or_default();
-    Some(format!("{name}{first}"))
+    let first_number = numbers.split(['-', ',', ']']).next().unwrap_or_default();
+    Some(format!("{name}{first_number}"))
 }
 
 /// A port that follows from the number of a Slurm job.
@@ -227,7 +227,7 @@ fn host_name() -> String {
 }
 
 /// The address of a store; on this machine, one that needs no name.
-fn reachable(address: &str) -> String {
+fn local_or_address(address: &str) -> String {
     match address.rsplit_once(':') {
         Some((host, port)) if host == host_name() => format!("127.0.0.1:{port}"),
         _ => address.to_string(),
@@ -251,7 +251,7 @@ mod tests {
             let found = set.iter().find(|(n, _)| *n == name);
             found.map(|(_, value)| value.to_string())
         };
-        Assignment::of(&options, &set)
+        Assignment::from_options(&options, &set)
     }
 
     fn tcp(host: &str, port: u16) -> MeetingPoint {
@@ -272,7 +272,7 @@ mod tests {
             rank: 3,
             ranks: 4,
             local: Some(1),
-            at: tcp("first", 29500),
+            point: tcp("first", 29500),
         };
         assert_eq!(found, expected);
         let slurm = [
@@ -287,7 +287,7 @@ mod tests {
             rank: 1,
             ranks: 2,
             local: Some(0),
-            at: tcp("gpu07", 20_304),
+            point: tcp("gpu07", 20_304),
         };
         assert_eq!(found, expected);
         for (list, host) in [
@@ -303,16 +303,16 @@ mod tests {
             .rank(2)
             .world_size(5)
             .init_method("tcp://[::1]:7");
-        assert_eq!(place(by_hand, &torchrun).unwrap().at, tcp("[::1]", 7));
+        assert_eq!(place(by_hand, &torchrun).unwrap().point, tcp("[::1]", 7));
         let by_file = Init::new()
             .rank(0)
             .world_size(2)
             .init_method("file:///shared/job");
         let expected = MeetingPoint::File("/shared/job".into());
-        assert_eq!(place(by_file, &[]).unwrap().at, expected);
+        assert_eq!(place(by_file, &[]).unwrap().point, expected);
         let alone = place(Init::new(), &[]).unwrap();
         assert_eq!(
-            (alone.rank, alone.ranks, alone.at),
+            (alone.rank, alone.ranks, alone.point),
             (0, 1, MeetingPoint::Nowhere)
         );
     }
@@ -362,7 +362,7 @@ mod tests {
             rank,
             ranks: 2,
             local: None,
-            at: MeetingPoint::File(path.clone()),
+            point: MeetingPoint::File(path.clone()),
         };
         std::thread::scope(|s| {
             for rank in [1, 0] {

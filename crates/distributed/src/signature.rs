@@ -8,44 +8,44 @@ pub(crate) const MAX_BYTES: usize = 128;
 
 /// Returns the description of a call: equal on all ranks that belong together. `input` and `output` are the bytes of
 /// operand and result.
-pub(crate) fn of(kind: Kind, dtype: DType, input: usize, output: usize) -> String {
+pub(crate) fn describe(kind: Kind, dtype: DType, input: usize, output: usize) -> String {
     let bytes = match kind {
         Kind::Scatter { .. } | Kind::Receive(_) => output,
         _ => input,
     };
-    let of = match kind {
+    let reducer = match kind {
         // Sender and receiver name each other.
         Kind::Send(_) | Kind::Receive(_) => "send".to_string(),
         kind => kind.to_string(),
     };
-    format!("{of} of {} elements of {dtype}", bytes / dtype.size())
+    format!("{reducer} of {} elements of {dtype}", bytes / dtype.size())
 }
 
-/// Returns the error of a rank that makes another call than some others; `all` are the descriptions of every rank.
+/// Returns the error of a rank that makes another call than some others; `descriptions` are the descriptions of every rank.
 ///
 /// # Errors
 /// Names the first rank that differs, and both calls.
-pub(crate) fn agree(rank: usize, all: &[String]) -> Result<(), String> {
-    match all.iter().position(|s| *s != all[rank]) {
+pub(crate) fn check_agreement(rank: usize, descriptions: &[String]) -> Result<(), String> {
+    match descriptions.iter().position(|s| *s != descriptions[rank]) {
         None => Ok(()),
         Some(other) => Err(format!(
             "the ranks call different operations: rank {rank} calls {}, rank {other} calls {}",
-            all[rank], all[other]
+            descriptions[rank], descriptions[other]
         )),
     }
 }
 
 /// Returns the text for ranks that did not take part in an operation in time.
-pub(crate) fn missing(what: &str, ranks: &[usize], of: usize, seconds: f64) -> String {
-    format!("{what}: {}", late(ranks, of, seconds))
+pub(crate) fn missing(what: &str, ranks: &[usize], size: usize, seconds: f64) -> String {
+    format!("{what}: {}", late_text(ranks, size, seconds))
 }
 
 /// Returns the text for ranks that did not come in time.
-pub(crate) fn late(late: &[usize], of: usize, seconds: f64) -> String {
+pub(crate) fn late_text(late: &[usize], size: usize, seconds: f64) -> String {
     let ranks: Vec<String> = late.iter().map(usize::to_string).collect();
     let ranks = match &ranks[..] {
         [one] => format!("rank {one}"),
         _ => format!("ranks {}", ranks.join(", ")),
     };
-    format!("{ranks} of {of} did not come within {seconds} s")
+    format!("{ranks} of {size} did not come within {seconds} s")
 }

@@ -57,12 +57,12 @@ pub fn run_on_gpus<T: Send>(
     timeout: Duration,
     f: impl Fn(usize) -> Result<T> + Sync,
 ) -> Result<Vec<Result<T>>> {
-    let at = Location::caller();
-    let wrong = |text: String| Error::new(ErrorKind::Value, "run_on_gpus", text, at);
+    let loc = Location::caller();
+    let wrong = |text: String| Error::new(ErrorKind::Value, "run_on_gpus", text, loc);
     let server = Server::open(0).map_err(wrong)?;
     let join = |rank| {
-        let place = Assignment::local(rank, ranks, server.port());
-        let joined = nccl::init(&place, Some(rank as u32), timeout, false);
+        let assignment = Assignment::local(rank, ranks, server.port());
+        let joined = nccl::init(&assignment, Some(rank as u32), timeout, false);
         joined.map_err(wrong)
     };
     Ok(in_threads(ranks, join, f))

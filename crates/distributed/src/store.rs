@@ -7,7 +7,7 @@ mod ledger;
 mod secret;
 mod server;
 
-pub(crate) use crate::signature::late as late_ranks;
+pub(crate) use crate::signature::late_text as late_ranks;
 pub(crate) use ledger::Status;
 use secret::{MAC, NONCE, mac, nonce, secret};
 use serde::de::DeserializeOwned;
@@ -131,7 +131,7 @@ impl Store {
     }
 
     /// Another connection, which requests that wait do not hold up.
-    pub fn again(&self) -> Result<Store, String> {
+    pub fn reconnect(&self) -> Result<Store, String> {
         Store::connect(&self.address, self.rank, SILENCE)
     }
 
@@ -179,18 +179,18 @@ impl Store {
     /// # Errors
     /// Names the ranks that did not come.
     pub fn meet(&self, point: &str, members: &[usize], timeout: Duration) -> Result<(), String> {
-        let all = format!("{point}/all");
-        let here = |rank: usize| format!("{point}/{rank}");
-        self.set(&here(self.rank), &[])?;
+        let complete = format!("{point}/all");
+        let key_of = |rank: usize| format!("{point}/{rank}");
+        self.set(&key_of(self.rank), &[])?;
         if self.add(&format!("{point}/count"), 1)? == members.len() as i64 {
-            self.set(&all, &[])?;
+            self.set(&complete, &[])?;
         }
-        if self.get(&all, timeout)?.is_some() {
+        if self.get(&complete, timeout)?.is_some() {
             return Ok(());
         }
         let mut late = Vec::new();
         for rank in members {
-            if self.get(&here(*rank), Duration::ZERO)?.is_none() {
+            if self.get(&key_of(*rank), Duration::ZERO)?.is_none() {
                 late.push(*rank);
             }
         }
@@ -241,7 +241,7 @@ fn greet(mut stream: TcpStream, address: &str, rank: usize) -> Result<TcpStream,
     stream
         .read_exact(&mut proof)
         .map_err(|_| Refusal::Final(wrong.clone()))?;
-    match secret::equal(&proof, &mac(&secret, &[b"server", theirs, &own, &rank])) {
+    match secret::is_equal(&proof, &mac(&secret, &[b"server", theirs, &own, &rank])) {
         true => Ok(stream),
         false => Err(Refusal::Final(wrong)),
     }

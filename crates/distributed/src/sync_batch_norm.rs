@@ -146,8 +146,8 @@ impl SyncBatchNorm {
             _ => mean,
         };
         let own = stack([mean, squares, counts], 0).reshape([1, 3, c as i64]);
-        let all = self.group.all_gather(own);
-        let [means, squares, counts] = [0, 1, 2].map(|i| all.select(1, i));
+        let gathered = self.group.all_gather(own);
+        let [means, squares, counts] = [0, 1, 2].map(|i| gathered.select(1, i));
         let total = counts.sum(0);
         // Chan et al., 1979: sums of squares about the means of parts.
         let mean = (&means * &counts).sum(0) / &total;
@@ -193,12 +193,12 @@ impl SyncBatchNorm {
 
 impl Forward for SyncBatchNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        on_behalf_of_caller(SOURCE, || self.normalized(x))
+        on_behalf_of_caller(SOURCE, || self.normalize(x))
     }
 }
 
 impl SyncBatchNorm {
-    fn normalized(&self, x: Tensor) -> Result<Tensor> {
+    fn normalize(&self, x: Tensor) -> Result<Tensor> {
         if x.ndim() < 2 || x.dims()[1].as_const() != Some(self.num_features as i64) {
             return Err(error(
                 "SyncBatchNorm",

@@ -27,9 +27,9 @@ pub(crate) struct InThreads {
 
 impl Transport for InThreads {
     fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
-        let at = ranks.iter().position(|r| *r == self.rank);
-        let at = at.ok_or("this rank is not in the group")?;
-        Ok(Arc::new(self.world.member(ranks, number, at)))
+        let index = ranks.iter().position(|r| *r == self.rank);
+        let index = index.ok_or("this rank is not in the group")?;
+        Ok(Arc::new(self.world.member(ranks, number, index)))
     }
 
     fn is_process(&self) -> bool {
@@ -38,13 +38,13 @@ impl Transport for InThreads {
 }
 
 /// Returns a number that no other world in this process has.
-pub(crate) fn unique() -> usize {
+pub(crate) fn unique_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns the only rank of a world without a library.
-pub(crate) fn alone() -> (Arc<dyn Communicator>, InThreads) {
+pub(crate) fn single_rank() -> (Arc<dyn Communicator>, InThreads) {
     Arc::new(World::new(DEFAULT_TIMEOUT)).join(1, 0, true)
 }
 
@@ -63,8 +63,8 @@ impl World {
         rank: usize,
         is_process: bool,
     ) -> (Arc<dyn Communicator>, InThreads) {
-        let all: Vec<usize> = (0..ranks).collect();
-        let member = Arc::new(self.member(&all, 0, rank));
+        let all_ranks: Vec<usize> = (0..ranks).collect();
+        let member = Arc::new(self.member(&all_ranks, 0, rank));
         let transport = InThreads {
             world: self,
             rank,
@@ -255,7 +255,7 @@ impl Communicator for Member {
 
     fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String> {
         let Seat { room, rank, .. } = &self.seat;
-        let signature = signature::of(call.kind, call.dtype, call.input.len(), call.output);
+        let signature = signature::describe(call.kind, call.dtype, call.input.len(), call.output);
         let post = Post {
             signature: signature.clone(),
             kind: call.kind,
@@ -350,20 +350,20 @@ fn results(posts: &[Post]) -> Vec<Result<Vec<u8>, String>> {
     let reduced = reducer.map(|r| r.reduce(posts[0].dtype, &inputs));
     let reduced = reduced.unwrap_or_default();
     let result = |(rank, post): (usize, &Post)| {
-        signature::agree(rank, &signatures)?;
-        let part = |of: &[u8]| {
-            let len = of.len() / ranks;
-            of[rank * len..(rank + 1) * len].to_vec()
+        signature::check_agreement(rank, &signatures)?;
+        let chunk = |bytes: &[u8]| {
+            let len = bytes.len() / ranks;
+            bytes[rank * len..(rank + 1) * len].to_vec()
         };
         Ok(match post.kind {
             Kind::AllReduce(_) => reduced.clone(),
             Kind::Reduce(_, root) if root as usize == rank => reduced.clone(),
-            Kind::ReduceScatter(_) => part(&reduced),
+            Kind::ReduceScatter(_) => chunk(&reduced),
             Kind::Broadcast(root) => inputs[root as usize].to_vec(),
             Kind::AllGather | Kind::Gather { here: true, .. } => inputs.concat(),
             Kind::Gather { here: false, .. } => Vec::new(),
-            Kind::Scatter { root, .. } => part(inputs[root as usize]),
-            Kind::AllToAll => inputs.iter().flat_map(|x| part(x)).collect(),
+            Kind::Scatter { root, .. } => chunk(inputs[root as usize]),
+            Kind::AllToAll => inputs.iter().flat_map(|x| chunk(x)).collect(),
             Kind::Reduce(..) | Kind::Barrier | Kind::Send(_) | Kind::Receive(_) => {
                 post.input.clone()
             }

@@ -1,4 +1,4 @@
-//! The interface of groups to ways of communication.
+//! The interface between groups and transports.
 
 use kiln_base::collective::Communicator;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// The longest timeout, which clocks can add to the present.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// A way for ranks to reach each other.
+/// The means by which ranks communicate.
 pub(crate) trait Transport: Send + Sync {
     /// Returns a group of these ranks of the world, of which this is one. `number` counts the groups made before.
     ///

@@ -107,7 +107,7 @@ impl Engine {
         let waiting = port.waiting.clone();
         let run = move || match Engine::new(api, timeout, waiting) {
             Ok(mut engine) => {
-                let _ = reply.send(Ok(engine.place(0)));
+                let _ = reply.send(Ok(engine.member(0)));
                 engine.serve(&received);
             }
             Err(e) => {
@@ -116,8 +116,8 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("kiln-mpi".into());
         thread.spawn(run).map_err(|e| e.to_string())?;
-        let place = started.recv().map_err(|e| e.to_string())??;
-        Ok((port, place))
+        let member = started.recv().map_err(|e| e.to_string())??;
+        Ok((port, member))
     }
 
     fn new(api: Api, timeout: Duration, waiting: Arc<AtomicUsize>) -> Result<Engine, String> {
@@ -165,12 +165,12 @@ impl Engine {
         }
     }
 
-    fn place(&self, group: usize) -> Membership {
+    fn member(&self, group: usize) -> Membership {
         let Group { rank, ranks, .. } = self.groups[group];
         Membership { group, rank, ranks }
     }
 
-    /// Turns a status of MPI's into an error.
+    /// Returns a status of MPI as a result.
     fn check(&self, called: &str, status: c_int) -> Result<(), String> {
         if status == 0 {
             return Ok(());
@@ -198,7 +198,7 @@ impl Engine {
             rank: rank as usize,
             ranks: ranks as usize,
         });
-        Ok(self.place(self.groups.len() - 1))
+        Ok(self.member(self.groups.len() - 1))
     }
 
     /// Makes a communicator of some ranks of the world, all of which have agreed to it.
@@ -206,7 +206,7 @@ impl Engine {
     /// # Errors
     /// If MPI can't.
     pub fn subgroup(&mut self, ranks: &[usize], number: usize) -> Result<Membership, String> {
-        self.usable()?;
+        self.check_usable()?;
         let ranks: Vec<c_int> = ranks.iter().map(|r| *r as c_int).collect();
         let (mut all, mut some, mut comm) = (null_mut(), null_mut(), null_mut());
         // SAFETY: the ranks are those of the world, and all of them make this call.
@@ -222,7 +222,7 @@ impl Engine {
         self.add(comm)
     }
 
-    pub(super) fn usable(&self) -> Result<(), String> {
+    pub(super) fn check_usable(&self) -> Result<(), String> {
         match &self.fault {
             Some(text) => Err(format!("communication failed before: {text}")),
             None => Ok(()),
@@ -248,7 +248,7 @@ impl Engine {
             Some(_) => dtype.size(),
             None => 1,
         };
-        let (given, taken) = ((input.len() / size) as Count, (len / size) as Count);
+        let (n_in, n_out) = ((input.len() / size) as Count, (len / size) as Count);
         let mut output = match kind {
             Kind::Broadcast(_) | Kind::Reduce(..) => input.clone(),
             _ => vec![0u8; len],
@@ -263,41 +263,41 @@ impl Engine {
         // done, or forever.
         let status = unsafe {
             match kind {
-                Kind::AllReduce(_) => (api.all_reduce)(x, y, given, of_mpi, op, comm, &mut request),
+                Kind::AllReduce(_) => (api.all_reduce)(x, y, n_in, of_mpi, op, comm, &mut request),
                 Kind::Reduce(_, root) => {
                     let root = root as c_int;
                     let x = match root as usize == rank {
                         true => constant::IN_PLACE,
                         false => x,
                     };
-                    (api.reduce)(x, y, given, of_mpi, op, root, comm, &mut request)
+                    (api.reduce)(x, y, n_in, of_mpi, op, root, comm, &mut request)
                 }
                 Kind::ReduceScatter(_) => {
-                    (api.reduce_scatter)(x, y, taken, of_mpi, op, comm, &mut request)
+                    (api.reduce_scatter)(x, y, n_out, of_mpi, op, comm, &mut request)
                 }
                 Kind::Broadcast(root) => {
-                    (api.broadcast)(y, given, of_mpi, root as c_int, comm, &mut request)
+                    (api.broadcast)(y, n_in, of_mpi, root as c_int, comm, &mut request)
                 }
                 Kind::AllGather => {
-                    (api.all_gather)(x, given, of_mpi, y, given, of_mpi, comm, &mut request)
+                    (api.all_gather)(x, n_in, of_mpi, y, n_in, of_mpi, comm, &mut request)
                 }
                 Kind::Gather { root, .. } => {
                     let root = root as c_int;
-                    (api.gather)(x, given, of_mpi, y, given, of_mpi, root, comm, &mut request)
+                    (api.gather)(x, n_in, of_mpi, y, n_in, of_mpi, root, comm, &mut request)
                 }
                 Kind::Scatter { root, .. } => {
                     let root = root as c_int;
-                    (api.scatter)(x, taken, of_mpi, y, taken, of_mpi, root, comm, &mut request)
+                    (api.scatter)(x, n_out, of_mpi, y, n_out, of_mpi, root, comm, &mut request)
                 }
                 Kind::AllToAll => {
-                    let part = given / ranks as Count;
-                    (api.all_to_all)(x, part, of_mpi, y, part, of_mpi, comm, &mut request)
+                    let chunk = n_in / ranks as Count;
+                    (api.all_to_all)(x, chunk, of_mpi, y, chunk, of_mpi, comm, &mut request)
                 }
                 Kind::Barrier | Kind::Send(_) | Kind::Receive(_) => 0,
             }
         };
         if let Err(text) = self.check(call, status) {
-            return Err(self.broken(text));
+            return Err(self.mark_broken(text));
         }
         Ok(Pending {
             requests: vec![request],
@@ -314,11 +314,11 @@ impl Engine {
         tag: c_int,
     ) -> Result<Handle, String> {
         let mut request = constant::NO_REQUEST;
-        let (at, len) = (memory.as_ptr().cast(), memory.len() as Count);
+        let (address, len) = (memory.as_ptr().cast(), memory.len() as Count);
         // SAFETY: the memory lives until the request is done, or forever.
         let status = unsafe {
             (self.api.send)(
-                at,
+                address,
                 len,
                 constant::BYTE,
                 to as c_int,
@@ -328,7 +328,7 @@ impl Engine {
             )
         };
         self.check(&format!("communication with rank {to}"), status)
-            .map_err(|text| self.broken(text))?;
+            .map_err(|text| self.mark_broken(text))?;
         Ok(request)
     }
 
@@ -340,11 +340,11 @@ impl Engine {
         tag: c_int,
     ) -> Result<Handle, String> {
         let mut request = constant::NO_REQUEST;
-        let (at, len) = (memory.as_mut_ptr().cast(), memory.len() as Count);
+        let (address, len) = (memory.as_mut_ptr().cast(), memory.len() as Count);
         // SAFETY: as for sending.
         let status = unsafe {
             (self.api.receive)(
-                at,
+                address,
                 len,
                 constant::BYTE,
                 from as c_int,
@@ -354,27 +354,27 @@ impl Engine {
             )
         };
         self.check(&format!("communication with rank {from}"), status)
-            .map_err(|text| self.broken(text))?;
+            .map_err(|text| self.mark_broken(text))?;
         Ok(request)
     }
 
     /// Tests requests until all are done or the time is over.
     pub(super) fn wait(&mut self, pending: &mut Pending) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
-        let mut turns = 0u32;
+        let mut iterations = 0u32;
         loop {
             if let Err(text) = self.test(pending) {
-                return Err(self.broken(text));
+                return Err(self.mark_broken(text));
             }
             if pending.is_done() || Instant::now() >= deadline {
                 return Ok(());
             }
             self.advance();
-            self.usable()?;
+            self.check_usable()?;
             // Ranks may be more than cores: at first the others get their turn, later the thread sleeps. While nobody
             // waits, the cores are for computing.
-            turns += 1;
-            match turns < 5000 && self.waiting.load(Ordering::Relaxed) > 0 {
+            iterations += 1;
+            match iterations < 5000 && self.waiting.load(Ordering::Relaxed) > 0 {
                 true => std::thread::yield_now(),
                 false => std::thread::sleep(Duration::from_micros(100)),
             }
@@ -391,12 +391,12 @@ impl Engine {
             // SAFETY: the request is MPI's; a status is not asked for.
             let status = unsafe { (self.api.test)(request, &mut done, null_mut()) };
             if status != 0 {
-                let with = match pending.peers.get(i) {
+                let peer_text = match pending.peers.get(i) {
                     Some(rank) => format!("communication with rank {rank}"),
                     None => "communication".into(),
                 };
                 std::mem::forget(std::mem::take(&mut pending.memory));
-                return self.check(&with, status);
+                return self.check(&peer_text, status);
             }
         }
         Ok(())
@@ -418,12 +418,12 @@ impl Engine {
         });
         self.sent = sent;
         if let Some(text) = fault {
-            self.broken(text);
+            self.mark_broken(text);
         }
     }
 
     /// Notes a fault, after which nothing is called any more.
-    pub(super) fn broken(&mut self, text: String) -> String {
+    pub(super) fn mark_broken(&mut self, text: String) -> String {
         self.sent.clear();
         self.fault.get_or_insert(text.clone());
         text
@@ -434,17 +434,17 @@ impl Engine {
         let deadline = Instant::now() + self.timeout;
         while !self.sent.is_empty() {
             if Instant::now() >= deadline {
-                return Err(self.broken("a message was not received in time".into()));
+                return Err(self.mark_broken("a message was not received in time".into()));
             }
             self.advance();
-            self.usable()?;
+            self.check_usable()?;
             std::thread::yield_now();
         }
         Ok(())
     }
 
     pub(super) fn close(&mut self) -> Result<(), String> {
-        self.usable()?;
+        self.check_usable()?;
         self.drain()?;
         // All others are here too, so that the last call does not wait for them.
         self.agree(0, "destroy_process_group")?;

@@ -57,13 +57,13 @@ macro_rules! functions {
         }
 
         impl Api {
-            fn of(library: Library, path: &Path) -> Result<Api, String> {
+            fn load(library: Library, path: &Path) -> Result<Api, String> {
                 // It stays open: MPI has threads and functions for the end of the process.
                 let library = ManuallyDrop::new(library);
                 Ok(Api {
                     // SAFETY: the types are those of the standard ABI.
                     $($field: *unsafe { library.get(concat!("MPI_", $name, "\0").as_bytes()) }
-                        .map_err(|_| lacks(path, $name))?,)*
+                        .map_err(|_| missing_symbol(path, $name))?,)*
                 })
             }
         }
@@ -95,7 +95,7 @@ functions! {
     all_to_all "Ialltoall_c" (*const c_void, Count, Handle, *mut c_void, Count, Handle, Handle, *mut Handle);
 }
 
-fn lacks(path: &Path, name: &str) -> String {
+fn missing_symbol(path: &Path, name: &str) -> String {
     format!("{} has no MPI_{name}; {REMEDY}", path.display())
 }
 
@@ -111,7 +111,7 @@ impl Api {
         // is one. Its parts look for each other among global symbols.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let library = library.map_err(|e| format!("{} can't be opened: {e}", path.display()))?;
-        let api = Api::of(library, path)?;
+        let api = Api::load(library, path)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: it may be called before MPI is initialised.
         let status = unsafe { (api.abi_version)(&mut major, &mut minor) };
@@ -132,7 +132,7 @@ impl Api {
 /// Lists where it was looked for, and MPIs with another ABI that are there.
 pub(crate) fn find() -> Result<PathBuf, String> {
     let mut tried = Vec::new();
-    let mut others = Vec::new();
+    let mut refused = Vec::new();
     let mut look = |folder: &Path| {
         let file = folder.join(FILE);
         if file.exists() {
@@ -140,12 +140,12 @@ pub(crate) fn find() -> Result<PathBuf, String> {
         }
         let other = folder.join("libmpi.so");
         if other.exists() {
-            others.push(other.display().to_string());
+            refused.push(other.display().to_string());
         }
         tried.push(file.display().to_string());
         None
     };
-    let found = match env::var_os("KILN_MPI")
+    let candidates = match env::var_os("KILN_MPI")
         .filter(|v| !v.is_empty())
         .map(PathBuf::from)
     {
@@ -157,16 +157,16 @@ pub(crate) fn find() -> Result<PathBuf, String> {
             if unsafe { Library::open(Some(FILE), RTLD_NOW) }.is_ok() {
                 return Ok(FILE.into());
             }
-            folders().iter().find_map(|f| look(f))
+            library_folders().iter().find_map(|f| look(f))
         }
     };
-    found.ok_or_else(|| {
-        let others = match &others[..] {
+    candidates.ok_or_else(|| {
+        let refused_text = match &refused[..] {
             [] => String::new(),
-            others => format!(" Found without that ABI: {}.", others.join(", ")),
+            refused => format!(" Found without that ABI: {}.", refused.join(", ")),
         };
         format!(
-            "no MPI: {REMEDY}.{others} Looked for\n  {}",
+            "no MPI: {REMEDY}.{refused_text} Looked for\n  {}",
             tried.join("\n  ")
         )
     })
@@ -184,7 +184,7 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// The usual folders of libraries, without those that the system's loader knows.
-fn folders() -> Vec<PathBuf> {
+fn library_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     // Beside `mpiexec`, and beside Python: the wheel `mpich` puts both there.
     let path = env::var_os("PATH").unwrap_or_default();
@@ -199,7 +199,7 @@ fn folders() -> Vec<PathBuf> {
     }
     folders.extend(env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/lib")));
     folders.push("/usr/local/lib".into());
-    let mut seen = std::collections::BTreeSet::new();
-    folders.retain(|f| seen.insert(f.clone()));
+    let mut distinct = std::collections::BTreeSet::new();
+    folders.retain(|f| distinct.insert(f.clone()));
     folders
 }

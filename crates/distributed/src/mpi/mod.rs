@@ -56,7 +56,13 @@ pub(crate) fn init(timeout: Duration) -> Result<(Arc<dyn Communicator>, Mpi), St
         ));
     }
     let mpi = Mpi { port: port.clone() };
-    Ok((Arc::new(Member { port, place: world }), mpi))
+    Ok((
+        Arc::new(Member {
+            port,
+            member: world,
+        }),
+        mpi,
+    ))
 }
 
 /// MPI, initialised.
@@ -67,18 +73,18 @@ pub(crate) struct Mpi {
 /// A communicator of MPI's.
 struct Member {
     port: Port,
-    place: Membership,
+    member: Membership,
 }
 
 impl Transport for Mpi {
     fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
         let ranks = ranks.to_vec();
-        let place = self
+        let member = self
             .port
             .ask(move |engine| engine.subgroup(&ranks, number))?;
         Ok(Arc::new(Member {
             port: self.port.clone(),
-            place,
+            member,
         }))
     }
 
@@ -93,11 +99,11 @@ impl Transport for Mpi {
 
 impl Communicator for Member {
     fn rank(&self) -> usize {
-        self.place.rank
+        self.member.rank
     }
 
     fn ranks(&self) -> usize {
-        self.place.ranks
+        self.member.ranks
     }
 
     fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String> {
@@ -107,7 +113,7 @@ impl Communicator for Member {
             input,
             output,
         } = call;
-        let group = self.place.group;
+        let group = self.member.group;
         // MPI works on memory of its own: after a fault it may still hold on to it.
         let input = input.to_vec();
         let reply =

@@ -24,8 +24,8 @@ impl Engine {
         input: Vec<u8>,
         len: usize,
     ) -> Result<Vec<u8>, String> {
-        self.usable()?;
-        let call = signature::of(kind, dtype, input.len(), len);
+        self.check_usable()?;
+        let call = signature::describe(kind, dtype, input.len(), len);
         match kind {
             Kind::Send(to) => self.send(group, to as usize, &call, input),
             Kind::Receive(from) => self.receive(group, from as usize, &call, len),
@@ -39,37 +39,37 @@ impl Engine {
     /// Exchanges the descriptions of calls with all other ranks.
     pub(super) fn agree(&mut self, group: usize, call: &str) -> Result<(), String> {
         let Group { comm, rank, ranks } = self.groups[group];
-        let others: Vec<usize> = (0..ranks).filter(|r| *r != rank).collect();
+        let peers: Vec<usize> = (0..ranks).filter(|r| *r != rank).collect();
         let mut pending = Pending::default();
-        for other in &others {
+        for other in &peers {
             let mut theirs = vec![0u8; signature::MAX_BYTES];
             let request = self.start_receive(comm, &mut theirs, *other, CALLS)?;
             pending.add(request, *other);
             pending.memory.push(theirs);
         }
-        pending.memory.push(padded(call));
-        for other in &others {
-            let own = &pending.memory[others.len()];
+        pending.memory.push(pad_description(call));
+        for other in &peers {
+            let own = &pending.memory[peers.len()];
             let request = self.start_send(comm, own, *other, CALLS)?;
             pending.add(request, *other);
         }
         self.wait(&mut pending)?;
         let late: Vec<usize> = (pending.undone())
-            .filter_map(|i| others.get(i).copied())
+            .filter_map(|i| peers.get(i).copied())
             .collect();
         if !late.is_empty() {
             let text = signature::missing(call, &late, ranks, self.timeout.as_secs_f64());
-            return Err(self.broken(text));
+            return Err(self.mark_broken(text));
         }
         // Short messages that were not taken yet go on in the background.
-        let mut all: Vec<String> = vec![call.into(); ranks];
-        for (other, theirs) in others.iter().zip(&pending.memory) {
-            all[*other] = text(theirs);
+        let mut descriptions: Vec<String> = vec![call.into(); ranks];
+        for (other, theirs) in peers.iter().zip(&pending.memory) {
+            descriptions[*other] = text(theirs);
         }
         if !pending.is_done() {
             self.sent.push(pending);
         }
-        signature::agree(rank, &all)
+        signature::check_agreement(rank, &descriptions)
     }
 
     fn collective(
@@ -90,13 +90,13 @@ impl Engine {
         if !pending.is_done() {
             let seconds = self.timeout.as_secs_f64();
             let text = format!("{call}: a rank was lost, since it did not end within {seconds} s");
-            return Err(self.broken(text));
+            return Err(self.mark_broken(text));
         }
         let output = pending.memory.swap_remove(0);
         let Group { rank, ranks, .. } = self.groups[group];
         let is_elsewhere = matches!(kind, Kind::Reduce(_, root) if root as usize != rank);
         Ok(match kind.reducer() {
-            Some(Reducer::Mean) if !is_elsewhere => divided(dtype, &output, ranks),
+            Some(Reducer::Mean) if !is_elsewhere => divide(dtype, &output, ranks),
             _ => output,
         })
     }
@@ -111,9 +111,9 @@ impl Engine {
     ) -> Result<Vec<u8>, String> {
         let comm = self.groups[group].comm;
         let mut pending = Pending::default();
-        pending.memory.extend([padded(call), message]);
-        for part in 0..2 {
-            let request = self.start_send(comm, &pending.memory[part], to, MESSAGES)?;
+        pending.memory.extend([pad_description(call), message]);
+        for step in 0..2 {
+            let request = self.start_send(comm, &pending.memory[step], to, MESSAGES)?;
             pending.add(request, to);
         }
         self.sent.push(pending);
@@ -132,7 +132,7 @@ impl Engine {
         let theirs = text(&theirs);
         if theirs != call {
             let text = format!("rank {from} sends another value than {call}: {theirs}");
-            return Err(self.broken(text));
+            return Err(self.mark_broken(text));
         }
         self.message(comm, from, call, ranks, len)
     }
@@ -156,14 +156,14 @@ impl Engine {
         self.wait(&mut pending)?;
         if !pending.is_done() {
             let text = signature::missing(call, &[from], ranks, self.timeout.as_secs_f64());
-            return Err(self.broken(text));
+            return Err(self.mark_broken(text));
         }
         Ok(pending.memory.swap_remove(0))
     }
 }
 
 /// A description with room for any other.
-fn padded(call: &str) -> Vec<u8> {
+fn pad_description(call: &str) -> Vec<u8> {
     let mut bytes = call.as_bytes().to_vec();
     bytes.resize(signature::MAX_BYTES, 0);
     bytes
@@ -175,9 +175,9 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Sums divided by the number of ranks.
-fn divided(dtype: DType, sums: &[u8], ranks: usize) -> Vec<u8> {
+fn divide(dtype: DType, bytes: &[u8], ranks: usize) -> Vec<u8> {
     let means: Vec<f64> = dtype
-        .floats(sums)
+        .floats(bytes)
         .iter()
         .map(|x| x / ranks as f64)
         .collect();

@@ -22,7 +22,7 @@ pub(super) struct Reply<T> {
     waiting: Arc<AtomicUsize>,
 }
 
-fn ended() -> String {
+fn ended_error() -> String {
     "communication has ended".into()
 }
 
@@ -33,7 +33,7 @@ impl<T> Reply<T> {
     /// The job's, or if communication has ended.
     pub fn wait(self) -> Result<T, String> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let result = self.result.recv().unwrap_or_else(|_| Err(ended()));
+        let result = self.result.recv().unwrap_or_else(|_| Err(ended_error()));
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         result
     }
@@ -60,7 +60,7 @@ impl Port {
             // Nobody waits any more after an error of another step.
             let _ = reply.send(f(engine));
         });
-        self.jobs.send(job).map_err(|_| ended())?;
+        self.jobs.send(job).map_err(|_| ended_error())?;
         let waiting = self.waiting.clone();
         Ok(Reply { result, waiting })
     }

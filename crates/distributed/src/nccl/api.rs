@@ -66,17 +66,17 @@ impl Api {
         open.as_ref().map_err(Clone::clone)
     }
 
-    /// Turns a status into an error.
+    /// Returns a status as a result.
     fn check(&self, called: &str, comm: Handle, status: Status) -> Result<(), String> {
         if status == 0 {
             return Ok(());
         }
-        let text = |at: *const c_char| {
-            if at.is_null() {
+        let text = |message: *const c_char| {
+            if message.is_null() {
                 return String::new();
             }
             // SAFETY: NCCL's texts end in zero, and live until its next error.
-            let text = unsafe { CStr::from_ptr(at) };
+            let text = unsafe { CStr::from_ptr(message) };
             text.to_string_lossy().trim().to_string()
         };
         // SAFETY: both functions take any status or communicator.
@@ -164,21 +164,29 @@ impl Api {
         } = call;
         let stream: Stream = std::ptr::with_exposed_provenance_mut(stream);
         // Values that are only moved are bytes.
-        let (of, op, size) = match kind.reducer() {
-            Some(reducer) => (reduced(dtype)?, operation(reducer), dtype.size()),
+        let (operand, op, size) = match kind.reducer() {
+            Some(reducer) => (dtype_code(dtype)?, op_code(reducer), dtype.size()),
             None => (BYTE, 0, 1),
         };
         let (given, made) = (given / size, made / size);
         let done = |status| self.check(kind.name(), comm, status);
-        let part = |of: Address, count: usize, rank: usize| of + (count / ranks * rank) as u64;
+        let part = |base: Address, count: usize, rank: usize| base + (count / ranks * rank) as u64;
         // SAFETY: operand and result have these bytes in the memory of the communicator's device, and are not freed
         // before the stream has done the work. Every rank makes the same calls.
         unsafe {
-            let send =
-                |at, count, to| done((self.ncclSend)(at, count, BYTE, to as c_int, comm, stream));
-            let receive = |at, count, from| {
+            let send = |address, count, to| {
+                done((self.ncclSend)(
+                    address,
+                    count,
+                    BYTE,
+                    to as c_int,
+                    comm,
+                    stream,
+                ))
+            };
+            let receive = |address, count, from| {
                 done((self.ncclRecv)(
-                    at,
+                    address,
                     count,
                     BYTE,
                     from as c_int,
@@ -188,54 +196,56 @@ impl Api {
             };
             match kind {
                 _ if given == 0 && made == 0 => Ok(()),
-                Kind::AllReduce(_) => done((self.ncclAllReduce)(x, y, given, of, op, comm, stream)),
+                Kind::AllReduce(_) => {
+                    done((self.ncclAllReduce)(x, y, given, operand, op, comm, stream))
+                }
                 Kind::Reduce(_, root) => done((self.ncclReduce)(
                     x,
                     y,
                     given,
-                    of,
+                    operand,
                     op,
                     root as c_int,
                     comm,
                     stream,
                 )),
-                Kind::ReduceScatter(_) => {
-                    done((self.ncclReduceScatter)(x, y, made, of, op, comm, stream))
-                }
+                Kind::ReduceScatter(_) => done((self.ncclReduceScatter)(
+                    x, y, made, operand, op, comm, stream,
+                )),
                 Kind::Broadcast(root) => done((self.ncclBroadcast)(
                     x,
                     y,
                     given,
-                    of,
+                    operand,
                     root as c_int,
                     comm,
                     stream,
                 )),
-                Kind::AllGather => done((self.ncclAllGather)(x, y, given, of, comm, stream)),
+                Kind::AllGather => done((self.ncclAllGather)(x, y, given, operand, comm, stream)),
                 Kind::Barrier => done((self.ncclAllReduce)(
                     x,
                     y,
                     given,
-                    of,
-                    operation(Reducer::Max),
+                    operand,
+                    op_code(Reducer::Max),
                     comm,
                     stream,
                 )),
                 Kind::Send(to) => send(x, given, to as usize),
                 Kind::Receive(from) => receive(y, made, from as usize),
-                Kind::Gather { root, .. } => self.together(|| {
+                Kind::Gather { root, .. } => self.exchange(|| {
                     send(x, given, root as usize)?;
                     let from = (0..ranks).filter(|_| root as usize == rank);
                     from.into_iter()
                         .try_for_each(|r| receive(part(y, made, r), given, r))
                 }),
-                Kind::Scatter { root, .. } => self.together(|| {
+                Kind::Scatter { root, .. } => self.exchange(|| {
                     let to = (0..ranks).filter(|_| root as usize == rank);
                     to.into_iter()
                         .try_for_each(|r| send(part(x, given, r), made, r))?;
                     receive(y, made, root as usize)
                 }),
-                Kind::AllToAll => self.together(|| {
+                Kind::AllToAll => self.exchange(|| {
                     (0..ranks).try_for_each(|r| {
                         send(part(x, given, r), given / ranks, r)?;
                         receive(part(y, made, r), made / ranks, r)
@@ -246,19 +256,19 @@ impl Api {
     }
 
     /// Enqueues messages that are exchanged together.
-    fn together(&self, messages: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    fn exchange(&self, messages: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         // SAFETY: it has no preconditions.
         let begun = unsafe { (self.ncclGroupStart)() };
         self.check("ncclGroupStart", null_mut(), begun)?;
-        let all = messages();
+        let sent = messages();
         // SAFETY: a group has begun.
         let ended = unsafe { (self.ncclGroupEnd)() };
-        all.and(self.check("ncclGroupEnd", null_mut(), ended))
+        sent.and(self.check("ncclGroupEnd", null_mut(), ended))
     }
 }
 
 /// The number of a dtype that is computed in.
-fn reduced(dtype: DType) -> Result<c_int, String> {
+fn dtype_code(dtype: DType) -> Result<c_int, String> {
     Ok(match dtype {
         DType::I8 => 0,
         DType::Bool | DType::U8 => 1,
@@ -275,7 +285,7 @@ fn reduced(dtype: DType) -> Result<c_int, String> {
 }
 
 /// The number of a reduction.
-fn operation(reducer: Reducer) -> c_int {
+fn op_code(reducer: Reducer) -> c_int {
     match reducer {
         Reducer::Sum => 0,
         Reducer::Product => 1,

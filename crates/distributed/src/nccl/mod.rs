@@ -21,7 +21,7 @@ use watch::Member;
 pub(crate) struct Nccl {
     rendezvous: Arc<Rendezvous>,
     device: Arc<Device>,
-    place: (usize, usize),
+    rank_and_size: (usize, usize),
     timeout: Duration,
     is_process: bool,
     /// The groups that were made.
@@ -60,41 +60,43 @@ impl Transport for Alone {
 /// # Errors
 /// If there is no such device or no NCCL, or a rank does not come.
 pub(crate) fn init(
-    place: &Assignment,
+    assignment: &Assignment,
     gpu: Option<u32>,
     timeout: Duration,
     is_process: bool,
 ) -> Result<Joined, String> {
     let count = cuda::count().map_err(|e| e.to_string())?;
-    let usual = match place.local {
+    let usual = match assignment.local {
         // Each process sees its own device alone.
         Some(_) if count == 1 => 0,
         Some(local) => local as u32,
-        None => (place.rank % count.max(1) as usize) as u32,
+        None => (assignment.rank % count.max(1) as usize) as u32,
     };
     let device = Device::get(gpu.unwrap_or(usual)).map_err(|e| e.to_string())?;
-    if place.ranks == 1 {
+    if assignment.ranks == 1 {
         let alone = Arc::new(Alone(device.ordinal()));
         return Ok((alone.clone(), alone));
     }
     let timeout = timeout.min(MAX_TIMEOUT);
     let nccl = Nccl {
         // Who has no library says so before others wait.
-        rendezvous: Api::get().and_then(|_| place.meet(timeout)).map(Arc::new)?,
+        rendezvous: Api::get()
+            .and_then(|_| assignment.meet(timeout))
+            .map(Arc::new)?,
         device,
-        place: (place.rank, place.ranks),
+        rank_and_size: (assignment.rank, assignment.ranks),
         timeout,
         is_process,
         members: Mutex::default(),
     };
-    let all: Vec<usize> = (0..place.ranks).collect();
-    let world = nccl.subgroup(&all, 0)?;
+    let all_ranks: Vec<usize> = (0..assignment.ranks).collect();
+    let world = nccl.subgroup(&all_ranks, 0)?;
     Ok((world, Arc::new(nccl)))
 }
 
 impl Transport for Nccl {
     fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
-        let own = self.place.0;
+        let own = self.rank_and_size.0;
         let rank = ranks.iter().position(|r| *r == own);
         let rank = rank.ok_or("this rank is not in the group")?;
         let (api, store) = (Api::get()?, &self.rendezvous.store);
@@ -120,7 +122,7 @@ impl Transport for Nccl {
             api,
             comm,
             gpu,
-            store.again()?,
+            store.reconnect()?,
             (key, rank, ranks),
             self.timeout,
         )?;
@@ -129,9 +131,9 @@ impl Transport for Nccl {
     }
 
     fn close(&self) -> Result<(), String> {
-        let all: Vec<usize> = (0..self.place.1).collect();
+        let all_ranks: Vec<usize> = (0..self.rank_and_size.1).collect();
         let store = &self.rendezvous.store;
-        store.meet("destroy_process_group", &all, self.timeout)?;
+        store.meet("destroy_process_group", &all_ranks, self.timeout)?;
         let members = std::mem::take(&mut *self.members());
         let closed = members.iter().try_for_each(|member| member.close());
         closed.and(self.rendezvous.end())

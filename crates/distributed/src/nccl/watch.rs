@@ -84,7 +84,7 @@ impl Member {
             voted: (0, 0),
             fault: None,
         };
-        let votes = store.again()?;
+        let votes = store.reconnect()?;
         let member = Arc::new(Member {
             api,
             gpu,
@@ -151,9 +151,9 @@ impl Member {
             state.drop_ended();
             let (from, calls) = state.take_unreported();
             drop(state);
-            let found = self.api.state(comm);
-            let found = found.and_then(|()| store.report(self.report(from, calls, None)));
-            if let Err(text) = found.and_then(|status| self.judge(status)) {
+            let state = self.api.state(comm);
+            let state = state.and_then(|()| store.report(self.report(from, calls, None)));
+            if let Err(text) = state.and_then(|status| self.judge(status)) {
                 return self.fail(Some(store), text);
             }
         }
@@ -243,7 +243,7 @@ impl Member {
         let mut state = self.lock();
         let comm = state.comm()?;
         for call in calls {
-            let text = signature::of(call.kind, call.dtype, call.input.1, call.output.1);
+            let text = signature::describe(call.kind, call.dtype, call.input.1, call.output.1);
             let waits_for = match call.kind {
                 Kind::Send(peer) | Kind::Receive(peer) => Awaited::One(peer as usize),
                 _ => {
@@ -265,14 +265,14 @@ impl Member {
     }
 
     /// Ends what [`Member::begin`] began.
-    fn called<T>(&self, result: T) -> T {
+    fn end_call<T>(&self, result: T) -> T {
         self.calling.fetch_sub(1, Ordering::SeqCst);
         result
     }
 
     fn issue(&self, comm: Comm, call: &DeviceCall) -> Result<(), String> {
-        let place = (self.rank, self.members.len());
-        self.called(self.api.enqueue(comm, place, call))
+        let rank_and_size = (self.rank, self.members.len());
+        self.end_call(self.api.enqueue(comm, rank_and_size, call))
     }
 }
 
@@ -327,8 +327,8 @@ impl Communicator for Member {
     fn agree(&self, proposal: &str) -> Option<u64> {
         let mut state = self.lock();
         state.comm().ok()?;
-        let (number, at) = (state.begun, state.voted);
-        let round = if at.0 == number { at.1 + 1 } else { 0 };
+        let (number, voted) = (state.begun, state.voted);
+        let round = if voted.0 == number { voted.1 + 1 } else { 0 };
         state.voted = (number, round);
         drop(state);
         let vote = Vote {
@@ -355,7 +355,7 @@ impl Communicator for Member {
         launch: &mut dyn FnMut() -> Result<(), String>,
     ) -> Result<(), String> {
         self.begin(calls)?;
-        self.called(launch())
+        self.end_call(launch())
     }
 
     fn hold(&self, graph: Weak<dyn DeviceGraph>) {

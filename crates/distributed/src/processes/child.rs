@@ -19,7 +19,7 @@ pub(super) fn run_in(
     }
     while !children.is_empty() {
         let ended = next(&children).map_err(|e| e.to_string())?;
-        children.swap_remove(ended).end()?;
+        children.swap_remove(ended).wait_for_end()?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ impl Child {
             -1 => Err(std::io::Error::last_os_error()),
             0 => {
                 drop(report);
-                follow(parent);
+                end_with_parent(parent);
                 run(rank, f, reporter)
             }
             pid => Ok(Child {
@@ -61,7 +61,7 @@ impl Child {
     }
 
     /// Waits for its end.
-    fn end(mut self) -> std::result::Result<(), String> {
+    fn wait_for_end(mut self) -> std::result::Result<(), String> {
         let rank = self.rank;
         let mut report = String::new();
         let read = self.report.read_to_string(&mut report);
@@ -101,7 +101,7 @@ impl Drop for Child {
 }
 
 /// Has the system end this process when its parent ends.
-fn follow(parent: u32) {
+fn end_with_parent(parent: u32) {
     #[cfg(target_os = "linux")]
     // SAFETY: the call only sets an attribute of this process.
     unsafe {
@@ -131,7 +131,7 @@ fn run(rank: usize, f: &impl Fn(usize) -> Result<()>, mut reporter: PipeWriter) 
     unsafe { libc::_exit(code) }
 }
 
-/// Waits until one of the children has reported or ended, and returns its place.
+/// Waits until one of the children has reported or ended, and returns its index.
 fn next(children: &[Child]) -> std::io::Result<usize> {
     use std::os::fd::AsRawFd;
     let poll = |child: &Child| libc::pollfd {
@@ -139,17 +139,17 @@ fn next(children: &[Child]) -> std::io::Result<usize> {
         events: libc::POLLIN,
         revents: 0,
     };
-    let mut all: Vec<libc::pollfd> = children.iter().map(poll).collect();
+    let mut polls: Vec<libc::pollfd> = children.iter().map(poll).collect();
     loop {
         // SAFETY: the list has this many elements.
-        if unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, -1) } < 0 {
+        if unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) } < 0 {
             let e = std::io::Error::last_os_error();
             match e.kind() {
                 std::io::ErrorKind::Interrupted => continue,
                 _ => return Err(e),
             }
         }
-        if let Some(ready) = all.iter().position(|p| p.revents != 0) {
+        if let Some(ready) = polls.iter().position(|p| p.revents != 0) {
             return Ok(ready);
         }
     }

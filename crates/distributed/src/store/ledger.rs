@@ -55,10 +55,10 @@ impl Ledger {
         group.begun.resize(members.len().max(rank + 1), 0);
         for (number, call) in (report.from..).zip(report.calls) {
             group.begun[rank] = number + 1;
-            let (first, who) = group.calls.entry(number).or_insert((call.clone(), rank));
-            if *first != call {
+            let (first_call, who) = group.calls.entry(number).or_insert((call.clone(), rank));
+            if *first_call != call {
                 let text = format!(
-                    "the ranks call different operations: rank {who} calls {first}, rank {rank} calls {call}"
+                    "the ranks call different operations: rank {who} calls {first_call}, rank {rank} calls {call}"
                 );
                 group.fault.get_or_insert(text);
             }
@@ -66,16 +66,16 @@ impl Ledger {
         if let Some(fault) = report.fault {
             group.fault.get_or_insert(fault);
         }
-        let all = group.begun.iter().copied().min().unwrap_or_default();
-        group.calls = group.calls.split_off(&all);
-        group.polls = group.polls.split_off(&(all, 0));
-        let is_silent = |r: &usize| self.seen.get(r).is_some_and(|at| at.elapsed() > SILENCE);
+        let done = group.begun.iter().copied().min().unwrap_or_default();
+        group.calls = group.calls.split_off(&done);
+        group.polls = group.polls.split_off(&(done, 0));
+        let is_silent = |r: &usize| self.seen.get(r).is_some_and(|t| t.elapsed() > SILENCE);
         let gone = members.iter().enumerate();
         let gone = gone.filter(|(_, r)| self.gone.contains(r) || is_silent(r));
         Status {
             fault: group.fault.clone(),
             begun: group.begun.clone(),
-            gone: gone.map(|(at, _)| at).collect(),
+            gone: gone.map(|(i, _)| i).collect(),
         }
     }
 

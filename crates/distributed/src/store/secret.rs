@@ -45,8 +45,8 @@ pub(super) fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; MAC] {
 }
 
 /// Compares in a time that does not depend on the bytes.
-pub(super) fn equal(a: &[u8; MAC], b: &[u8; MAC]) -> bool {
-    let differing = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
+pub(super) fn is_equal(a: &[u8; MAC], b: &[u8; MAC]) -> bool {
+    let differing = a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a ^ b));
     std::hint::black_box(differing) == 0
 }
 

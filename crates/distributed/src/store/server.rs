@@ -1,7 +1,7 @@
 //! The server, in threads of rank 0.
 
 use super::ledger::Ledger;
-use super::secret::{MAC, NONCE, equal, mac, nonce, secret};
+use super::secret::{MAC, NONCE, is_equal, mac, nonce, secret};
 use super::{MAGIC, Reply, Request, read, write};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -177,13 +177,13 @@ fn welcome(stream: &mut TcpStream) -> io::Result<usize> {
     stream.write_all(&[&MAGIC[..], &own].concat())?;
     let mut answer = [0; 4 + NONCE + MAC];
     stream.read_exact(&mut answer)?;
-    let (rank, rest) = answer.split_at(4);
-    let (theirs, proof) = rest.split_at(NONCE);
+    let (rank, sent_mac) = answer.split_at(4);
+    let (theirs, proof) = sent_mac.split_at(NONCE);
     let secret = secret();
     let expected = mac(&secret, &[b"client", &own, theirs, rank]);
     if !proof
         .first_chunk()
-        .is_some_and(|proof| equal(proof, &expected))
+        .is_some_and(|proof| is_equal(proof, &expected))
     {
         return Err(io::Error::other("another secret"));
     }
