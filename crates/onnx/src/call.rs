@@ -25,7 +25,7 @@ pub(crate) struct Call<'a> {
 /// The results of an operator.
 pub(crate) type Results = Result<Vec<Value>>;
 
-fn symbolic(input: usize) -> Error {
+fn symbolic_size_error(input: usize) -> Error {
     Error::at_caller(
         ErrorKind::ReadWhileCompiling,
         "onnx",
@@ -34,7 +34,7 @@ fn symbolic(input: usize) -> Error {
 }
 
 /// The results of an operator that returns one tensor.
-pub(crate) fn one(t: Tensor) -> Results {
+pub(crate) fn single(t: Tensor) -> Results {
     Ok(vec![t.into()])
 }
 
@@ -76,7 +76,7 @@ impl Call<'_> {
     pub fn text_input(&self, i: usize) -> Result<Text> {
         match self.value(i)? {
             Value::Text(t) => Ok(t.clone()),
-            Value::Chosen(index, from) => Text::chosen(index, from),
+            Value::Chosen(index, from) => Text::choose(index, from),
             _ => Err(invalid(format!("input {i} must be text"))),
         }
     }
@@ -136,7 +136,7 @@ impl Call<'_> {
             return Ok(None);
         }
         let numbers = self.known(i)?.integers();
-        Ok(Some(numbers.ok_or_else(|| symbolic(i))?))
+        Ok(Some(numbers.ok_or_else(|| symbolic_size_error(i))?))
     }
 
     /// Returns the elements of an input as floats, or `None` if it is absent.
@@ -146,7 +146,7 @@ impl Call<'_> {
         }
         let known = self.known(i)?;
         let numbers: Option<Vec<f64>> = known.elements.iter().map(|e| e.number()).collect();
-        Ok(Some(numbers.ok_or_else(|| symbolic(i))?))
+        Ok(Some(numbers.ok_or_else(|| symbolic_size_error(i))?))
     }
 
     /// Returns the first element of an input of integers, or `None` if there is none.
@@ -187,7 +187,7 @@ impl Call<'_> {
         }
     }
 
-    fn of_type(&self, name: &str, wanted: AttributeType) -> Result<Option<&AttributeProto>> {
+    fn typed(&self, name: &str, wanted: AttributeType) -> Result<Option<&AttributeProto>> {
         let Some(a) = self.attribute(name) else {
             return Ok(None);
         };
@@ -203,7 +203,7 @@ impl Call<'_> {
 
     /// Returns an integer attribute, or its default.
     pub fn int(&self, name: &str, default: i64) -> Result<i64> {
-        let a = self.of_type(name, AttributeType::Int)?;
+        let a = self.typed(name, AttributeType::Int)?;
         Ok(a.map_or(default, AttributeProto::i))
     }
 
@@ -214,7 +214,7 @@ impl Call<'_> {
 
     /// Returns a float attribute, if it is there.
     pub fn maybe_float(&self, name: &str) -> Result<Option<f64>> {
-        let a = self.of_type(name, AttributeType::Float)?;
+        let a = self.typed(name, AttributeType::Float)?;
         Ok(a.map(|a| a.f().into()))
     }
 
@@ -225,7 +225,7 @@ impl Call<'_> {
 
     /// Returns a text attribute, or its default.
     pub fn text<'s>(&'s self, name: &str, default: &'s str) -> Result<&'s str> {
-        match self.of_type(name, AttributeType::String)? {
+        match self.typed(name, AttributeType::String)? {
             Some(a) => std::str::from_utf8(a.s())
                 .map_err(|_| invalid(format!("the attribute {name:?} is not UTF-8"))),
             None => Ok(default),
@@ -234,32 +234,32 @@ impl Call<'_> {
 
     /// Returns an attribute of integers.
     pub fn ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
-        let a = self.of_type(name, AttributeType::Ints)?;
+        let a = self.typed(name, AttributeType::Ints)?;
         Ok(a.map(|a| a.ints.clone()))
     }
 
     /// Returns an attribute of floats.
     pub fn floats(&self, name: &str) -> Result<Option<Vec<f64>>> {
-        let a = self.of_type(name, AttributeType::Floats)?;
+        let a = self.typed(name, AttributeType::Floats)?;
         Ok(a.map(|a| a.floats.iter().map(|f| f64::from(*f)).collect()))
     }
 
     /// Returns an attribute of texts.
     pub fn texts(&self, name: &str) -> Result<Option<Vec<String>>> {
-        let a = self.of_type(name, AttributeType::Strings)?;
+        let a = self.typed(name, AttributeType::Strings)?;
         a.map(|a| tensor::texts(&format!("the attribute {name:?}"), &a.strings))
             .transpose()
     }
 
     /// Returns an attribute that holds a tensor.
     pub fn tensor_attribute(&self, name: &str) -> Result<Option<&TensorProto>> {
-        let a = self.of_type(name, AttributeType::Tensor)?;
+        let a = self.typed(name, AttributeType::Tensor)?;
         Ok(a.and_then(|a| a.t.as_ref()))
     }
 
     /// Returns an attribute that holds a graph.
     pub fn graph(&self, name: &str) -> Result<&GraphProto> {
-        let a = self.of_type(name, AttributeType::Graph)?;
+        let a = self.typed(name, AttributeType::Graph)?;
         let graph = a.and_then(|a| a.g.as_ref());
         graph.ok_or_else(|| invalid(format!("the attribute {name:?} is missing")))
     }

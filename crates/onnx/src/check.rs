@@ -10,16 +10,16 @@ use std::collections::{HashMap, HashSet};
 const MAX_INLINED: u64 = 1 << 20;
 
 /// Checks that each name is given once, and before it is used, and that functions are not parts of themselves.
-pub(crate) fn graph(graph: &GraphProto, functions: &[FunctionProto]) -> Result<()> {
-    names(graph, &mut Vec::new())?;
-    let mut seen = HashSet::new();
+pub(crate) fn check_graph(graph: &GraphProto, functions: &[FunctionProto]) -> Result<()> {
+    check_names(graph, &mut Vec::new())?;
+    let mut defined = HashSet::new();
     for f in functions {
-        if !seen.insert((plain_domain(f.domain()), f.name(), f.overload())) {
+        if !defined.insert((plain_domain(f.domain()), f.name(), f.overload())) {
             return Err(invalid(format!("there are two functions {:?}", f.name())));
         }
-        let given: HashSet<&str> = f.input.iter().map(String::as_str).collect();
-        nodes(&f.node, given, &mut Vec::new())
-            .and_then(|given| outputs(f.output.iter().map(String::as_str), &given, &[]))
+        let known: HashSet<&str> = f.input.iter().map(String::as_str).collect();
+        check_nodes(&f.node, known, &mut Vec::new())
+            .and_then(|known| check_outputs(f.output.iter().map(String::as_str), &known, &[]))
             .map_err(|e| {
                 e.clone()
                     .with_message(&format!("the function {:?}: {}", f.name(), e.message()))
@@ -48,7 +48,7 @@ impl<'a> Inlined<'a> {
     fn count(&mut self, nodes: &'a [NodeProto]) -> Result<u64> {
         let mut sum = 0;
         for node in nodes {
-            sum += 1 + self.called(node)?;
+            sum += 1 + self.count_function(node)?;
             for graph in bodies(node) {
                 sum += self.count(&graph.node)?;
             }
@@ -61,7 +61,7 @@ impl<'a> Inlined<'a> {
     }
 
     /// Returns the number of nodes of the function that a node calls.
-    fn called(&mut self, node: &'a NodeProto) -> Result<u64> {
+    fn count_function(&mut self, node: &'a NodeProto) -> Result<u64> {
         let key = (plain_domain(node.domain()), node.op_type(), node.overload());
         let function = match self.functions.get(&key) {
             None => return Ok(0),
@@ -81,15 +81,15 @@ impl<'a> Inlined<'a> {
 }
 
 /// Checks a graph inside of graphs that give the `outer` names.
-fn names<'a>(graph: &'a GraphProto, outer: &mut Vec<HashSet<&'a str>>) -> Result<()> {
+fn check_names<'a>(graph: &'a GraphProto, outer: &mut Vec<HashSet<&'a str>>) -> Result<()> {
     if outer.len() > MAX_NESTED {
         return Err(invalid(format!(
             "graphs are nested deeper than {MAX_NESTED}"
         )));
     }
-    let mut given = HashSet::new();
+    let mut known = HashSet::new();
     for input in &graph.input {
-        if !given.insert(input.name()) {
+        if !known.insert(input.name()) {
             return Err(invalid(format!("two inputs are named {:?}", input.name())));
         }
     }
@@ -101,19 +101,19 @@ fn names<'a>(graph: &'a GraphProto, outer: &mut Vec<HashSet<&'a str>>) -> Result
             return Err(invalid(format!("two initial values are named {name:?}")));
         }
     }
-    given.extend(initial);
-    let given = nodes(&graph.node, given, outer)?;
-    outputs(graph.output.iter().map(|o| o.name()), &given, outer)
+    known.extend(initial);
+    let known = check_nodes(&graph.node, known, outer)?;
+    check_outputs(graph.output.iter().map(|o| o.name()), &known, outer)
 }
 
-fn nodes<'a>(
+fn check_nodes<'a>(
     nodes: &'a [NodeProto],
-    mut given: HashSet<&'a str>,
+    mut known: HashSet<&'a str>,
     outer: &mut Vec<HashSet<&'a str>>,
 ) -> Result<HashSet<&'a str>> {
     for node in nodes {
         for input in node.input.iter().filter(|name| !name.is_empty()) {
-            if !is_given(input, &given, outer) {
+            if !is_given(input, &known, outer) {
                 return Err(invalid(format!(
                     "{} takes {input:?}, which nothing before it gives",
                     node_name(node)
@@ -121,13 +121,13 @@ fn nodes<'a>(
             }
         }
         for graph in bodies(node) {
-            outer.push(std::mem::take(&mut given));
-            let checked = names(graph, outer);
-            given = outer.pop().unwrap_or_default();
+            outer.push(std::mem::take(&mut known));
+            let checked = check_names(graph, outer);
+            known = outer.pop().unwrap_or_default();
             checked?;
         }
         for output in node.output.iter().filter(|name| !name.is_empty()) {
-            if !given.insert(output) {
+            if !known.insert(output) {
                 return Err(invalid(format!(
                     "{} gives {output:?}, which is given already",
                     node_name(node)
@@ -135,19 +135,19 @@ fn nodes<'a>(
             }
         }
     }
-    Ok(given)
+    Ok(known)
 }
 
 fn is_given(name: &str, given: &HashSet<&str>, outer: &[HashSet<&str>]) -> bool {
     given.contains(name) || outer.iter().any(|names| names.contains(name))
 }
 
-fn outputs<'a>(
+fn check_outputs<'a>(
     mut names: impl Iterator<Item = &'a str>,
-    given: &HashSet<&str>,
+    known: &HashSet<&str>,
     outer: &[HashSet<&str>],
 ) -> Result<()> {
-    match names.find(|name| !is_given(name, given, outer)) {
+    match names.find(|name| !is_given(name, known, outer)) {
         Some(name) => Err(invalid(format!("nothing gives the output {name:?}"))),
         None => Ok(()),
     }

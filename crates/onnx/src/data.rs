@@ -54,15 +54,17 @@ impl From<Data> for Value {
 
 impl Data {
     /// Returns the data of a value. Text that is chosen by indices is read.
-    pub(crate) fn of(value: Value) -> Result<Data> {
+    pub(crate) fn from_value(value: Value) -> Result<Data> {
         Ok(match value {
             Value::Tensor(t) => Data::Tensor(t.tensor()),
             Value::Text(t) => Data::Text(t),
-            Value::Chosen(index, from) => Data::Text(Text::chosen(&index, &from)?),
+            Value::Chosen(index, from) => Data::Text(Text::choose(&index, &from)?),
             Value::Maps(maps) => Data::Maps(maps),
-            Value::Sequence(list) => {
-                Data::Sequence(list.into_iter().map(Data::of).collect::<Result<_>>()?)
-            }
+            Value::Sequence(list) => Data::Sequence(
+                list.into_iter()
+                    .map(Data::from_value)
+                    .collect::<Result<_>>()?,
+            ),
             Value::Nothing => Data::Nothing,
         })
     }
@@ -90,7 +92,7 @@ pub(crate) enum Form {
 
 impl Form {
     /// Returns the tensor of a value and its meaning, unless the value lies on the host.
-    pub fn of(value: &Value) -> Option<(Form, Tensor)> {
+    pub fn split(value: &Value) -> Option<(Form, Tensor)> {
         match value {
             Value::Tensor(t) => Some((Form::Tensor, t.tensor())),
             Value::Chosen(index, from) => Some((Form::Text(from.clone()), index.clone())),
@@ -103,7 +105,7 @@ impl Form {
     pub fn data(self, t: Tensor) -> Result<Data> {
         Ok(match self {
             Form::Tensor => Data::Tensor(t),
-            Form::Text(from) => Data::Text(Text::chosen(&t, &from)?),
+            Form::Text(from) => Data::Text(Text::choose(&t, &from)?),
             Form::Maps(keys) => Data::Maps(Maps { keys, values: t }),
         })
     }
@@ -152,8 +154,8 @@ impl Outputs {
     pub fn value(&self, name: &str) -> Result<&Data> {
         for_caller(|| {
             let mut named = self.iter().filter(|(n, _)| *n == name);
-            let found = named.next().map(|(_, value)| value);
-            found.ok_or_else(|| {
+            let tensor = named.next().map(|(_, value)| value);
+            tensor.ok_or_else(|| {
                 let names = self.names.join(", ");
                 invalid(format!("there is no output {name:?}; there are {names}"))
             })

@@ -145,12 +145,12 @@ pub fn export<I, O>(
         };
         let signature = function.signature();
         let arguments = signature.arguments.iter().map(|a| &a.name[..]);
-        let inputs = names("inputs", options.inputs, arguments, "input")?;
+        let inputs = choose_names("inputs", options.inputs, arguments, "input")?;
         let results = signature.results.iter().map(|r| &r.name[..]);
-        let outputs = names("outputs", options.outputs, results, "output")?;
-        let mut all: Vec<&String> = inputs.iter().chain(&outputs).collect();
-        all.sort_unstable();
-        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+        let outputs = choose_names("outputs", options.outputs, results, "output")?;
+        let mut names_in_use: Vec<&String> = inputs.iter().chain(&outputs).collect();
+        names_in_use.sort_unstable();
+        if let Some(pair) = names_in_use.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(invalid(format!(
                 "two inputs or outputs are named `{}`",
                 pair[0]
@@ -158,46 +158,48 @@ pub fn export<I, O>(
         }
 
         let graph = function.recorded().compact();
-        let mut writer = Writer::new(opset, &graph.symbols, &all, write::op);
+        let mut writer = Writer::new(opset, &graph.symbols, &names_in_use, write::op);
         let mut operands: Vec<Option<Value>> = vec![None; graph.inputs().len()];
         let facts = graph.inputs().into_iter().map(|id| graph.node(id).fact());
         let facts: Vec<_> = facts.cloned().collect();
         for (argument, name) in signature.arguments.iter().zip(&inputs) {
-            let at = argument.at as usize;
-            operands[at] = Some(writer.input(name, facts[at].clone()));
+            let index = argument.at as usize;
+            operands[index] = Some(writer.input(name, facts[index].clone()));
         }
         let mut weights = Vec::new();
         let captured = signature.captured.iter().zip(function.captured());
         for (named, tensor) in captured {
-            let at = named.at as usize;
-            let value = writer.weight(&named.name, false, facts[at].clone());
+            let index = named.at as usize;
+            let value = writer.weight(&named.name, false, facts[index].clone());
             weights.push(Weight::new(&value, tensor));
-            operands[at] = Some(value);
+            operands[index] = Some(value);
         }
         let results = signature.results.iter().map(|r| r.at);
         let mut ends: Vec<(u32, String)> = results.zip(outputs).collect();
         for (state, var) in signature.states.iter().zip(function.states()) {
             let path = var.name();
             let mut name: Name = path.as_deref().unwrap_or(&state.name).into();
-            if let Some(at) = state.input {
-                let fact = facts[at as usize].clone();
+            if let Some(input) = state.input {
+                let fact = facts[input as usize].clone();
                 let value = writer.weight(&name, path.is_some(), fact);
                 weights.push(Weight::new(&value, var.get().detach()));
                 name = value.name.clone();
                 if state.output.is_some() {
                     writer.overridable(&value);
                 }
-                operands[at as usize] = Some(value);
+                operands[input as usize] = Some(value);
             }
-            if let Some(at) = state.output {
-                ends.push((at, writer.unique(&format!("{name}.next")).to_string()));
+            if let Some(output) = state.output {
+                ends.push((output, writer.unique(&format!("{name}.next")).to_string()));
             }
         }
         let values = writer.graph(&graph, &operands);
-        let values = ends.iter().map(|(at, _)| values[*at as usize].clone());
+        let values = ends
+            .iter()
+            .map(|(index, _)| values[*index as usize].clone());
         let values = values.collect();
         let outputs: Vec<String> = ends.into_iter().map(|(_, name)| name).collect();
-        let found = writer.finish(values, &outputs).map_err(|failures| {
+        let finished = writer.finish(values, &outputs).map_err(|failures| {
             let count = match failures.len() {
                 1 => "1 operation".to_string(),
                 n => format!("{n} operations"),
@@ -217,7 +219,7 @@ pub fn export<I, O>(
             producer_version: Some(env!("CARGO_PKG_VERSION").into()),
             graph: Some(GraphProto {
                 name: Some("main".into()),
-                ..found
+                ..finished
             }),
             ..ModelProto::default()
         };
@@ -232,7 +234,7 @@ pub fn export<I, O>(
 }
 
 /// The names of inputs or outputs: those that were chosen, else paths.
-fn names<'p>(
+fn choose_names<'p>(
     what: &str,
     chosen: Option<Vec<String>>,
     paths: impl ExactSizeIterator<Item = &'p str>,

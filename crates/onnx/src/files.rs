@@ -20,32 +20,32 @@ pub fn read_value(bytes: &[u8], kind: Kind) -> Result<Data> {
             |e: prost::DecodeError| invalid(format!("this is not a value of kind {kind:?}: {e}"));
         match kind {
             Kind::Tensor | Kind::Packed(_) | Kind::Text => {
-                any_tensor(&TensorProto::decode(bytes).map_err(damaged)?)
+                read_any_tensor(&TensorProto::decode(bytes).map_err(damaged)?)
             }
-            Kind::Sequence => sequence(&SequenceProto::decode(bytes).map_err(damaged)?),
-            Kind::Optional => optional(&OptionalProto::decode(bytes).map_err(damaged)?),
+            Kind::Sequence => read_sequence(&SequenceProto::decode(bytes).map_err(damaged)?),
+            Kind::Optional => read_optional(&OptionalProto::decode(bytes).map_err(damaged)?),
             Kind::Map => {
                 let map = MapProto::decode(bytes).map_err(damaged)?;
-                maps(&map, std::slice::from_ref(&map))
+                read_maps(&map, std::slice::from_ref(&map))
             }
         }
     })
 }
 
-fn any_tensor(t: &TensorProto) -> Result<Data> {
+fn read_any_tensor(t: &TensorProto) -> Result<Data> {
     Ok(match tensor::is_text(t) {
         true => tensor::read_text(t)?.into(),
         false => tensor::read(t, None)?.into(),
     })
 }
 
-fn sequence(s: &SequenceProto) -> Result<Data> {
-    if let Some(first) = s.map_values.first() {
-        return maps(first, &s.map_values);
+fn read_sequence(s: &SequenceProto) -> Result<Data> {
+    if let Some(first_map) = s.map_values.first() {
+        return read_maps(first_map, &s.map_values);
     }
-    let tensors = s.tensor_values.iter().map(any_tensor);
-    let sequences = s.sequence_values.iter().map(sequence);
-    let optionals = s.optional_values.iter().map(optional);
+    let tensors = s.tensor_values.iter().map(read_any_tensor);
+    let sequences = s.sequence_values.iter().map(read_sequence);
+    let optionals = s.optional_values.iter().map(read_optional);
     tensors
         .chain(sequences)
         .chain(optionals)
@@ -54,17 +54,17 @@ fn sequence(s: &SequenceProto) -> Result<Data> {
 }
 
 /// Reads maps with the keys of the first.
-fn maps(first: &MapProto, all: &[MapProto]) -> Result<Data> {
-    let same = |m: &&MapProto| (&m.keys, &m.string_keys) == (&first.keys, &first.string_keys);
-    if !all.iter().all(|m| same(&m)) {
+fn read_maps(example: &MapProto, maps: &[MapProto]) -> Result<Data> {
+    let same = |m: &&MapProto| (&m.keys, &m.string_keys) == (&example.keys, &example.string_keys);
+    if !maps.iter().all(|m| same(&m)) {
         return Err(unsupported("maps with different keys"));
     }
-    let keys = match first.string_keys.is_empty() {
-        true => Keys::Integers(first.keys.as_slice().into()),
-        false => Keys::Texts(tensor::texts("the keys of maps", &first.string_keys)?.into()),
+    let keys = match example.string_keys.is_empty() {
+        true => Keys::Integers(example.keys.as_slice().into()),
+        false => Keys::Texts(tensor::texts("the keys of maps", &example.string_keys)?.into()),
     };
     let mut values = Vec::new();
-    for map in all {
+    for map in maps {
         let list = map.values.as_ref().map_or(&[][..], |s| &s.tensor_values);
         if list.len() != keys.len() {
             return Err(invalid("a map has other than one value for each key"));
@@ -73,20 +73,20 @@ fn maps(first: &MapProto, all: &[MapProto]) -> Result<Data> {
             values.push(tensor::read(t, None)?.reshape(()));
         }
     }
-    let shape = [all.len() as i64, keys.len() as i64];
+    let shape = [maps.len() as i64, keys.len() as i64];
     Ok(Data::Maps(Maps {
         keys,
         values: stack(values, 0).reshape(shape),
     }))
 }
 
-fn optional(o: &OptionalProto) -> Result<Data> {
+fn read_optional(o: &OptionalProto) -> Result<Data> {
     if let Some(t) = &o.tensor_value {
-        return any_tensor(t);
+        return read_any_tensor(t);
     }
     match (&o.sequence_value, &o.optional_value) {
-        (Some(s), _) => sequence(s),
-        (None, Some(o)) => optional(o),
+        (Some(s), _) => read_sequence(s),
+        (None, Some(o)) => read_optional(o),
         (None, None) => Ok(Data::Nothing),
     }
 }
@@ -98,19 +98,19 @@ fn optional(o: &OptionalProto) -> Result<Data> {
 #[track_caller]
 pub fn write_value(name: &str, value: &Data, kind: Kind) -> Result<Vec<u8>> {
     for_caller(|| match (kind, value) {
-        (Kind::Optional, _) => Ok(to_optional(name, value)?.encode_to_vec()),
+        (Kind::Optional, _) => Ok(write_optional(name, value)?.encode_to_vec()),
         (Kind::Packed(packed), Data::Tensor(t)) => {
             Ok(tensor::write_packed(name, t, packed)?.encode_to_vec())
         }
         (_, Data::Text(t)) => Ok(tensor::write_text(name, t).encode_to_vec()),
         (_, Data::Tensor(t)) => Ok(tensor::write(name, t)?.encode_to_vec()),
-        (_, Data::Sequence(list)) => Ok(to_sequence(name, list)?.encode_to_vec()),
-        (_, Data::Maps(maps)) => Ok(of_maps(name, maps)?.encode_to_vec()),
+        (_, Data::Sequence(list)) => Ok(write_sequence(name, list)?.encode_to_vec()),
+        (_, Data::Maps(maps)) => Ok(write_maps(name, maps)?.encode_to_vec()),
         (_, Data::Nothing) => Err(invalid(format!("{name:?} has no value"))),
     })
 }
 
-fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
+fn write_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
     let mut s = SequenceProto {
         name: Some(name.to_string()),
         elem_type: Some(ContentType::Tensor.into()),
@@ -122,11 +122,11 @@ fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
             Data::Text(t) => s.tensor_values.push(tensor::write_text("", t)),
             Data::Sequence(list) => {
                 s.elem_type = Some(ContentType::Sequence.into());
-                s.sequence_values.push(to_sequence("", list)?);
+                s.sequence_values.push(write_sequence("", list)?);
             }
             Data::Maps(maps) => {
                 s.elem_type = Some(ContentType::Sequence.into());
-                s.sequence_values.push(of_maps("", maps)?);
+                s.sequence_values.push(write_maps("", maps)?);
             }
             Data::Nothing => {
                 s.elem_type = Some(ContentType::Optional.into());
@@ -137,7 +137,7 @@ fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
     Ok(s)
 }
 
-fn of_maps(name: &str, maps: &Maps) -> Result<SequenceProto> {
+fn write_maps(name: &str, maps: &Maps) -> Result<SequenceProto> {
     let keyed = |values| match &maps.keys {
         Keys::Integers(list) => MapProto {
             key_type: Some(DataType::Int64.into()),
@@ -155,7 +155,7 @@ fn of_maps(name: &str, maps: &Maps) -> Result<SequenceProto> {
     let map = |row: Tensor| {
         let values = row.unbind(0).into_iter().map(Data::Tensor);
         let values: Vec<Data> = values.collect();
-        Ok(keyed(Some(to_sequence("", &values)?)))
+        Ok(keyed(Some(write_sequence("", &values)?)))
     };
     Ok(SequenceProto {
         name: Some(name.to_string()),
@@ -165,7 +165,7 @@ fn of_maps(name: &str, maps: &Maps) -> Result<SequenceProto> {
     })
 }
 
-fn to_optional(name: &str, value: &Data) -> Result<OptionalProto> {
+fn write_optional(name: &str, value: &Data) -> Result<OptionalProto> {
     let mut o = OptionalProto {
         name: Some(name.to_string()),
         ..OptionalProto::default()
@@ -181,11 +181,11 @@ fn to_optional(name: &str, value: &Data) -> Result<OptionalProto> {
         }
         Data::Sequence(list) => {
             o.elem_type = Some(ContentType::Sequence.into());
-            o.sequence_value = Some(to_sequence("", list)?);
+            o.sequence_value = Some(write_sequence("", list)?);
         }
         Data::Maps(maps) => {
             o.elem_type = Some(ContentType::Sequence.into());
-            o.sequence_value = Some(of_maps("", maps)?);
+            o.sequence_value = Some(write_maps("", maps)?);
         }
         Data::Nothing => {}
     }

@@ -26,7 +26,7 @@ pub(crate) fn evaluate(call: &Call) -> Result<Option<Vec<Value>>> {
     if inputs.is_empty() || inputs.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let result = one(call, op, &inputs)?;
+    let result = evaluate_one(call, op, &inputs)?;
     let fits = |k: &Known| {
         k.elements.len() <= MAX_KNOWN && k.elements.iter().all(|e| in_range(e, k.dtype))
     };
@@ -85,7 +85,7 @@ pub(crate) fn to_text(call: &Call) -> Result<bool> {
     Ok(call.int("to", 0)? == DataType::String as i64)
 }
 
-fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
+fn evaluate_one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
     let Some(Some(a)) = inputs.first() else {
         return Ok(None);
     };
@@ -130,11 +130,11 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
             reshaped(shape)
         }
         "Reshape" => {
-            let Some(wanted) = b.and_then(Known::integers) else {
+            let Some(sizes) = b.and_then(Known::integers) else {
                 return Ok(None);
             };
             let mut shape = Vec::new();
-            for (i, n) in wanted.iter().enumerate() {
+            for (i, n) in sizes.iter().enumerate() {
                 match n {
                     0 if !call.flag("allowzero", false)? => match a.shape.get(i) {
                         Some(n) => shape.push(*n),
@@ -146,12 +146,12 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
                     }
                 }
             }
-            if let Some(at) = shape.iter().position(|n| *n == usize::MAX) {
-                let rest: usize = shape.iter().filter(|n| **n != usize::MAX).product();
-                if rest == 0 || a.elements.len() % rest != 0 {
+            if let Some(inferred) = shape.iter().position(|n| *n == usize::MAX) {
+                let known_count: usize = shape.iter().filter(|n| **n != usize::MAX).product();
+                if known_count == 0 || a.elements.len() % known_count != 0 {
                     return Ok(None);
                 }
-                shape[at] = a.elements.len() / rest;
+                shape[inferred] = a.elements.len() / known_count;
             }
             let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
             if count != Some(a.elements.len()) {
@@ -167,20 +167,20 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
         "Concat" => concat(call, inputs),
         "Range" => Ok(range_of(inputs, a.dtype)),
         "ConstantOfShape" => {
-            let fill = match call.tensor_attribute("value")? {
+            let value = match call.tensor_attribute("value")? {
                 Some(t) => tensor::read_constant(t, None)?.1,
                 None => Some(Known::vector(DType::F32, vec![Element::Float(0.0)])),
             };
-            Ok(fill.and_then(|fill| filled(&a.integers()?, &fill)))
+            Ok(value.and_then(|value| fill(&a.integers()?, &value)))
         }
         "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => reduce(call, op, a),
         "Where" => match (b, inputs.get(2)) {
-            (Some(x), Some(Some(y))) => Ok(choice(a, x, y)),
+            (Some(x), Some(Some(y))) => Ok(select(a, x, y)),
             _ => Ok(None),
         },
         "Neg" | "Floor" | "Ceil" | "Not" | "Abs" => Ok(map(a, |e| unary(op, e))),
         _ => match b {
-            Some(b) if inputs.len() == 2 => Ok(pairs(op, a, b)),
+            Some(b) if inputs.len() == 2 => Ok(map_pairs(op, a, b)),
             _ => Ok(None),
         },
     }
@@ -202,7 +202,7 @@ fn range_of(inputs: &[Option<Rc<Known>>], dtype: DType) -> Option<Known> {
     Some(Known::vector(dtype, elements))
 }
 
-fn filled(sizes: &[i64], fill: &Known) -> Option<Known> {
+fn fill(sizes: &[i64], fill: &Known) -> Option<Known> {
     let shape: Option<Vec<usize>> = sizes.iter().map(|n| usize::try_from(*n).ok()).collect();
     let shape = shape?;
     let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
@@ -218,7 +218,7 @@ fn filled(sizes: &[i64], fill: &Known) -> Option<Known> {
 }
 
 /// Elements of `x` where the condition holds, else of `y`.
-fn choice(condition: &Known, x: &Known, y: &Known) -> Option<Known> {
+fn select(condition: &Known, x: &Known, y: &Known) -> Option<Known> {
     let shape = broadcast(&[&condition.shape, &x.shape, &y.shape])?;
     let [c, x, y] = [condition, x, y].map(|k| expand(k, &shape));
     let chosen = c.elements.iter().zip(x.elements).zip(y.elements);
@@ -252,29 +252,29 @@ fn unary(op: &str, e: &Element) -> Option<Element> {
 }
 
 fn cast(a: &Known, to: DType) -> Option<Known> {
-    let one = |e: &Element| -> Option<Element> {
+    let cast_one = |e: &Element| -> Option<Element> {
         Some(match (e, to.kind()) {
             (Element::Int(d), Kind::Int) => Element::Int(d.clone()),
-            (Element::Int(d), Kind::Float) => Element::Float(rounded(d.as_const()? as f64, to)?),
+            (Element::Int(d), Kind::Float) => Element::Float(round_to(d.as_const()? as f64, to)?),
             (Element::Int(d), Kind::Bool) => Element::Int(Dim::Const((d.as_const()? != 0).into())),
-            (Element::Float(f), Kind::Float) => Element::Float(rounded(*f, to)?),
+            (Element::Float(f), Kind::Float) => Element::Float(round_to(*f, to)?),
             (Element::Float(f), Kind::Bool) => Element::Int(Dim::Const((*f != 0.0).into())),
             (Element::Float(f), Kind::Int) => {
-                let whole = f.trunc();
-                if whole.abs() >= 2f64.powi(53) || whole.is_nan() {
+                let truncated = f.trunc();
+                if truncated.abs() >= 2f64.powi(53) || truncated.is_nan() {
                     return None;
                 }
-                Element::Int(Dim::Const(whole as i64))
+                Element::Int(Dim::Const(truncated as i64))
             }
         })
     };
     Some(Known {
         dtype: to,
-        ..map(a, one)?
+        ..map(a, cast_one)?
     })
 }
 
-fn rounded(f: f64, dtype: DType) -> Option<f64> {
+fn round_to(f: f64, dtype: DType) -> Option<f64> {
     match dtype {
         DType::F32 => Some(f64::from(f as f32)),
         DType::F64 => Some(f),
@@ -303,22 +303,22 @@ fn expand(a: &Known, shape: &[usize]) -> Known {
     Known {
         dtype: a.dtype,
         shape: shape.to_vec(),
-        elements: places(&a.shape, shape)
+        elements: source_positions(&a.shape, shape)
             .map(|i| a.elements[i].clone())
             .collect(),
     }
 }
 
 /// Returns the elements of a tensor of shape `own` that stand at those of the shape that it is expanded to.
-pub(crate) fn places(own: &[usize], shape: &[usize]) -> impl Iterator<Item = usize> {
+pub(crate) fn source_positions(own: &[usize], shape: &[usize]) -> impl Iterator<Item = usize> {
     let strides = strides(own);
     let skipped = shape.len() - own.len();
-    let at = move |flat: usize| {
-        let mut rest = flat;
+    let source_index = move |flat: usize| {
+        let mut remaining = flat;
         let mut index = 0;
         for i in (0..shape.len()).rev() {
-            let position = rest % shape[i];
-            rest /= shape[i];
+            let position = remaining % shape[i];
+            remaining /= shape[i];
             if i >= skipped && own[i - skipped] != 1 {
                 index += position * strides[i - skipped];
             }
@@ -326,7 +326,7 @@ pub(crate) fn places(own: &[usize], shape: &[usize]) -> impl Iterator<Item = usi
         index
     };
     let count: usize = shape.iter().product();
-    (0..count).map(at)
+    (0..count).map(source_index)
 }
 
 fn strides(shape: &[usize]) -> Vec<usize> {
@@ -337,7 +337,7 @@ fn strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-fn pairs(op: &str, a: &Known, b: &Known) -> Option<Known> {
+fn map_pairs(op: &str, a: &Known, b: &Known) -> Option<Known> {
     let compares = matches!(
         op,
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual"
@@ -365,10 +365,10 @@ fn binary(op: &str, a: &Element, b: &Element, dtype: DType) -> Option<Element> {
         (Element::Int(a), Element::Int(b)) => (a, b),
         (Element::Float(a), Element::Float(b)) => {
             return Some(Element::Float(match op {
-                "Add" => rounded(a + b, dtype)?,
-                "Sub" => rounded(a - b, dtype)?,
-                "Mul" => rounded(a * b, dtype)?,
-                "Div" => rounded(a / b, dtype)?,
+                "Add" => round_to(a + b, dtype)?,
+                "Sub" => round_to(a - b, dtype)?,
+                "Mul" => round_to(a * b, dtype)?,
+                "Div" => round_to(a / b, dtype)?,
                 "Equal" => return truth(a == b),
                 "Less" => return truth(a < b),
                 "LessOrEqual" => return truth(a <= b),
@@ -386,11 +386,11 @@ fn binary(op: &str, a: &Element, b: &Element, dtype: DType) -> Option<Element> {
         "Mul" => a * b,
         "Div" => match constants {
             Some((a, b)) => Dim::Const(a.checked_div(b)?),
-            None => quotient(a, b)?,
+            None => divide_sizes(a, b)?,
         },
         "Mod" => match constants {
             Some((a, b)) => Dim::Const(a.checked_rem_euclid(b).filter(|_| b > 0)?),
-            None => a - &(&quotient(a, b)? * b),
+            None => a - &(&divide_sizes(a, b)? * b),
         },
         "Min" => Dim::Const(constants.map(|(a, b)| a.min(b))?),
         "Max" => Dim::Const(constants.map(|(a, b)| a.max(b))?),
@@ -412,7 +412,7 @@ fn binary(op: &str, a: &Element, b: &Element, dtype: DType) -> Option<Element> {
 }
 
 /// Returns the quotient of sizes, rounded down.
-fn quotient(a: &Dim, b: &Dim) -> Option<Dim> {
+fn divide_sizes(a: &Dim, b: &Dim) -> Option<Dim> {
     match b.as_const() {
         Some(by) if by > 0 => Some(a.div_floor(by)),
         _ => a.div_exact(b).ok(),
@@ -423,11 +423,11 @@ fn gather(call: &Call, a: &Known, b: Option<&Known>) -> Result<Option<Known>> {
     let Some((b, indices)) = b.and_then(|b| Some((b, b.integers()?))) else {
         return Ok(None);
     };
-    let at = call.axis("axis", 0, a.shape.len())?;
-    let n = a.shape[at];
+    let axis = call.axis("axis", 0, a.shape.len())?;
+    let n = a.shape[axis];
     let (outer, inner): (usize, usize) = (
-        a.shape[..at].iter().product(),
-        a.shape[at + 1..].iter().product(),
+        a.shape[..axis].iter().product(),
+        a.shape[axis + 1..].iter().product(),
     );
     let mut elements = Vec::new();
     for o in 0..outer {
@@ -440,7 +440,7 @@ fn gather(call: &Call, a: &Known, b: Option<&Known>) -> Result<Option<Known>> {
             elements.extend_from_slice(&a.elements[start..start + inner]);
         }
     }
-    let shape = [&a.shape[..at], &b.shape, &a.shape[at + 1..]].concat();
+    let shape = [&a.shape[..axis], &b.shape, &a.shape[axis + 1..]].concat();
     Ok(Some(Known {
         dtype: a.dtype,
         shape,
@@ -479,25 +479,25 @@ fn slice(call: &Call, a: &Known, inputs: &[Option<Rc<Known>>]) -> Result<Option<
 
 /// Concatenation of vectors.
 fn concat(call: &Call, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
-    let Some(all) = inputs.iter().cloned().collect::<Option<Vec<_>>>() else {
+    let Some(parts) = inputs.iter().cloned().collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
-    if all.iter().any(|k| k.shape.len() != 1) {
+    if parts.iter().any(|k| k.shape.len() != 1) {
         return Ok(None);
     }
     axis(call.int("axis", 0)?, 1)?;
-    let elements: Vec<Element> = all
+    let elements: Vec<Element> = parts
         .iter()
         .flat_map(|k| k.elements.iter().cloned())
         .collect();
-    Ok(Some(Known::vector(all[0].dtype, elements)))
+    Ok(Some(Known::vector(parts[0].dtype, elements)))
 }
 
 /// Reductions of vectors to one element.
 fn reduce(call: &Call, op: &str, a: &Known) -> Result<Option<Known>> {
     let list = call.integers_or(1, "axes")?;
-    let whole = list.is_none_or(|l| l.is_empty() || l == [0] || l == [-1]);
-    if a.shape.len() > 1 || !whole || call.flag("noop_with_empty_axes", false)? {
+    let reduces_all = list.is_none_or(|l| l.is_empty() || l == [0] || l == [-1]);
+    if a.shape.len() > 1 || !reduces_all || call.flag("noop_with_empty_axes", false)? {
         return Ok(None);
     }
     let Some(dims) = a.dims() else {

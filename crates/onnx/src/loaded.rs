@@ -100,7 +100,7 @@ impl Loaded {
         let mut graph = model
             .graph
             .ok_or_else(|| invalid("the model has no graph"))?;
-        check::graph(&graph, &model.functions)?;
+        check::check_graph(&graph, &model.functions)?;
         let function = |f: FunctionProto| {
             let key = (
                 plain_domain(f.domain()).to_string(),
@@ -139,10 +139,14 @@ impl Loaded {
             value.check()?;
             let packed = tensor::packed(t.data_type().into());
             if value.dtype().is_float() && value.ndim() > 0 && packed.is_none() {
-                let first = known.filter(|k| k.elements.len() <= MAX_KNOWN_OF_WEIGHT);
+                let example = known.filter(|k| k.elements.len() <= MAX_KNOWN_OF_WEIGHT);
                 let var = Var::parameter(value)?;
                 var.set_name(&name);
-                weights.push(Weight { name, var, first });
+                weights.push(Weight {
+                    name,
+                    var,
+                    first: example,
+                });
             } else {
                 constants.push(Constant {
                     name,
@@ -205,7 +209,7 @@ impl Port {
                 _ => packed.map_or(Kind::Tensor, Kind::Packed),
             },
             dtype: match packed {
-                Some(packed) => Some(packed.held()),
+                Some(packed) => Some(packed.storage()),
                 None => tensor::dtype(number.into()).ok(),
             },
             dims: shape.map(|s| s.dim.iter().enumerate().map(dim).collect()),
@@ -218,7 +222,7 @@ impl Port {
         let dtype_fits = self.dtype.is_none_or(|d| d == t.dtype());
         let dims_fit = self.dims.as_ref().is_none_or(|dims| {
             dims.len() == t.ndim()
-                && dims.iter().zip(t.dims()).all(|(wanted, d)| match wanted {
+                && dims.iter().zip(t.dims()).all(|(want, d)| match want {
                     DimSpec::Known(n) => d.as_const().is_none_or(|d| d == *n),
                     DimSpec::Symbol(_) => true,
                 })
@@ -226,9 +230,9 @@ impl Port {
         if dtype_fits && dims_fit {
             return Ok(());
         }
-        let found = Fact::new(t.dtype(), t.dims().iter().cloned());
+        let actual = Fact::new(t.dtype(), t.dims().iter().cloned());
         Err(invalid(format!(
-            "the input {:?} must be {self}, not {found}",
+            "the input {:?} must be {self}, not {actual}",
             self.name
         )))
     }

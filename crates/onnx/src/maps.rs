@@ -31,9 +31,9 @@ impl Maps {
         match dims {
             [_, columns] if *columns == Dim::Const(count as i64) => Ok(()),
             _ => {
-                let found = Fact::new(self.values.dtype(), dims.iter().cloned());
+                let actual = Fact::new(self.values.dtype(), dims.iter().cloned());
                 Err(invalid(format!(
-                    "the values of maps with {count} keys must be [n, {count}], not {found}"
+                    "the values of maps with {count} keys must be [n, {count}], not {actual}"
                 )))
             }
         }

@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 
 /// Returns the operators that Kiln lacks, each with its version and the nodes that apply it.
 pub(crate) fn missing_operators(model: &Loaded) -> Vec<String> {
-    listed(model, |domain, node, version| {
+    list_operators(model, |domain, node, version| {
         ops::find(domain, node.op_type(), version).is_none()
     })
 }
 
 /// Returns the operators that are evaluated on the host, each with its version and the nodes that apply it.
 pub(crate) fn host_operators(model: &Loaded) -> Vec<String> {
-    listed(model, |domain, node, _| ops::is_on_host(domain, node))
+    list_operators(model, |domain, node, _| ops::is_on_host(domain, node))
 }
 
 type Predicate = fn(&str, &NodeProto, i64) -> bool;
 
-fn listed(model: &Loaded, is_wanted: Predicate) -> Vec<String> {
-    let mut found: BTreeMap<(String, String, i64), Vec<String>> = BTreeMap::new();
+fn list_operators(model: &Loaded, is_wanted: Predicate) -> Vec<String> {
+    let mut by_op: BTreeMap<(String, String, i64), Vec<String>> = BTreeMap::new();
     let mut search = |opsets: &[OperatorSetIdProto], nodes: &[NodeProto]| {
-        search(model, opsets, nodes, is_wanted, &mut found);
+        search(model, opsets, nodes, is_wanted, &mut by_op);
     };
     search(&model.opsets, &model.graph.node);
     for f in model.functions() {
@@ -38,7 +38,7 @@ fn listed(model: &Loaded, is_wanted: Predicate) -> Vec<String> {
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
         format!("{domain} {op}, version {version}: {}", nodes.join(", "))
     };
-    found.iter().map(line).collect()
+    by_op.iter().map(line).collect()
 }
 
 fn search(
@@ -46,7 +46,7 @@ fn search(
     opsets: &[OperatorSetIdProto],
     nodes: &[NodeProto],
     is_wanted: Predicate,
-    found: &mut BTreeMap<(String, String, i64), Vec<String>>,
+    by_op: &mut BTreeMap<(String, String, i64), Vec<String>>,
 ) {
     for node in nodes {
         let (domain, op) = (plain_domain(node.domain()), node.op_type());
@@ -54,10 +54,10 @@ fn search(
         let own = model.function(domain, op, node.overload()).is_some();
         if !own && is_wanted(domain, node, version) {
             let key = (domain.to_string(), op.to_string(), version);
-            found.entry(key).or_default().push(node_name(node));
+            by_op.entry(key).or_default().push(node_name(node));
         }
         for graph in bodies(node) {
-            search(model, opsets, &graph.node, is_wanted, found);
+            search(model, opsets, &graph.node, is_wanted, by_op);
         }
     }
 }

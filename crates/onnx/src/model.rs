@@ -125,14 +125,14 @@ impl Model {
                 .iter()
                 .position(|i| i.name() == name)
         };
-        let mut all: Vec<&Port> = self
+        let mut ports: Vec<&Port> = self
             .loaded
             .inputs
             .iter()
             .chain(&self.loaded.initialised)
             .collect();
-        all.sort_by_key(|p| order(&p.name));
-        all.into_iter()
+        ports.sort_by_key(|p| order(&p.name));
+        ports.into_iter()
     }
 
     /// The outputs.
@@ -213,8 +213,8 @@ impl Model {
         inputs: impl IntoIterator<Item = (N, D)>,
     ) -> Result<Outputs> {
         for_caller(|| {
-            let (inputs, replaced) = self.ordered(inputs)?;
-            let values = no_grad(|| match tensors(&inputs) {
+            let (inputs, replaced) = self.order_inputs(inputs)?;
+            let values = no_grad(|| match only_tensors(&inputs) {
                 Some(tensors) if replaced.is_empty() => self.run_tensors(tensors),
                 _ => self.run_recorded(inputs, replaced),
             })?;
@@ -226,35 +226,35 @@ impl Model {
     }
 
     /// Puts inputs into the model's order, and those that replace initial values behind them.
-    fn ordered<N: AsRef<str>, D: Into<Data>>(
+    fn order_inputs<N: AsRef<str>, D: Into<Data>>(
         &self,
         inputs: impl IntoIterator<Item = (N, D)>,
     ) -> Result<(Vec<Data>, Replaced)> {
         let mut replaced = Vec::new();
-        let mut found: Vec<Option<Data>> = vec![None; self.loaded.inputs.len()];
+        let mut in_order: Vec<Option<Data>> = vec![None; self.loaded.inputs.len()];
         for (name, data) in inputs {
             let name = name.as_ref();
             if let Some(port) = self.loaded.initialised.iter().find(|i| i.name == name) {
                 let data = data.into();
-                checked(port, &data)?;
+                check_input(port, &data)?;
                 replaced.push((name.to_string(), data));
                 continue;
             }
-            let Some(at) = self.loaded.inputs.iter().position(|i| i.name == name) else {
+            let Some(index) = self.loaded.inputs.iter().position(|i| i.name == name) else {
                 let names: Vec<&str> = self.loaded.inputs.iter().map(|i| i.name.as_str()).collect();
                 return Err(invalid(format!(
                     "the model has no input {name:?}; it takes {}",
                     names.join(", ")
                 )));
             };
-            found[at] = Some(data.into());
+            in_order[index] = Some(data.into());
         }
-        let with_port = found.into_iter().zip(&self.loaded.inputs);
+        let with_port = in_order.into_iter().zip(&self.loaded.inputs);
         let mut ordered = Vec::new();
         for (data, port) in with_port {
             let data =
                 data.ok_or_else(|| invalid(format!("the input {:?} is missing", port.name)))?;
-            checked(port, &data)?;
+            check_input(port, &data)?;
             ordered.push(data);
         }
         Ok((ordered, replaced))
@@ -264,7 +264,7 @@ impl Model {
         let signature: Signature = inputs.iter().map(Spec::like).collect::<Result<_>>()?;
         let program = match self.program(&signature) {
             Some(program) => program,
-            None => self.compiled(signature)?,
+            None => self.compile_for(signature)?,
         };
         match program {
             Program::Compiled(program) => {
@@ -281,15 +281,16 @@ impl Model {
 
     fn program(&self, signature: &Signature) -> Option<Program> {
         let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = programs.iter().find(|(s, _)| s == signature);
-        found.map(|(_, program)| program.clone())
+        let cached = programs.iter().find(|(s, _)| s == signature);
+        cached.map(|(_, program)| program.clone())
     }
 
-    fn compiled(&self, signature: Signature) -> Result<Program> {
+    fn compile_for(&self, signature: Signature) -> Result<Program> {
         let mut forms = None;
         let compiled = compile(signature.clone(), |inputs: Vec<Tensor>| {
-            let (all, tensors): (Vec<_>, Vec<_>) = self.record_forms(inputs)?.into_iter().unzip();
-            forms = Some(all);
+            let (output_forms, tensors): (Vec<_>, Vec<_>) =
+                self.record_forms(inputs)?.into_iter().unzip();
+            forms = Some(output_forms);
             Ok(tensors)
         });
         let program = match (compiled, forms) {
@@ -307,8 +308,8 @@ impl Model {
 
     fn run_recorded(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {
         let values = self.record_values(inputs, replaced)?;
-        realize_first(values.iter().filter_map(Form::of).map(|(_, t)| t))?;
-        values.into_iter().map(Data::of).collect()
+        realize_first(values.iter().filter_map(Form::split).map(|(_, t)| t))?;
+        values.into_iter().map(Data::from_value).collect()
     }
 
     /// Compiles the model for inputs of these specs, whose sizes may be symbolic. The function takes the inputs in the
@@ -344,7 +345,7 @@ impl Model {
         let inputs = inputs.into_iter().map(Data::Tensor).collect();
         let values = self.record_values(inputs, Vec::new())?.into_iter();
         let form = |(value, port): (Value, &Port)| {
-            Form::of(&value).ok_or_else(|| {
+            Form::split(&value).ok_or_else(|| {
                 let message = format!("the output {:?} lies on the host", port.name);
                 Error::at_caller(ErrorKind::ReadWhileCompiling, "onnx", message)
             })
@@ -354,9 +355,9 @@ impl Model {
 
     fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Value>> {
         if inputs.len() != self.loaded.inputs.len() {
-            let wanted = self.loaded.inputs.len();
+            let expected = self.loaded.inputs.len();
             return Err(invalid(format!(
-                "the model takes {wanted} inputs, not {}",
+                "the model takes {expected} inputs, not {}",
                 inputs.len()
             )));
         }
@@ -370,7 +371,7 @@ impl Model {
         let _here = set_device(device.unwrap_or(Device::Cpu));
         let mut scope = Scope::new(&self.loaded);
         for (port, data) in self.loaded.inputs.iter().zip(inputs) {
-            scope.set(&port.name, given(port, data));
+            scope.set(&port.name, input_value(port, data));
         }
         for w in &self.loaded.weights {
             let value = Traced::weight(w.var.get(), w.first.clone());
@@ -388,22 +389,22 @@ impl Model {
         }
         let values = scope.graph(&self.loaded.graph)?;
         // Tensors of known elements are made here, where the device is set.
-        values.iter().for_each(|v| drop(Form::of(v)));
+        values.iter().for_each(|v| drop(Form::split(v)));
         Ok(values)
     }
 }
 
 /// Returns the value of an input.
-fn given(port: &Port, data: Data) -> Value {
+fn input_value(port: &Port, data: Data) -> Value {
     match (port.kind, data) {
         (Kind::Packed(packed), Data::Tensor(t)) => {
-            Value::Tensor(Traced::of(t).packed_as(Some(packed)))
+            Value::Tensor(Traced::from_tensor(t).packed_as(Some(packed)))
         }
         (_, data) => data.into(),
     }
 }
 
-fn checked(port: &Port, data: &Data) -> Result<()> {
+fn check_input(port: &Port, data: &Data) -> Result<()> {
     match data {
         Data::Tensor(t) if !matches!(port.kind, Kind::Text | Kind::Map) => port.check(t),
         Data::Tensor(_) => Err(invalid(format!("the input {:?} must be {port}", port.name))),
@@ -447,7 +448,7 @@ impl Forward for Model {
 }
 
 /// Returns the tensors, if all are.
-fn tensors(inputs: &[Data]) -> Option<Vec<Tensor>> {
+fn only_tensors(inputs: &[Data]) -> Option<Vec<Tensor>> {
     let tensor = |d: &Data| match d {
         Data::Tensor(t) => Some(t.clone()),
         _ => None,

@@ -45,7 +45,7 @@ pub(crate) const NEWEST: i64 = 28;
 pub(crate) type Record = fn(&Call) -> Results;
 
 /// Returns the dtype in which sums of elements are computed.
-fn widened(dtype: DType) -> DType {
+fn sum_dtype(dtype: DType) -> DType {
     if dtype.is_half() { DType::F32 } else { dtype }
 }
 
@@ -53,7 +53,7 @@ fn widened(dtype: DType) -> DType {
 pub(crate) fn find_for_text(domain: &str, op: &str, version: i64) -> Option<Record> {
     match domain {
         "" => text::find_for_text(op).or_else(|| find(domain, op, version)),
-        "ai.onnx.ml" if op == "ArrayFeatureExtractor" => Some(text::moved),
+        "ai.onnx.ml" if op == "ArrayFeatureExtractor" => Some(text::move_texts),
         _ => find(domain, op, version),
     }
 }

@@ -25,7 +25,7 @@ pub enum Packed {
 const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 impl Packed {
-    pub(crate) fn of(number: DataType) -> Option<Packed> {
+    pub(crate) fn from_number(number: DataType) -> Option<Packed> {
         Some(match number {
             DataType::Int2 => Packed::Int2,
             DataType::Uint2 => Packed::Uint2,
@@ -58,7 +58,7 @@ impl Packed {
     }
 
     /// The dtype of the tensors that hold the numbers.
-    pub const fn held(self) -> DType {
+    pub const fn storage(self) -> DType {
         match self {
             Packed::Int2 | Packed::Int4 => DType::I8,
             Packed::Uint2 | Packed::Uint4 => DType::U8,
@@ -106,15 +106,15 @@ impl Packed {
     }
 
     /// Returns packed numbers, of bytes as they are held.
-    pub(crate) fn pack(self, held: &[u8]) -> Vec<u8> {
-        let (floats, _) = held.as_chunks::<4>();
+    pub(crate) fn pack(self, bytes: &[u8]) -> Vec<u8> {
+        let (floats, _) = bytes.as_chunks::<4>();
         let codes: Vec<u8> = match self {
-            Packed::Int2 | Packed::Uint2 | Packed::Int4 | Packed::Uint4 => held.to_vec(),
+            Packed::Int2 | Packed::Uint2 | Packed::Int4 | Packed::Uint4 => bytes.to_vec(),
             Packed::Float4E2M1 => {
                 let code = |b: &[u8; 4]| {
                     let f = f32::from_le_bytes(*b);
-                    let at = MAGNITUDES.iter().position(|m| *m == f.abs());
-                    at.unwrap_or(0) as u8 | u8::from(f.is_sign_negative()) << 3
+                    let code = MAGNITUDES.iter().position(|m| *m == f.abs());
+                    code.unwrap_or(0) as u8 | u8::from(f.is_sign_negative()) << 3
                 };
                 floats.iter().map(code).collect()
             }
@@ -140,10 +140,10 @@ impl Packed {
                 let kept = x
                     .to_dtype(DType::I32)
                     .bitwise_and((1i64 << self.bits()) - 1);
-                let sign = self.range().map_or(0, |(least, _)| -least);
+                let sign = self.range().map_or(0, |(lowest, _)| -lowest);
                 match sign {
-                    0 => kept.to_dtype(self.held()),
-                    sign => (kept.bitwise_xor(sign) - sign).to_dtype(self.held()),
+                    0 => kept.to_dtype(self.storage()),
+                    sign => (kept.bitwise_xor(sign) - sign).to_dtype(self.storage()),
                 }
             }
             Packed::Float4E2M1 => {
@@ -192,10 +192,10 @@ mod tests {
             let bytes: Vec<u8> = (0..=255).collect();
             let count = 256 * 8 / packed.bits();
             let held = packed.unpack(&bytes, count);
-            assert_eq!(held.len(), count * packed.held().size());
+            assert_eq!(held.len(), count * packed.storage().size());
             assert_eq!(packed.pack(&held), bytes, "{packed:?}");
             // A last byte that is not full.
-            assert_eq!(packed.pack(&held[..packed.held().size()]).len(), 1);
+            assert_eq!(packed.pack(&held[..packed.storage().size()]).len(), 1);
         }
         assert_eq!(Packed::Int4.unpack(&[0x8F], 2), [0xFF, 0xF8]);
     }

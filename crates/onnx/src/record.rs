@@ -72,15 +72,15 @@ impl<'a> Scope<'a> {
 
     fn nodes(&mut self, nodes: &[NodeProto]) -> Result<()> {
         for node in nodes {
-            let results = self.node(node).map_err(|e| named(node, e))?;
-            let wanted = node.output.iter().rposition(|name| !name.is_empty());
-            if wanted.is_some_and(|i| i >= results.len()) {
+            let results = self.node(node).map_err(|e| name_node(node, e))?;
+            let output_count = node.output.iter().rposition(|name| !name.is_empty());
+            if output_count.is_some_and(|i| i >= results.len()) {
                 let message = format!(
                     "{} results of {} are there",
                     results.len(),
                     node.output.len()
                 );
-                return Err(named(node, unsupported(message)));
+                return Err(name_node(node, unsupported(message)));
             }
             for (name, value) in node.output.iter().zip(results) {
                 if !name.is_empty() {
@@ -147,12 +147,12 @@ impl<'a> Scope<'a> {
         let mut attributes: HashMap<&str, &AttributeProto> =
             f.attribute_proto.iter().map(|a| (a.name(), a)).collect();
         for a in &node.attribute {
-            let held = match a.ref_attr_name() {
+            let attribute = match a.ref_attr_name() {
                 "" => Some(a),
                 outer => self.attribute(outer),
             };
-            if let Some(held) = held {
-                attributes.insert(a.name(), held);
+            if let Some(attribute) = attribute {
+                attributes.insert(a.name(), attribute);
             }
         }
         let mut body = Scope {
@@ -213,10 +213,10 @@ impl<'a> Scope<'a> {
 }
 
 /// Puts the node in front of an error's message.
-fn named(node: &NodeProto, e: Error) -> Error {
-    let what = match e.op() {
+fn name_node(node: &NodeProto, e: Error) -> Error {
+    let operator = match e.op() {
         "onnx" => e.message().to_string(),
         op => format!("{op}: {}", e.message()),
     };
-    e.with_message(&format!("{}: {what}", node_name(node)))
+    e.with_message(&format!("{}: {operator}", node_name(node)))
 }

@@ -33,7 +33,7 @@ pub(crate) struct Span {
 /// graph's initialisers.
 ///
 /// # Errors
-/// If the file can't be read, is damaged, or has fields in parts, which is legal and unusual: reading it as a whole says
+/// If the file can't be read, is damaged, or has fields in parts, which is legal and refused: reading it as a whole says
 /// which.
 pub(crate) fn read(file: &mut File, length: u64) -> Result<(ModelProto, Vec<Option<Span>>)> {
     let mut walk = Walk {
@@ -46,8 +46,8 @@ pub(crate) fn read(file: &mut File, length: u64) -> Result<(ModelProto, Vec<Opti
         if field != GRAPH {
             return Ok(false);
         }
-        let whole = graph.replace(walk.graph(end)?).is_none();
-        whole.then_some(true).ok_or_else(unusual)
+        let is_single = graph.replace(walk.graph(end)?).is_none();
+        is_single.then_some(true).ok_or_else(refused)
     })?;
     let mut model = ModelProto::decode(Bytes::from(model))?;
     let mut spans = Vec::new();
@@ -59,8 +59,8 @@ pub(crate) fn read(file: &mut File, length: u64) -> Result<(ModelProto, Vec<Opti
     Ok((model, spans))
 }
 
-fn unusual() -> Error {
-    Error::new(ErrorKind::InvalidData, "the file is damaged or unusual")
+fn refused() -> Error {
+    Error::new(ErrorKind::InvalidData, "the file is damaged or refused")
 }
 
 struct Walk<'a> {
@@ -94,47 +94,47 @@ impl Walk<'_> {
             }
             walk.file.seek_relative(bytes as i64)?;
             walk.at = end;
-            let whole = span.replace(Span { offset, bytes }).is_none();
-            whole.then_some(true).ok_or_else(unusual)
+            let is_single = span.replace(Span { offset, bytes }).is_none();
+            is_single.then_some(true).ok_or_else(refused)
         })?;
         Ok((TensorProto::decode(Bytes::from(rest))?, span))
     }
 
     /// Walks the fields of a message up to `end`. `take` is given those with a length, and where they end; what it does
-    /// not take goes to `rest`.
+    /// not take goes to `kept`.
     fn message(
         &mut self,
         end: u64,
-        rest: &mut Vec<u8>,
+        kept: &mut Vec<u8>,
         mut take: impl FnMut(&mut Self, u64, u64) -> Result<bool>,
     ) -> Result<()> {
         while self.at < end {
             let key = self.varint()?;
             if key >> 3 == 0 {
-                return Err(unusual());
+                return Err(refused());
             }
             self.spend(VARINTS)?;
-            let begin = rest.len();
-            encode_varint(key, rest);
+            let begin = kept.len();
+            encode_varint(key, kept);
             match key & 7 {
-                0 => encode_varint(self.varint()?, rest),
-                1 => self.copy(8, rest)?,
-                5 => self.copy(4, rest)?,
+                0 => encode_varint(self.varint()?, kept),
+                1 => self.copy(8, kept)?,
+                5 => self.copy(4, kept)?,
                 2 => {
                     let bytes = self.varint()?;
                     let to = self.at.checked_add(bytes).filter(|to| *to <= end);
-                    let to = to.ok_or_else(unusual)?;
+                    let to = to.ok_or_else(refused)?;
                     if take(self, key >> 3, to)? {
-                        rest.truncate(begin);
+                        kept.truncate(begin);
                     } else {
-                        encode_varint(bytes, rest);
-                        self.copy(bytes, rest)?;
+                        encode_varint(bytes, kept);
+                        self.copy(bytes, kept)?;
                     }
                 }
-                _ => return Err(unusual()),
+                _ => return Err(refused()),
             }
         }
-        (self.at == end).then_some(()).ok_or_else(unusual)
+        (self.at == end).then_some(()).ok_or_else(refused)
     }
 
     /// Counts bytes that are kept.
@@ -142,11 +142,11 @@ impl Walk<'_> {
         self.budget.spend(bytes, "the model").map_err(Error::other)
     }
 
-    fn copy(&mut self, bytes: u64, rest: &mut Vec<u8>) -> Result<()> {
+    fn copy(&mut self, bytes: u64, kept: &mut Vec<u8>) -> Result<()> {
         self.spend(bytes)?;
-        let found = self.file.by_ref().take(bytes).read_to_end(rest)?;
+        let copied = self.file.by_ref().take(bytes).read_to_end(kept)?;
         self.at += bytes;
-        (found as u64 == bytes).then_some(()).ok_or_else(unusual)
+        (copied as u64 == bytes).then_some(()).ok_or_else(refused)
     }
 
     fn varint(&mut self) -> Result<u64> {
@@ -160,6 +160,6 @@ impl Walk<'_> {
                 return Ok(n);
             }
         }
-        Err(unusual())
+        Err(refused())
     }
 }

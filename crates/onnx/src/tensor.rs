@@ -15,12 +15,12 @@ use std::path::{Component, Path};
 
 /// Returns the dtype with ONNX's number.
 pub(crate) fn dtype(n: i64) -> Result<DType> {
-    let found = i32::try_from(n)
+    let dtype = i32::try_from(n)
         .ok()
         .and_then(|n| DataType::try_from(n).ok());
-    let own = DType::ALL.into_iter().find(|d| Some(number(*d)) == found);
+    let own = DType::ALL.into_iter().find(|d| Some(number(*d)) == dtype);
     own.ok_or_else(|| {
-        let name = found.map(|d| format!("{d:?}").to_uppercase());
+        let name = dtype.map(|d| format!("{d:?}").to_uppercase());
         let name = name.as_deref().unwrap_or("a dtype that ONNX does not have");
         unsupported(format!("{name} ({n}) is not a dtype of Kiln's"))
     })
@@ -31,7 +31,7 @@ pub(crate) fn packed(n: i64) -> Option<Packed> {
     let number = i32::try_from(n)
         .ok()
         .and_then(|n| DataType::try_from(n).ok());
-    number.and_then(Packed::of)
+    number.and_then(Packed::from_number)
 }
 
 /// True if the message holds text.
@@ -87,8 +87,8 @@ pub(crate) fn read_stored(t: &TensorProto, file: &mut File, span: Span) -> Resul
     file.seek(SeekFrom::Start(span.offset)).map_err(failed)?;
     let is_whole =
         packed(t.data_type().into()).is_none() && t.data_location() == DataLocation::Default;
-    let wanted = dtype(t.data_type().into()).and_then(|d| Ok((d, bytes_of(&t.dims, d)?)));
-    match wanted {
+    let expected = dtype(t.data_type().into()).and_then(|d| Ok((d, bytes_of(&t.dims, d)?)));
+    match expected {
         Ok((dtype, bytes)) if is_whole && bytes == span.bytes => {
             Tensor::filled(dtype, &t.dims, |memory| {
                 file.read_exact(memory).map_err(failed)
@@ -159,8 +159,8 @@ fn read_unnamed(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
 }
 
 fn read_packed(packed: Packed, t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
-    let held = bytes_of(&t.dims, packed.held())?;
-    let count = held as usize / packed.held().size();
+    let packed_bytes = bytes_of(&t.dims, packed.storage())?;
+    let count = packed_bytes as usize / packed.storage().size();
     let bytes = (count as u64)
         .saturating_mul(packed.bits() as u64)
         .div_ceil(8);
@@ -178,14 +178,14 @@ fn read_packed(packed: Packed, t: &TensorProto, folder: Option<&Path>) -> Result
     }
     Ok(Tensor::from_bytes(
         &packed.unpack(&raw, count),
-        packed.held(),
+        packed.storage(),
         &t.dims,
     ))
 }
 
-fn wrong_length(wanted: u64, found: usize) -> kiln_tensor::Error {
+fn wrong_length(expected: u64, actual: usize) -> kiln_tensor::Error {
     invalid(format!(
-        "its shape takes {wanted} bytes, and it has {found}"
+        "its shape takes {expected} bytes, and it has {actual}"
     ))
 }
 
@@ -263,10 +263,10 @@ fn external(
     }
     let mut file = File::open(canonical).map_err(failed)?;
     let offset = number("offset")?.unwrap_or(0);
-    let held = file.metadata().map_err(failed)?.len();
-    if offset.checked_add(bytes).is_none_or(|end| end > held) {
+    let file_len = file.metadata().map_err(failed)?.len();
+    if offset.checked_add(bytes).is_none_or(|end| end > file_len) {
         return Err(invalid(format!(
-            "{bytes} bytes at {offset} are not in {location:?}, which has {held}"
+            "{bytes} bytes at {offset} are not in {location:?}, which has {file_len}"
         )));
     }
     file.seek(SeekFrom::Start(offset)).map_err(failed)?;
@@ -309,16 +309,16 @@ pub(crate) fn read_sparse(t: &SparseTensorProto) -> Result<Tensor> {
         Some(raw) => raw.to_vec(),
         None => typed_bytes(t, dtype),
     };
-    let (values, places) = (inline(values, dtype), inline(indices, DType::I64));
-    let (places, _) = places.as_chunks::<8>();
-    let places: Vec<i64> = places.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let (values, positions) = (inline(values, dtype), inline(indices, DType::I64));
+    let (positions, _) = positions.as_chunks::<8>();
+    let positions: Vec<i64> = positions.iter().map(|b| i64::from_le_bytes(*b)).collect();
     let count = values.len() / size;
-    let each = if places.len() == count { 1 } else { rank };
-    if places.len() != count * each {
+    let width = if positions.len() == count { 1 } else { rank };
+    if positions.len() != count * width {
         return Err(invalid("the indices of a sparse tensor have a wrong shape"));
     }
     let position = |index: &[i64]| {
-        let sizes = if each == 1 { &[][..] } else { &t.dims[1..] };
+        let sizes = if width == 1 { &[][..] } else { &t.dims[1..] };
         let flat = match index {
             [first, rest @ ..] => rest
                 .iter()
@@ -332,7 +332,7 @@ pub(crate) fn read_sparse(t: &SparseTensorProto) -> Result<Tensor> {
     Tensor::filled(dtype, &t.dims, |memory| {
         memory.fill(0);
         for i in 0..count {
-            let start = position(&places[i * each..(i + 1) * each]);
+            let start = position(&positions[i * width..(i + 1) * width]);
             let start = start.ok_or_else(|| invalid("an index of a sparse tensor is outside"))?;
             memory[start..start + size].copy_from_slice(&values[i * size..(i + 1) * size]);
         }
@@ -357,10 +357,10 @@ pub(crate) fn write_text(name: &str, t: &Text) -> TensorProto {
 
 /// Returns the message of a tensor, whose numbers are packed.
 pub(crate) fn write_packed(name: &str, t: &Tensor, packed: Packed) -> Result<TensorProto> {
-    if t.dtype() != packed.held() {
-        let (held, found) = (packed.held(), t.dtype());
+    if t.dtype() != packed.storage() {
+        let (storage, actual) = (packed.storage(), t.dtype());
         return Err(invalid(format!(
-            "{name:?} must be {held} to be packed, not {found}"
+            "{name:?} must be {storage} to be packed, not {actual}"
         )));
     }
     Ok(TensorProto {

@@ -21,8 +21,8 @@ impl Text {
         shape: &[usize],
     ) -> Result<Text> {
         let elements: Arc<[String]> = elements.into_iter().map(Into::into).collect();
-        let wanted = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        if wanted != Some(elements.len()) {
+        let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        if count != Some(elements.len()) {
             return Err(invalid(format!(
                 "{} texts are not of shape {shape:?}",
                 elements.len()
@@ -35,11 +35,11 @@ impl Text {
     }
 
     /// Reads indices and returns the texts of a list that they choose. Outside of the list are empty texts.
-    pub(crate) fn chosen(index: &Tensor, from: &[String]) -> Result<Text> {
-        let places = index.to_vec::<i64>()?.into_iter();
-        let places = places.map(|i| usize::try_from(i).ok().and_then(|i| from.get(i)));
+    pub(crate) fn choose(index: &Tensor, from: &[String]) -> Result<Text> {
+        let indices = index.to_vec::<i64>()?.into_iter();
+        let indices = indices.map(|i| usize::try_from(i).ok().and_then(|i| from.get(i)));
         Text::new(
-            places.map(|t| t.cloned().unwrap_or_default()),
+            indices.map(|t| t.cloned().unwrap_or_default()),
             &index.shape()?,
         )
     }

@@ -86,7 +86,7 @@ impl Element {
 
 impl From<Tensor> for Value {
     fn from(t: Tensor) -> Value {
-        Value::Tensor(Traced::of(t))
+        Value::Tensor(Traced::from_tensor(t))
     }
 }
 
@@ -109,7 +109,7 @@ impl From<Known> for Value {
 }
 
 impl Traced {
-    pub fn of(t: Tensor) -> Traced {
+    pub fn from_tensor(t: Tensor) -> Traced {
         Traced {
             tensor: Rc::new(OnceCell::from(t)),
             known: None,
@@ -123,7 +123,7 @@ impl Traced {
     pub fn constant(t: Tensor, known: Option<Known>) -> Traced {
         Traced {
             known: known.map(Rc::new),
-            ..Traced::of(t.to(default_device()))
+            ..Traced::from_tensor(t.to(default_device()))
         }
     }
 
@@ -132,7 +132,7 @@ impl Traced {
         Traced {
             variable: true,
             known: known.map(Rc::new),
-            ..Traced::of(t)
+            ..Traced::from_tensor(t)
         }
     }
 
@@ -145,7 +145,7 @@ impl Traced {
     pub fn dequantized(t: Tensor, from: Quantized) -> Traced {
         Traced {
             quantized: Some(Rc::new(from)),
-            ..Traced::of(t)
+            ..Traced::from_tensor(t)
         }
     }
 
@@ -171,11 +171,11 @@ impl Traced {
 
     /// Returns the tensor.
     pub fn tensor(&self) -> Tensor {
-        let made = || match &self.known {
+        let make_tensor = || match &self.known {
             Some(known) => known.tensor(),
             None => Tensor::from_error(invalid("a value has neither a tensor nor elements")),
         };
-        self.tensor.get_or_init(made).clone()
+        self.tensor.get_or_init(make_tensor).clone()
     }
 }
 
@@ -239,11 +239,11 @@ impl Known {
                 Tensor::from_slice(&integers, &self.shape).to_dtype(self.dtype)
             }
             (None, _) => {
-                let one = |e: &Element| match e {
+                let number = |e: &Element| match e {
                     Element::Float(f) => Tensor::scalar(*f).to_dtype(self.dtype),
                     Element::Int(d) => size_as_tensor(d).to_dtype(self.dtype),
                 };
-                stack(self.elements.iter().map(one), 0).reshape(&self.shape)
+                stack(self.elements.iter().map(number), 0).reshape(&self.shape)
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::attributes::{float, int, ints};
 use super::pointwise::cast;
 use super::reduce::pads;
-use super::refusals::lacking;
+use super::refusals::no_counterpart;
 use super::shape;
 use super::writer::{Name, Value, Writer};
 use crate::proto::AttributeProto;
@@ -25,7 +25,7 @@ pub(super) fn matmul(w: &mut Writer, inputs: &[Value], fact: Fact) -> Value {
         Some(shape) if shape[..] == fact.shape[..batch] => [0, 1].map(|i| inputs[i].name.clone()),
         _ => [0, 1].map(|i| w.name(&inputs[i])),
     };
-    let product = w.one("MatMul", &names, vec![], fact);
+    let product = w.single("MatMul", &names, vec![], fact);
     if batch == 0 {
         let operands = [0, 1].map(|i| inputs[i].clone());
         w.products.insert(product.name.clone(), operands);
@@ -40,7 +40,7 @@ pub(super) fn conv(
     fact: Fact,
 ) -> Result<Value, OpError> {
     if !fact.dtype.is_float() {
-        return lacking(&format!("a convolution of {}", fact.dtype));
+        return no_counterpart(&format!("a convolution of {}", fact.dtype));
     }
     // Without spatial dims, a convolution over one of a single element.
     if op.stride.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn conv(
     }
     let names = [w.name(&inputs[0]), w.name(&inputs[1])];
     let attributes = attributes(op, &inputs[1].fact);
-    Ok(w.one("Conv", &names, attributes, fact))
+    Ok(w.single("Conv", &names, attributes, fact))
 }
 
 fn attributes(op: &ops::Conv, weight: &Fact) -> Vec<AttributeProto> {
@@ -83,10 +83,10 @@ pub(super) fn conv_transpose(
     fact: Fact,
 ) -> Result<Value, OpError> {
     if !fact.dtype.is_float() {
-        return lacking(&format!("a convolution of {}", fact.dtype));
+        return no_counterpart(&format!("a convolution of {}", fact.dtype));
     }
     if op.input.is_empty() {
-        return lacking("a transposed convolution without spatial dims");
+        return no_counterpart("a transposed convolution without spatial dims");
     }
     let (y, weight) = (&inputs[0], &inputs[1]);
     let conv = &op.conv;
@@ -96,20 +96,20 @@ pub(super) fn conv_transpose(
         let reach = conv.dilation[a] as i64 * (kernel - 1) + 1;
         let padding = (conv.padding[a].0 + conv.padding[a].1) as i64;
         let between = &(&y.fact.shape[a + 2] - &Dim::ONE) * &Dim::from(conv.stride[a]);
-        let rest = input - &(&between + &Dim::Const(reach - padding));
+        let extra = input - &(&between + &Dim::Const(reach - padding));
         let fits = |n: &i64| (0..conv.stride[a].max(conv.dilation[a]) as i64).contains(n);
-        output_padding.extend(rest.as_const().filter(fits).map(|n| n as usize));
+        output_padding.extend(extra.as_const().filter(fits).map(|n| n as usize));
     }
     if output_padding.len() < op.input.len() {
         return match Op::from(op.clone()).decompose(w, inputs) {
             Some(value) => value,
-            None => lacking("this transposed convolution"),
+            None => no_counterpart("this transposed convolution"),
         };
     }
     let names = [w.name(y), w.name(weight)];
     let mut attributes = attributes(conv, &weight.fact);
     attributes.push(ints("output_padding", output_padding));
-    Ok(w.one("ConvTranspose", &names, attributes, fact))
+    Ok(w.single("ConvTranspose", &names, attributes, fact))
 }
 
 /// Writes attention, as the operator where the version has it. A query that a mask leaves no keys has zeros.
@@ -125,7 +125,7 @@ pub(super) fn attention(
     if w.opset < 23 || !fits || fact.dtype == DType::F64 {
         return match Op::from(*op).decompose(w, inputs) {
             Some(value) => value,
-            None => lacking("attention"),
+            None => no_counterpart("attention"),
         };
     }
     // The operator has batches of heads.
@@ -146,17 +146,17 @@ pub(super) fn attention(
         attributes.push(int("softmax_precision", i32::from(number(DType::F32))));
     }
     let result = Fact::new(fact.dtype, heads(&fact));
-    let mut y = w.one("Attention", &names, attributes, result);
+    let mut y = w.single("Attention", &names, attributes, result);
     if y.fact != fact {
         y = shape::reshape(w, &y, fact);
     }
     let Some(mask) = mask else { return Ok(y) };
-    let (mask, least) = match mask.dtype() {
+    let (mask, lowest) = match mask.dtype() {
         DType::Bool => (cast(w, mask, DType::I32), 0.0),
         _ => (mask.clone(), f64::NEG_INFINITY),
     };
-    let most = w.reduce_keepdim(Reduction::Max, &mask, &[mask.rank() - 1])?;
-    let [least, zero] = [(least, mask.dtype()), (0.0, y.dtype())].map(|(n, t)| w.scalar(n, t));
-    let has_keys = w.broadcasting("Greater", &[&most, &least], vec![], DType::Bool);
+    let row_max = w.reduce_keepdim(Reduction::Max, &mask, &[mask.rank() - 1])?;
+    let [lowest, zero] = [(lowest, mask.dtype()), (0.0, y.dtype())].map(|(n, t)| w.scalar(n, t));
+    let has_keys = w.broadcasting("Greater", &[&row_max, &lowest], vec![], DType::Bool);
     Ok(w.broadcasting("Where", &[&has_keys, &y, &zero], vec![], y.dtype()))
 }

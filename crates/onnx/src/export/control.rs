@@ -11,11 +11,11 @@ use kiln_ir::{
 pub(super) fn branch(w: &mut Writer, op: &ops::If, inputs: &[Value], facts: &Facts) -> Values {
     let condition = w.name(&inputs[0]);
     let names = ["then_branch", "else_branch"];
-    let sides = names.iter().zip(&op.branches);
-    let sides: Vec<_> = sides
+    let branches = names.iter().zip(&op.branches);
+    let branches: Vec<_> = branches
         .map(|(name, side)| graph(name, w.body(side, &inputs[1..])))
         .collect();
-    w.several("If", &[condition], sides, facts)
+    w.several("If", &[condition], branches, facts)
 }
 
 /// Writes a loop as a Scan, which also scans the number of the step.
@@ -30,18 +30,18 @@ pub(super) fn repeat(w: &mut Writer, op: &ops::Loop, inputs: &[Value], facts: &F
             .chain(stacked)
             .collect();
     }
-    let (zero, one) = (w.scalar(0i64, DType::I64), w.scalar(1i64, DType::I64));
+    let (zero, step_one) = (w.scalar(0i64, DType::I64), w.scalar(1i64, DType::I64));
     let trips = w.size_scalar(&op.trips);
-    let steps = w.node("Range", &[zero.name, trips.name, one.name], 1, vec![]);
+    let steps = w.node("Range", &[zero.name, trips.name, step_one.name], 1, vec![]);
     let passed = op.carried + op.scanned;
     let mut names: Vec<Name> = inputs[..passed].iter().map(|v| w.name(v)).collect();
     names.extend(steps);
 
-    let mut taken = Vec::new();
+    let mut body_names = Vec::new();
     let mut input = Vec::new();
     let mut take = |w: &mut Writer, fact: &Fact| {
         let (value, info) = w.body_input(fact);
-        taken.push(value);
+        body_names.push(value);
         input.push(info);
     };
     for (i, v) in inputs[..passed].iter().enumerate() {
@@ -52,9 +52,9 @@ pub(super) fn repeat(w: &mut Writer, op: &ops::Loop, inputs: &[Value], facts: &F
         take(w, &fact);
     }
     take(w, &Fact::new(DType::I64, [0i64; 0]));
-    taken.rotate_right(1); // the body has the number of the step in front
-    taken.extend_from_slice(&inputs[passed..]);
-    let mut body = w.body(&op.body, &taken);
+    body_names.rotate_right(1); // the body has the number of the step in front
+    body_names.extend_from_slice(&inputs[passed..]);
+    let mut body = w.body(&op.body, &body_names);
     body.input = input;
 
     let direction = usize::from(op.reverse);
@@ -75,22 +75,22 @@ pub(super) fn repeat_while(
     inputs: &[Value],
     facts: &Facts,
 ) -> Values {
-    let most = match op.trips == ops::Loop::UNBOUNDED {
+    let max_trips = match op.trips == ops::Loop::UNBOUNDED {
         true => "".into(),
         false => w.size_scalar(&op.trips).name,
     };
-    let mut names = vec![most, w.name(&inputs[0])];
+    let mut names = vec![max_trips, w.name(&inputs[0])];
     names.extend(inputs[..op.carried].iter().map(|v| w.name(v)));
 
     let step = Fact::new(DType::I64, [0i64; 0]);
-    let taken = [&step, &inputs[0].fact].into_iter();
-    let taken = taken.chain(inputs[..op.carried].iter().map(|v| &v.fact));
-    let (mut taken, input): (Vec<Value>, Vec<_>) = taken.map(|f| w.body_input(f)).unzip();
-    taken.remove(1); // the condition, which is the first of the state too
-    taken.extend_from_slice(&inputs[op.carried..]);
+    let parameters = [&step, &inputs[0].fact].into_iter();
+    let parameters = parameters.chain(inputs[..op.carried].iter().map(|v| &v.fact));
+    let (mut parameters, input): (Vec<Value>, Vec<_>) = parameters.map(|f| w.body_input(f)).unzip();
+    parameters.remove(1); // the condition, which is the first of the state too
+    parameters.extend_from_slice(&inputs[op.carried..]);
     let mut step = op.body.compact();
     step.outputs.insert(0, step.outputs[0]);
-    let mut body = w.body(&step, &taken);
+    let mut body = w.body(&step, &parameters);
     body.input = input;
     w.several("Loop", &names, vec![graph("body", body)], facts)
 }
@@ -106,21 +106,21 @@ pub(super) fn running(w: &mut Writer, x: &Value, op: &ops::Scan) -> Result<Value
         true => Scalar::Float(float),
         false => Scalar::Int(int as i64),
     };
-    let (row, first) = match op.kind {
+    let (row, initial) = match op.kind {
         ScanKind::Sum => (Pw::Add, Scalar::Int(0)),
         ScanKind::Prod => (Pw::Mul, Scalar::Int(1)),
         ScanKind::Max => (Pw::Maximum, extreme(f64::NEG_INFINITY, low)),
         ScanKind::Min => (Pw::Minimum, extreme(f64::INFINITY, high)),
         ScanKind::LogSumExp => (Pw::LogAddExp, Scalar::Float(f64::NEG_INFINITY)),
     };
-    let mut there: Vec<usize> = (0..x.rank()).collect();
-    let axis = there.remove(op.axis);
-    there.insert(0, axis);
-    let mut back: Vec<usize> = (1..x.rank()).collect();
-    back.insert(op.axis, 0);
+    let mut to_front: Vec<usize> = (0..x.rank()).collect();
+    let axis = to_front.remove(op.axis);
+    to_front.insert(0, axis);
+    let mut from_front: Vec<usize> = (1..x.rank()).collect();
+    from_front.insert(op.axis, 0);
 
     let wide = w.cast(x, dtype)?;
-    let slices = w.permute(&wide, &there)?;
+    let slices = w.permute(&wide, &to_front)?;
     let slice = Fact::new(dtype, slices.fact.shape[1..].iter().cloned());
     let mut body = Graph::default();
     let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
@@ -137,8 +137,8 @@ pub(super) fn running(w: &mut Writer, x: &Value, op: &ops::Scan) -> Result<Value
         conditional: false,
         body: body.into(),
     };
-    let first = w.scalar(first, dtype).stretched(slice.shape);
-    let results = w.emit(op.into(), &[first, slices])?;
-    let moved = w.permute(&results[1], &back)?;
+    let initial_state = w.scalar(initial, dtype).stretched(slice.shape);
+    let results = w.emit(op.into(), &[initial_state, slices])?;
+    let moved = w.permute(&results[1], &from_front)?;
     w.cast(&moved, x.dtype())
 }

@@ -6,7 +6,7 @@ use kiln_ir::{DType, Kind};
 ///
 /// Schemas of `ai.onnx` lack floats of 8 bits and bf16 in many operators, and narrow integers in sums and products.
 /// Where a schema has a dtype that no known runtime has kernels for, it is widened too.
-pub(super) fn written_in(op: &str, opset: i64, dtype: DType) -> DType {
+pub(super) fn operator_dtype(op: &str, opset: i64, dtype: DType) -> DType {
     let is_narrow = dtype == DType::Bool || dtype.kind() == Kind::Int && dtype.size() <= 2;
     let since = match dtype {
         _ if dtype.float8().is_some() => match op {

@@ -2,7 +2,7 @@
 
 use super::attributes::{int, text};
 use super::pointwise::cast;
-use super::refusals::later;
+use super::refusals::needs_opset;
 use super::writer::{Name, Value, Writer};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
@@ -12,9 +12,9 @@ use kiln_ir::{DType, Fact, OpError, ops};
 pub(super) fn gather(w: &mut Writer, inputs: &[Value], axis: usize, fact: Fact) -> Value {
     let (x, index) = (&inputs[0], &inputs[1]);
     let off_axis = |shape: &[Dim]| -> Vec<Dim> {
-        let mut rest = shape.to_vec();
-        rest.remove(axis);
-        rest
+        let mut off_axis = shape.to_vec();
+        off_axis.remove(axis);
+        off_axis
     };
     let attributes = vec![int("axis", axis as i64)];
     let missing = x.rank() - index.held.len();
@@ -29,10 +29,10 @@ pub(super) fn gather(w: &mut Writer, inputs: &[Value], axis: usize, fact: Fact) 
             let flat = w.ints(&[-1]);
             rows = w.node("Reshape", &[rows, flat], 1, vec![]).swap_remove(0);
         }
-        return w.one("Gather", &[source, rows], attributes, fact);
+        return w.single("Gather", &[source, rows], attributes, fact);
     }
     let index = w.name(index);
-    w.one("GatherElements", &[source, index], attributes, fact)
+    w.single("GatherElements", &[source, index], attributes, fact)
 }
 
 pub(super) fn scatter(
@@ -46,7 +46,7 @@ pub(super) fn scatter(
         ScatterKind::Sum => "add",
         ScatterKind::Prod => "mul",
         ScatterKind::Max | ScatterKind::Min if w.opset < 18 => {
-            return later("an extreme of scattered elements", 18);
+            return needs_opset("an extreme of scattered elements", 18);
         }
         ScatterKind::Max => "max",
         ScatterKind::Min => "min",
@@ -64,7 +64,7 @@ pub(super) fn scatter(
     if op.kind != ScatterKind::Set {
         attributes.push(text("reduction", reduction));
     }
-    let result = w.one(
+    let result = w.single(
         "ScatterElements",
         &names,
         attributes,

@@ -15,42 +15,46 @@ pub(super) fn layer_norm(
     node: &Node,
     values: &[Values],
 ) -> Option<Value> {
-    let (normalised, weight, bias) = match row(node)? {
-        (Pw::Add, [m, bias]) => match row(graph.node(m.node))? {
+    let (normalised, weight, bias) = match pointwise_row(node)? {
+        (Pw::Add, [m, bias]) => match pointwise_row(graph.node(m.node))? {
             (Pw::Mul, [n, weight]) => (graph.node(n.node), Some(*weight), Some(*bias)),
             _ => return None,
         },
-        (Pw::Mul, [n, weight]) if Found::by(graph, node).is_none() => {
+        (Pw::Mul, [n, weight]) if Found::find(graph, node).is_none() => {
             (graph.node(n.node), Some(*weight), None)
         }
         (Pw::Mul, _) => (node, None, None),
         _ => return None,
     };
-    let found = Found::by(graph, normalised)?;
-    if !found.centred && (w.opset < 23 || bias.is_some()) {
+    let formula = Found::find(graph, normalised)?;
+    if !formula.centred && (w.opset < 23 || bias.is_some()) {
         return None;
     }
-    let fact = graph.fact(found.x);
-    let last = &fact.shape[found.axis..];
-    let part = |v: Of| Some(unstretched(graph, v)).filter(|v| graph.fact(*v).shape[..] == *last);
+    let fact = graph.fact(formula.x);
+    let last = &fact.shape[formula.axis..];
+    let parameter =
+        |v: Of| Some(unbroadcast(graph, v)).filter(|v| graph.fact(*v).shape[..] == *last);
     let value = |v: Of| value_of(values, v);
     let scale = match weight {
-        Some(weight) => value(part(weight)?),
+        Some(weight) => value(parameter(weight)?),
         None if last.len() == 1 => w.scalar(1.0, fact.dtype).stretched(last.into()),
         None => return None,
     };
-    let mut names = vec![w.name(&value(found.x)), w.name(&scale)];
+    let mut names = vec![w.name(&value(formula.x)), w.name(&scale)];
     if let Some(bias) = bias {
-        let bias = value(part(bias)?);
+        let bias = value(parameter(bias)?);
         names.push(w.name(&bias));
     }
-    let attributes = vec![int("axis", found.axis as i64), float("epsilon", found.eps)];
-    let op = if found.centred {
+    let attributes = vec![
+        int("axis", formula.axis as i64),
+        float("epsilon", formula.eps),
+    ];
+    let op = if formula.centred {
         "LayerNormalization"
     } else {
         "RMSNormalization"
     };
-    Some(w.one(op, &names, attributes, fact.clone()))
+    Some(w.single(op, &names, attributes, fact.clone()))
 }
 
 /// Writes a node as the last one of a group normalisation of known sizes, if it is that.
@@ -60,34 +64,40 @@ pub(super) fn group_norm(
     node: &Node,
     values: &[Values],
 ) -> Option<Value> {
-    let at = |v: &Of| graph.node(v.node);
-    let (joined, weight, bias) = match row(node) {
-        Some((Pw::Add, [m, bias])) => match row(at(m))? {
-            (Pw::Mul, [n, weight]) => (at(n), Some(weight), Some(bias)),
+    let node_of = |v: &Of| graph.node(v.node);
+    let (joined, weight, bias) = match pointwise_row(node) {
+        Some((Pw::Add, [m, bias])) => match pointwise_row(node_of(m))? {
+            (Pw::Mul, [n, weight]) => (node_of(n), Some(weight), Some(bias)),
             _ => return None,
         },
-        Some((Pw::Mul, [n, weight])) => (at(n), Some(weight), None),
+        Some((Pw::Mul, [n, weight])) => (node_of(n), Some(weight), None),
         Some(_) => return None,
         None => (node, None, None),
     };
     let is_reshape = |node: &Node| matches!(node.op, Op::Reshape(_));
     let normalised = joined.inputs.first().filter(|_| is_reshape(joined))?;
-    let found =
-        Found::by(graph, at(normalised)).filter(|found| found.centred && found.axis == 2)?;
-    let x = at(&found.x)
+    let formula = Found::find(graph, node_of(normalised))
+        .filter(|formula| formula.centred && formula.axis == 2)?;
+    let x = node_of(&formula.x)
         .inputs
         .first()
-        .filter(|_| is_reshape(at(&found.x)))?;
+        .filter(|_| is_reshape(node_of(&formula.x)))?;
     let fact = graph.fact(*x);
-    let (channels, groups) = (fact.shape.get(1)?, graph.fact(found.x).shape[1].as_const()?);
+    let (channels, groups) = (
+        fact.shape.get(1)?,
+        graph.fact(formula.x).shape[1].as_const()?,
+    );
     if w.opset < 21 || fact.rank() < 3 || *fact != joined.facts[0] || *fact != node.facts[0] {
         return None;
     }
     // A vector of the channels, stretched along axis 1.
     let vector = |v: &Of| {
-        let held = unstretched(graph, *v);
-        let vector = at(&held).inputs.first().filter(|_| is_reshape(at(&held)))?;
-        let shape = &graph.fact(held).shape;
+        let source = unbroadcast(graph, *v);
+        let vector = node_of(&source)
+            .inputs
+            .first()
+            .filter(|_| is_reshape(node_of(&source)))?;
+        let shape = &graph.fact(source).shape;
         let axis = (shape.len() + 1).checked_sub(fact.rank())?;
         let is_vector = graph.fact(*vector).shape[..] == [channels.clone()];
         (is_vector && shape.get(axis) == Some(channels)).then_some(*vector)
@@ -102,8 +112,8 @@ pub(super) fn group_norm(
         };
         names.push(w.name(&v));
     }
-    let attributes = vec![int("num_groups", groups), float("epsilon", found.eps)];
-    Some(w.one("GroupNormalization", &names, attributes, fact.clone()))
+    let attributes = vec![int("num_groups", groups), float("epsilon", formula.eps)];
+    Some(w.single("GroupNormalization", &names, attributes, fact.clone()))
 }
 
 /// The value of a node that was written.
@@ -112,7 +122,7 @@ fn value_of(values: &[Values], v: Of) -> Value {
 }
 
 /// The row of a pointwise node, and its operands.
-fn row(node: &Node) -> Option<(Pw, &[Of])> {
+fn pointwise_row(node: &Node) -> Option<(Pw, &[Of])> {
     match &node.op {
         Op::Pointwise(ops::Pointwise(row)) => Some((*row, &node.inputs)),
         _ => None,
@@ -120,7 +130,7 @@ fn row(node: &Node) -> Option<(Pw, &[Of])> {
 }
 
 /// The value in front of a broadcast.
-fn unstretched(graph: &Graph, v: Of) -> Of {
+fn unbroadcast(graph: &Graph, v: Of) -> Of {
     let node = graph.node(v.node);
     match node.op {
         Op::Broadcast(_) => node.inputs[0],
@@ -138,36 +148,36 @@ struct Found {
 
 impl Found {
     /// Guesses the parts of the formula from where they would be, and compares it with the node.
-    fn by(graph: &Graph, node: &Node) -> Option<Found> {
-        let operand = |node: &Node, row_of: Pw, i: usize| match row(node)? {
-            (row, operands) if row == row_of => Some(unstretched(graph, operands[i])),
+    fn find(graph: &Graph, node: &Node) -> Option<Found> {
+        let operand = |node: &Node, row_of: Pw, i: usize| match pointwise_row(node)? {
+            (row, operands) if row == row_of => Some(unbroadcast(graph, operands[i])),
             _ => None,
         };
-        let at = |v: Of| graph.node(v.node);
+        let node_of = |v: Of| graph.node(v.node);
         let left = operand(node, Pw::Mul, 0)?;
-        let x = operand(at(left), Pw::Sub, 0).unwrap_or(left);
+        let x = operand(node_of(left), Pw::Sub, 0).unwrap_or(left);
         let centred = x != left;
-        let scale = at(operand(node, Pw::Mul, 1)?);
-        let spread = at(operand(scale, Pw::Rsqrt, 0)?);
-        let Op::Full(eps) = &at(operand(spread, Pw::Add, 1)?).op else {
+        let scale = node_of(operand(node, Pw::Mul, 1)?);
+        let spread = node_of(operand(scale, Pw::Rsqrt, 0)?);
+        let Op::Full(eps) = &node_of(operand(spread, Pw::Add, 1)?).op else {
             return None;
         };
         let mean = match centred {
-            true => at(operand(at(left), Pw::Sub, 1)?),
-            false => at(operand(spread, Pw::Add, 0)?),
+            true => node_of(operand(node_of(left), Pw::Sub, 1)?),
+            false => node_of(operand(spread, Pw::Add, 0)?),
         };
-        let sum = at(operand(mean, Pw::Div, 0)?);
-        let Op::Reduce(sum) = &at(*sum.inputs.first()?).op else {
+        let sum = node_of(operand(mean, Pw::Div, 0)?);
+        let Op::Reduce(sum) = &node_of(*sum.inputs.first()?).op else {
             return None;
         };
         let fact = graph.fact(x);
-        let found = Found {
+        let candidate = Found {
             x,
             axis: *sum.axes.first()?,
             eps: eps.value.as_f64(),
             centred,
         };
-        let mut last = fact.shape.get(found.axis..)?.iter();
+        let mut last = fact.shape.get(candidate.axis..)?.iter();
         let known = last.all(|d| Dim::as_const(d).is_some());
         if fact.dtype == DType::F64 || !known {
             return None;
@@ -175,8 +185,8 @@ impl Found {
         let mut pattern = Graph::default();
         let mut b = GraphBuilder::new(&mut pattern, Loc::UNKNOWN);
         let input = b.input(fact.clone(), Role::Data);
-        let last = found.formula(&mut b, input).ok()?;
-        same(graph, node, x, &pattern, pattern.node(last.node)).then_some(found)
+        let last = candidate.formula(&mut b, input).ok()?;
+        same_node(graph, node, x, &pattern, pattern.node(last.node)).then_some(candidate)
     }
 
     /// The formula as it is recorded.
@@ -204,12 +214,12 @@ impl Found {
 }
 
 /// True if a node computes what the node of the pattern does, with `x` for its input.
-fn same(graph: &Graph, node: &Node, x: Of, pattern: &Graph, wanted: &Node) -> bool {
+fn same_node(graph: &Graph, node: &Node, x: Of, pattern: &Graph, expected: &Node) -> bool {
     let alike = |(v, p): (&Of, &Of)| match &pattern.node(p.node).op {
         Op::Input(_) => *v == x,
-        _ => same(graph, graph.node(v.node), x, pattern, pattern.node(p.node)),
+        _ => same_node(graph, graph.node(v.node), x, pattern, pattern.node(p.node)),
     };
-    node.op == wanted.op
-        && node.inputs.len() == wanted.inputs.len()
-        && node.inputs.iter().zip(&wanted.inputs).all(alike)
+    node.op == expected.op
+        && node.inputs.len() == expected.inputs.len()
+        && node.inputs.iter().zip(&expected.inputs).all(alike)
 }

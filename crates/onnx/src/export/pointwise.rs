@@ -1,7 +1,7 @@
 //! Pointwise rows and casts.
 
 use super::attributes::{float, int, text};
-use super::refusals::{lacking, later};
+use super::refusals::{needs_opset, no_counterpart};
 use super::writer::{Value, Writer};
 use crate::tensor::number;
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
@@ -22,9 +22,9 @@ pub(super) fn row(w: &mut Writer, row: Pw, inputs: &[Value]) -> Result<Value, Op
         let same = v.dtype() == DType::Bool || v.dtype() == wide;
         values.push(if same { v.clone() } else { cast(w, v, wide) });
     }
-    let mut value = match direct(w, row, &values) {
+    let mut value = match single_operator(w, row, &values) {
         Some(value) => value,
-        None => expression(w, row, values)?,
+        None => write_expression(w, row, values)?,
     };
     if value.dtype() != DType::Bool && wide != last.dtype() {
         value = cast(w, &value, last.dtype());
@@ -68,14 +68,14 @@ pub(super) fn cast(w: &mut Writer, v: &Value, dtype: DType) -> Value {
 }
 
 /// The operator that is the row itself.
-fn direct(w: &mut Writer, row: Pw, values: &[Value]) -> Option<Value> {
+fn single_operator(w: &mut Writer, row: Pw, values: &[Value]) -> Option<Value> {
     let x = &values[0];
     let is_float = x.dtype().is_float();
-    let one =
+    let single =
         |w: &mut Writer, op, attributes| Some(w.broadcasting(op, &[x], attributes, x.dtype()));
     match row {
         Pw::First | Pw::Surrogate => Some(x.clone()),
-        Pw::Sign => one(w, "Sign", vec![]),
+        Pw::Sign => single(w, "Sign", vec![]),
         Pw::Square => Some(w.broadcasting("Mul", &[x, x], vec![], x.dtype())),
         Pw::Clamp | Pw::Clip if values[1..].iter().all(|v| v.held.is_empty()) => {
             let value = w.broadcasting("Clip", &[x, &values[1], &values[2]], vec![], x.dtype());
@@ -83,30 +83,30 @@ fn direct(w: &mut Writer, row: Pw, values: &[Value]) -> Option<Value> {
         }
         _ if !is_float => None,
         // onnxruntime fails where it joins Relu and Clip of f64.
-        Pw::Relu if x.dtype() != DType::F64 => one(w, "Relu", vec![]),
+        Pw::Relu if x.dtype() != DType::F64 => single(w, "Relu", vec![]),
         Pw::Relu6 => {
             let bounds = [0.0, 6.0].map(|n| w.scalar(n, x.dtype()));
             Some(w.broadcasting("Clip", &[x, &bounds[0], &bounds[1]], vec![], x.dtype()))
         }
-        Pw::Gelu if w.opset >= 20 => one(w, "Gelu", vec![]),
-        Pw::GeluTanh if w.opset >= 20 => one(w, "Gelu", vec![text("approximate", "tanh")]),
+        Pw::Gelu if w.opset >= 20 => single(w, "Gelu", vec![]),
+        Pw::GeluTanh if w.opset >= 20 => single(w, "Gelu", vec![text("approximate", "tanh")]),
         Pw::Silu => {
             let gate = w.broadcasting("Sigmoid", &[x], vec![], x.dtype());
             Some(w.broadcasting("Mul", &[x, &gate], vec![], x.dtype()))
         }
-        Pw::Softplus => one(w, "Softplus", vec![]),
-        Pw::Softsign => one(w, "Softsign", vec![]),
-        Pw::Mish if w.opset >= 18 => one(w, "Mish", vec![]),
-        Pw::Elu => one(w, "Elu", vec![]),
-        Pw::Selu => one(w, "Selu", vec![]),
-        Pw::Hardsigmoid => one(w, "HardSigmoid", vec![float("alpha", 1.0 / 6.0)]),
-        Pw::Hardswish => one(w, "HardSwish", vec![]),
+        Pw::Softplus => single(w, "Softplus", vec![]),
+        Pw::Softsign => single(w, "Softsign", vec![]),
+        Pw::Mish if w.opset >= 18 => single(w, "Mish", vec![]),
+        Pw::Elu => single(w, "Elu", vec![]),
+        Pw::Selu => single(w, "Selu", vec![]),
+        Pw::Hardsigmoid => single(w, "HardSigmoid", vec![float("alpha", 1.0 / 6.0)]),
+        Pw::Hardswish => single(w, "HardSwish", vec![]),
         _ => None,
     }
 }
 
 /// Writes the expression of a row.
-fn expression(w: &mut Writer, row: Pw, values: Vec<Value>) -> Result<Value, OpError> {
+fn write_expression(w: &mut Writer, row: Pw, values: Vec<Value>) -> Result<Value, OpError> {
     let operands: Vec<u32> = (0..values.len() as u32).collect();
     let mut e = Expression {
         w,
@@ -128,7 +128,7 @@ struct Expression<'a, 'w> {
 }
 
 impl Expression<'_, '_> {
-    fn of(&self, i: u32) -> Value {
+    fn value(&self, i: u32) -> Value {
         self.values[i as usize].clone()
     }
 
@@ -144,27 +144,27 @@ impl Expression<'_, '_> {
 
 impl ScalarBuilder for Expression<'_, '_> {
     fn unary(&mut self, op: Unary, a: u32) -> u32 {
-        let a = self.of(a);
+        let a = self.value(a);
         let value = unary(self.w, op, &a);
         self.push(value, &a)
     }
 
     fn binary(&mut self, op: Binary, a: u32, b: u32) -> u32 {
-        let (a, b) = (self.of(a), self.of(b));
+        let (a, b) = (self.value(a), self.value(b));
         let value = binary(self.w, op, &a, &b);
         self.push(value, &a)
     }
 
     fn select(&mut self, mask: u32, a: u32, b: u32) -> u32 {
-        let (mask, a, b) = (self.of(mask), self.of(a), self.of(b));
+        let (mask, a, b) = (self.value(mask), self.value(a), self.value(b));
         let value = select(self.w, &mask, &a, &b);
         self.push(Ok(value), &a)
     }
 
     fn constant(&mut self, value: f64, like: u32) -> u32 {
-        let like = self.of(like);
-        let value = self.w.scalar(value, like.dtype());
-        self.push(Ok(value), &like)
+        let prototype = self.value(like);
+        let value = self.w.scalar(value, prototype.dtype());
+        self.push(Ok(value), &prototype)
     }
 
     fn is_float(&self, a: u32) -> bool {
@@ -183,7 +183,7 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
         Unary::Neg => "Neg",
         Unary::Abs => "Abs",
         Unary::Not if dtype == DType::Bool => "Not",
-        Unary::Not if w.opset < 18 => return later("the bitwise not", 18),
+        Unary::Not if w.opset < 18 => return needs_opset("the bitwise not", 18),
         Unary::Not => "BitwiseNot",
         Unary::Sqrt => "Sqrt",
         Unary::Recip => "Reciprocal",
@@ -212,7 +212,7 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
         Unary::IsNan | Unary::IsInf if !is_float => return Ok(w.scalar(false, DType::Bool)),
         Unary::IsNan => return Ok(w.broadcasting("IsNaN", &[x], vec![], DType::Bool)),
         Unary::IsInf => return Ok(w.broadcasting("IsInf", &[x], vec![], DType::Bool)),
-        Unary::Rsqrt => return chain(w, x, &[Unary::Sqrt, Unary::Recip]),
+        Unary::Rsqrt => return apply_all(w, x, &[Unary::Sqrt, Unary::Recip]),
         Unary::Exp2 => {
             let two = w.scalar(2.0, dtype);
             return Ok(w.broadcasting("Pow", &[&two, x], vec![], dtype));
@@ -233,17 +233,17 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
         // 2 artanh(x / (x + 2)) near 0, without cancellation.
         Unary::Log1p => {
             let sum = with(w, Binary::Add, x, 1.0)?;
-            let far = unary(w, Unary::Log, &sum)?;
+            let log_half = unary(w, Unary::Log, &sum)?;
             let divisor = with(w, Binary::Add, x, 2.0)?;
-            let part = binary(w, Binary::Div, x, &divisor)?;
-            let artanh = unary(w, Unary::Atanh, &part)?;
-            let near = with(w, Binary::Mul, &artanh, 2.0)?;
+            let ratio = binary(w, Binary::Div, x, &divisor)?;
+            let artanh = unary(w, Unary::Atanh, &ratio)?;
+            let small = with(w, Binary::Mul, &artanh, 2.0)?;
             let size = unary(w, Unary::Abs, x)?;
             let is_near = with(w, Binary::Lt, &size, 0.5)?;
-            return Ok(select(w, &is_near, &near, &far));
+            return Ok(select(w, &is_near, &small, &log_half));
         }
         Unary::Trunc => {
-            let size = chain(w, x, &[Unary::Abs, Unary::Floor])?;
+            let size = apply_all(w, x, &[Unary::Abs, Unary::Floor])?;
             let sign = w.broadcasting("Sign", &[x], vec![], dtype);
             return binary(w, Binary::Mul, &sign, &size);
         }
@@ -255,8 +255,8 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
             return binary(w, Binary::Or, &minus, &zero);
         }
         Unary::Erfc => {
-            let (one, erf) = (w.scalar(1.0, dtype), unary(w, Unary::Erf, x)?);
-            return binary(w, Binary::Sub, &one, &erf);
+            let (unit, erf) = (w.scalar(1.0, dtype), unary(w, Unary::Erf, x)?);
+            return binary(w, Binary::Sub, &unit, &erf);
         }
         Unary::ErfInv
         | Unary::LogNdtr
@@ -266,12 +266,12 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
         | Unary::I0
         | Unary::I0e
         | Unary::I1
-        | Unary::I1e => return lacking(op.name()),
+        | Unary::I1e => return no_counterpart(op.name()),
     };
     Ok(w.broadcasting(name, &[x], vec![], dtype))
 }
 
-fn chain(w: &mut Writer, x: &Value, ops: &[Unary]) -> Result<Value, OpError> {
+fn apply_all(w: &mut Writer, x: &Value, ops: &[Unary]) -> Result<Value, OpError> {
     ops.iter().try_fold(x.clone(), |x, op| unary(w, *op, &x))
 }
 
@@ -302,7 +302,7 @@ fn binary(w: &mut Writer, op: Binary, a: &Value, b: &Value) -> Result<Value, OpE
         Binary::Max => (bits("Or", "Max"), dtype),
         Binary::Min => (bits("And", "Min"), dtype),
         Binary::And | Binary::Or | Binary::Xor if kind == Kind::Int && w.opset < 18 => {
-            return later("bitwise logic", 18);
+            return needs_opset("bitwise logic", 18);
         }
         Binary::And => (bits("And", "BitwiseAnd"), dtype),
         Binary::Or => (bits("Or", "BitwiseOr"), dtype),
@@ -322,18 +322,18 @@ fn binary(w: &mut Writer, op: Binary, a: &Value, b: &Value) -> Result<Value, OpE
         Binary::FloorMod if kind == Kind::Int => ("Mod", dtype),
         // The remainder with the dividend's sign, moved by the divisor where signs differ.
         Binary::FloorMod => {
-            let rest = binary(w, Binary::Rem, a, b)?;
-            let sum = binary(w, Binary::Add, &rest, b)?;
-            let inexact = with(w, Binary::Ne, &rest, 0.0)?;
-            let low = with(w, Binary::Lt, &rest, 0.0)?;
+            let remainder = binary(w, Binary::Rem, a, b)?;
+            let sum = binary(w, Binary::Add, &remainder, b)?;
+            let inexact = with(w, Binary::Ne, &remainder, 0.0)?;
+            let low = with(w, Binary::Lt, &remainder, 0.0)?;
             let negative = with(w, Binary::Lt, b, 0.0)?;
             let differ = binary(w, Binary::Xor, &low, &negative)?;
             let moved = binary(w, Binary::And, &inexact, &differ)?;
-            return Ok(select(w, &moved, &sum, &rest));
+            return Ok(select(w, &moved, &sum, &remainder));
         }
         Binary::FloorDiv => {
-            let rest = binary(w, Binary::FloorMod, a, b)?;
-            let exact = binary(w, Binary::Sub, a, &rest)?;
+            let remainder = binary(w, Binary::FloorMod, a, b)?;
+            let exact = binary(w, Binary::Sub, a, &remainder)?;
             return binary(w, Binary::Div, &exact, b);
         }
         // The angle of the quadrants right of 0, moved by half a turn left of it.
@@ -368,7 +368,7 @@ fn binary(w: &mut Writer, op: Binary, a: &Value, b: &Value) -> Result<Value, OpE
             return Ok(select(w, &is_flat, &flat, &length));
         }
         Binary::Shl | Binary::Shr => return shift(w, op, a, b),
-        Binary::Zeta | Binary::Gcd | Binary::Lcm => return lacking(op.name()),
+        Binary::Zeta | Binary::Gcd | Binary::Lcm => return no_counterpart(op.name()),
     };
     Ok(w.broadcasting(name, &[a, b], vec![], result))
 }
@@ -378,8 +378,8 @@ fn binary(w: &mut Writer, op: Binary, a: &Value, b: &Value) -> Result<Value, OpE
 fn shift(w: &mut Writer, op: Binary, a: &Value, count: &Value) -> Result<Value, OpError> {
     let (a64, count64) = (cast(w, a, DType::I64), cast(w, count, DType::I64));
     let is_negative = with(w, Binary::Lt, &a64, 0.0)?;
-    let ones = w.scalar(-1i64, DType::I64);
-    let complement = binary(w, Binary::Sub, &ones, &a64)?;
+    let all_bits = w.scalar(-1i64, DType::I64);
+    let complement = binary(w, Binary::Sub, &all_bits, &a64)?;
     let (direction, bits) = match op {
         Binary::Shl => ("LEFT", a64),
         _ => ("RIGHT", select(w, &is_negative, &complement, &a64)),
@@ -388,13 +388,13 @@ fn shift(w: &mut Writer, op: Binary, a: &Value, count: &Value) -> Result<Value, 
     let attributes = vec![text("direction", direction)];
     let shifted = w.broadcasting("BitShift", &operands.each_ref(), attributes, DType::U64);
     let shifted = cast(w, &shifted, DType::I64);
-    let least = with(w, Binary::Ge, &count64, 0.0)?;
-    let most = with(w, Binary::Lt, &count64, 64.0)?;
-    let within = binary(w, Binary::And, &least, &most)?;
+    let not_negative = with(w, Binary::Ge, &count64, 0.0)?;
+    let in_width = with(w, Binary::Lt, &count64, 64.0)?;
+    let in_range = binary(w, Binary::And, &not_negative, &in_width)?;
     let zero = w.scalar(0i64, DType::I64);
-    let mut result = select(w, &within, &shifted, &zero);
+    let mut result = select(w, &in_range, &shifted, &zero);
     if op == Binary::Shr {
-        let complement = binary(w, Binary::Sub, &ones, &result)?;
+        let complement = binary(w, Binary::Sub, &all_bits, &result)?;
         result = select(w, &is_negative, &complement, &result);
     }
     Ok(cast(w, &result, a.dtype()))

@@ -2,7 +2,7 @@
 
 use super::attributes::{float, int, ints};
 use super::pointwise::cast;
-use super::refusals::{lacking, later};
+use super::refusals::{needs_opset, no_counterpart};
 use super::writer::{Name, Value, Writer};
 use super::{control, shape};
 use kiln_base::Dim;
@@ -33,7 +33,7 @@ pub(super) fn reduce(
             inputs.push(w.ints(&axes));
         }
     }
-    Ok(w.one(name, &inputs, attributes, fact))
+    Ok(w.single(name, &inputs, attributes, fact))
 }
 
 pub(super) fn arg_reduce(w: &mut Writer, x: &Value, op: &ops::ArgReduce, fact: Fact) -> Value {
@@ -43,7 +43,7 @@ pub(super) fn arg_reduce(w: &mut Writer, x: &Value, op: &ops::ArgReduce, fact: F
     };
     let x = w.name(x);
     let attributes = vec![int("axis", op.axis as i64), int("keepdims", 0)];
-    w.one(name, &[x], attributes, fact)
+    w.single(name, &[x], attributes, fact)
 }
 
 pub(super) fn scan(
@@ -57,7 +57,7 @@ pub(super) fn scan(
     }
     let inputs = [w.name(x), w.scalar(op.axis as i64, DType::I64).name];
     let reverse = vec![int("reverse", i64::from(op.reverse))];
-    Ok(w.one("CumSum", &inputs, reverse, fact))
+    Ok(w.single("CumSum", &inputs, reverse, fact))
 }
 
 /// Writes a pooling. A sum is an average over all elements of the window, times their number.
@@ -69,21 +69,21 @@ pub(super) fn window(
 ) -> Result<Value, OpError> {
     let (rank, spatial) = (x.rank(), op.kernel.len());
     if op.kind == Reduction::Prod {
-        return lacking("the product of a window");
+        return no_counterpart("the product of a window");
     }
     if spatial == 0 {
         return Ok(x.clone());
     }
     let is_dilated = op.dilation.iter().any(|d| *d != 1);
     if op.kind == Reduction::Sum && is_dilated && w.opset < 19 {
-        return later("a dilated average", 19);
+        return needs_opset("a dilated average", 19);
     }
     // Integers, up to what floats hold exactly.
     if !fact.dtype.is_float() {
         let bits = 8 * fact.dtype.size();
         let float = if bits <= 16 { DType::F32 } else { DType::F64 };
         if bits > 32 {
-            return lacking(&format!("pooling of {}", fact.dtype));
+            return no_counterpart(&format!("pooling of {}", fact.dtype));
         }
         let x = cast(w, x, float);
         let y = window(w, &x, op, fact.with_dtype(float))?;
@@ -143,11 +143,11 @@ pub(super) fn window(
     let pooled = match op.kind {
         Reduction::Sum => {
             attributes.push(int("count_include_pad", 1));
-            let mean = w.one("AveragePool", &[name], attributes, inferred);
+            let mean = w.single("AveragePool", &[name], attributes, inferred);
             let count = w.scalar(op.kernel.iter().product::<usize>() as f64, fact.dtype);
             w.pointwise(Pw::Mul, &[mean, count])?
         }
-        _ => w.one("MaxPool", &[name], attributes, inferred),
+        _ => w.single("MaxPool", &[name], attributes, inferred),
     };
     match pooled.rank() == rank {
         true => Ok(pooled),
@@ -157,14 +157,14 @@ pub(super) fn window(
 
 /// Borders as ONNX lists them: all in front, then all behind.
 pub(super) fn pads(padding: &[(usize, usize)]) -> impl Iterator<Item = usize> {
-    let front = padding.iter().map(|p| p.0);
-    front.chain(padding.iter().map(|p| p.1))
+    let before = padding.iter().map(|p| p.0);
+    before.chain(padding.iter().map(|p| p.1))
 }
 
 pub(super) fn softmax(w: &mut Writer, x: &Value, op: &ops::Softmax, fact: Fact) -> Value {
     let name = if op.log { "LogSoftmax" } else { "Softmax" };
     let x = w.name(x);
-    w.one(name, &[x], vec![int("axis", op.axis as i64)], fact)
+    w.single(name, &[x], vec![int("axis", op.axis as i64)], fact)
 }
 
 pub(super) fn batch_norm(
@@ -178,12 +178,12 @@ pub(super) fn batch_norm(
     if op.affine {
         names.extend([w.name(&inputs[3]), w.name(&inputs[4])]);
     } else {
-        let (one, zero) = (w.scalar(1.0, fact.dtype), w.scalar(0.0, fact.dtype));
-        for v in [one, zero] {
+        let (unit, zero) = (w.scalar(1.0, fact.dtype), w.scalar(0.0, fact.dtype));
+        for v in [unit, zero] {
             names.push(w.name(&v.stretched(channels.clone())));
         }
     }
     names.extend([w.name(&inputs[1]), w.name(&inputs[2])]);
     let eps = vec![float("epsilon", op.eps.as_f64())];
-    Ok(w.one("BatchNormalization", &names, eps, fact))
+    Ok(w.single("BatchNormalization", &names, eps, fact))
 }

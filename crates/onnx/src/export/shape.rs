@@ -16,7 +16,7 @@ pub(super) fn reshape(w: &mut Writer, x: &Value, fact: Fact) -> Value {
         && from[1] == *last
     {
         let operands = [rows.name.clone(), b.name.clone()];
-        return w.one("MatMul", &operands, vec![], fact);
+        return w.single("MatMul", &operands, vec![], fact);
     }
     let copied = |i: usize, d: &Dim| match d.as_const() {
         Some(n) => n,
@@ -24,32 +24,32 @@ pub(super) fn reshape(w: &mut Writer, x: &Value, fact: Fact) -> Value {
         None => -1,
     };
     let shape = &fact.shape;
-    let wanted: Vec<i64> = shape
+    let sizes: Vec<i64> = shape
         .iter()
         .enumerate()
         .map(|(i, d)| copied(i, d))
         .collect();
     let has_zero = shape.iter().any(|d| d.is(0));
-    let is_computed = wanted.iter().filter(|n| **n == -1).count() > 1
-        || has_zero && wanted.contains(&-1)
+    let is_computed = sizes.iter().filter(|n| **n == -1).count() > 1
+        || has_zero && sizes.contains(&-1)
         || has_zero && shape.iter().any(|d| d.as_const().is_none());
     let (to, attributes) = match is_computed {
         true => (w.sizes(shape), vec![int("allowzero", 1)]),
-        false if has_zero => (w.ints(&wanted), vec![int("allowzero", 1)]),
-        false => (w.ints(&wanted), vec![]),
+        false if has_zero => (w.ints(&sizes), vec![int("allowzero", 1)]),
+        false => (w.ints(&sizes), vec![]),
     };
     let (name, source) = (w.name(x), x.fact.shape.last().cloned());
-    let reshaped = w.one("Reshape", &[name.clone(), to], attributes, fact);
+    let reshaped = w.single("Reshape", &[name.clone(), to], attributes, fact);
     if reshaped.rank() == 2 && x.rank() > 2 && reshaped.fact.shape.last() == source.as_ref() {
-        let whole = Value::new(name, x.fact.clone());
-        w.rows.insert(reshaped.name.clone(), whole);
+        let unnamed = Value::new(name, x.fact.clone());
+        w.rows.insert(reshaped.name.clone(), unnamed);
     }
     reshaped
 }
 
 pub(super) fn permute(w: &mut Writer, x: &Value, perm: &[usize], fact: Fact) -> Value {
     let x = w.name(x);
-    w.one(
+    w.single(
         "Transpose",
         &[x],
         vec![ints("perm", perm.iter().copied())],
@@ -78,17 +78,17 @@ pub(super) fn slice(w: &mut Writer, x: &Value, op: &ops::Slice, fact: Fact) -> V
     if steps.iter().any(|s| *s != 1) {
         inputs.push(w.ints(&steps));
     }
-    w.one("Slice", &inputs, vec![], fact)
+    w.single("Slice", &inputs, vec![], fact)
 }
 
 pub(super) fn pad(w: &mut Writer, x: &Value, op: &ops::Pad, fact: Fact) -> Value {
     if x.rank() == 0 {
         return x.clone();
     }
-    let all: Vec<Dim> = op.low.iter().chain(&op.high).cloned().collect();
-    let (x, pads) = (w.name(x), w.sizes(&all));
+    let paddings: Vec<Dim> = op.low.iter().chain(&op.high).cloned().collect();
+    let (x, pads) = (w.name(x), w.sizes(&paddings));
     let value = w.scalar(op.value, fact.dtype);
-    w.one("Pad", &[x, pads, value.name], vec![], fact)
+    w.single("Pad", &[x, pads, value.name], vec![], fact)
 }
 
 pub(super) fn concat(w: &mut Writer, inputs: &[Value], axis: usize, fact: Fact) -> Value {
@@ -96,5 +96,5 @@ pub(super) fn concat(w: &mut Writer, inputs: &[Value], axis: usize, fact: Fact) 
         return one.clone();
     }
     let names: Vec<Name> = inputs.iter().map(|v| w.name(v)).collect();
-    w.one("Concat", &names, vec![int("axis", axis as i64)], fact)
+    w.single("Concat", &names, vec![int("axis", axis as i64)], fact)
 }

@@ -8,27 +8,27 @@ use kiln_ir::{DType, Fact};
 impl Writer<'_> {
     /// Returns a shape, as a vector of i64.
     pub fn sizes(&mut self, dims: &[Dim]) -> Name {
-        let mut parts: Vec<Name> = Vec::new();
+        let mut terms: Vec<Name> = Vec::new();
         let mut known: Vec<i64> = Vec::new();
         for d in dims {
             match d.as_const() {
                 Some(n) => known.push(n),
                 None => {
                     if !known.is_empty() {
-                        parts.push(self.ints(&known));
+                        terms.push(self.ints(&known));
                         known.clear();
                     }
-                    parts.push(self.size(d));
+                    terms.push(self.size(d));
                 }
             }
         }
-        if !known.is_empty() || parts.is_empty() {
-            parts.push(self.ints(&known));
+        if !known.is_empty() || terms.is_empty() {
+            terms.push(self.ints(&known));
         }
-        match &parts[..] {
+        match &terms[..] {
             [one] => one.clone(),
             _ => self
-                .node("Concat", &parts, 1, vec![int("axis", 0)])
+                .node("Concat", &terms, 1, vec![int("axis", 0)])
                 .swap_remove(0),
         }
     }
@@ -40,7 +40,7 @@ impl Writer<'_> {
             Some(n) => self.scalar(n, DType::I64),
             None => {
                 let vector = self.size(d);
-                self.one("Squeeze", &[vector], vec![], fact)
+                self.single("Squeeze", &[vector], vec![], fact)
             }
         }
     }
@@ -74,10 +74,10 @@ impl Writer<'_> {
                         self.node("Div", &operands, 1, vec![]).swap_remove(0)
                     }
                 };
-                term = Some(self.two("Mul", term, factor));
+                term = Some(self.binary_or_right("Mul", term, factor));
             }
             if let Some(term) = term {
-                sum = Some(self.two("Add", sum, term));
+                sum = Some(self.binary_or_right("Add", sum, term));
             }
         }
         let name = sum.unwrap_or_else(|| self.ints(&[0]));
@@ -86,7 +86,7 @@ impl Writer<'_> {
     }
 
     /// Writes a binary operator, unless there is no first operand yet.
-    fn two(&mut self, op: &str, a: Option<Name>, b: Name) -> Name {
+    fn binary_or_right(&mut self, op: &str, a: Option<Name>, b: Name) -> Name {
         match a {
             Some(a) => self.node(op, &[a, b], 1, vec![]).swap_remove(0),
             None => b,

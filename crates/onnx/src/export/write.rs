@@ -1,6 +1,6 @@
 //! The ops, each as nodes of ONNX.
 
-use super::refusals::lacking;
+use super::refusals::no_counterpart;
 use super::writer::{Value, Values, Writer};
 use super::{contraction, control, index, pointwise, reduce, shape};
 use kiln_ir::{DType, Facts, Op, OpError, ops};
@@ -18,9 +18,9 @@ pub(super) fn op(
         Op::Full(f) => w.scalar(f.value, f.dtype).stretched(f.shape.clone()),
         Op::Constant(c) => w.constant(c.dtype, &c.shape, &c.bytes),
         Op::Iota(i) => {
-            let (zero, one) = (w.scalar(0i64, DType::I64), w.scalar(1i64, DType::I64));
+            let (zero, unit) = (w.scalar(0i64, DType::I64), w.scalar(1i64, DType::I64));
             let len = w.size_scalar(&i.len);
-            w.one("Range", &[zero.name, len.name, one.name], vec![], fact())
+            w.single("Range", &[zero.name, len.name, unit.name], vec![], fact())
         }
         Op::Numel(n) => w.size_scalar(&kiln_base::numel(&n.shape)),
         Op::Pointwise(ops::Pointwise(row)) => pointwise::row(w, *row, inputs)?,
@@ -49,16 +49,16 @@ pub(super) fn op(
         }
         Op::Loop(op) => return Ok(control::repeat(w, op, inputs, facts)),
         Op::Barrier(_) => return Ok(inputs.iter().cloned().collect()),
-        Op::Random(_) => return lacking("random numbers"),
-        Op::Custom(c) => return lacking(&format!("the custom operator `{}`", c.name)),
-        Op::Collective(_) => return lacking("communication between processes"),
+        Op::Random(_) => return no_counterpart("random numbers"),
+        Op::Custom(c) => return no_counterpart(&format!("the custom operator `{}`", c.name)),
+        Op::Collective(_) => return no_counterpart("communication between processes"),
         Op::Input(_) => {
-            return lacking("an input without a value, such as a key of random numbers");
+            return no_counterpart("an input without a value, such as a key of random numbers");
         }
         Op::Attention(a) => contraction::attention(w, inputs, a, fact())?,
         Op::ConvWeight(_) | Op::AttentionGrad(_) => match op.decompose(w, inputs) {
             Some(value) => value?,
-            None => return lacking(op.name()),
+            None => return no_counterpart(op.name()),
         },
     };
     Ok(smallvec![value])

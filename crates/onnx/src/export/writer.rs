@@ -1,9 +1,9 @@
 //! The recorder that writes nodes.
 
-use super::dtypes::written_in;
+use super::dtypes::operator_dtype;
 use super::norm;
 use super::pointwise::cast;
-use super::refusals::later;
+use super::refusals::needs_opset;
 use crate::proto::{
     AttributeProto, Dimension, DimensionValue, GraphProto, NodeProto, TensorProto,
     TensorShapeProto, TensorType, TypeProto, TypeValue, ValueInfoProto,
@@ -31,8 +31,12 @@ pub(super) struct Value {
 
 impl Value {
     pub fn new(name: Name, fact: Fact) -> Value {
-        let held = fact.shape.clone();
-        Value { fact, name, held }
+        let stored = fact.shape.clone();
+        Value {
+            fact,
+            name,
+            held: stored,
+        }
     }
 
     /// Returns the value stretched to a shape.
@@ -97,7 +101,7 @@ impl<'a> Writer<'a> {
     pub fn new(
         opset: i64,
         symbols: &'a [SymbolInfo],
-        taken: &[&String],
+        reserved: &[&String],
         write_op: WriteOp,
     ) -> Writer<'a> {
         Writer {
@@ -108,7 +112,7 @@ impl<'a> Writer<'a> {
             inputs: Vec::new(),
             initializers: Vec::new(),
             constants: HashMap::new(),
-            names: taken.iter().map(|n| n.to_string()).collect(),
+            names: reserved.iter().map(|n| n.to_string()).collect(),
             dtypes: HashMap::new(),
             counts: HashMap::new(),
             modules: HashMap::new(),
@@ -173,7 +177,7 @@ impl<'a> Writer<'a> {
         outputs: usize,
         attribute: Vec<AttributeProto>,
     ) -> Vec<Name> {
-        let inputs: Vec<Name> = inputs.iter().map(|n| self.widened(op, n)).collect();
+        let inputs: Vec<Name> = inputs.iter().map(|n| self.widen(op, n)).collect();
         let module = inputs.iter().find_map(|n| self.modules.get(n)).cloned();
         let name = match &module {
             Some(module) => self.unique(&format!("{module}/{op}")),
@@ -197,16 +201,16 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the value in the dtype that the operator is written in.
-    fn widened(&mut self, op: &str, name: &Name) -> Name {
+    fn widen(&mut self, op: &str, name: &Name) -> Name {
         let Some(dtype) = self.dtypes.get(name).copied() else {
             return name.clone();
         };
         let value = Value::new(name.clone(), Fact::new(dtype, [0i64; 0]));
-        cast(self, &value, written_in(op, self.opset, dtype)).name
+        cast(self, &value, operator_dtype(op, self.opset, dtype)).name
     }
 
     /// Writes a node with one output, of this fact.
-    pub fn one(
+    pub fn single(
         &mut self,
         op: &str,
         inputs: &[Name],
@@ -215,7 +219,7 @@ impl<'a> Writer<'a> {
     ) -> Value {
         let name = self.node(op, inputs, 1, attributes).swap_remove(0);
         let dtype = fact.dtype;
-        let wide = fact.with_dtype(written_in(op, self.opset, dtype));
+        let wide = fact.with_dtype(operator_dtype(op, self.opset, dtype));
         let value = self.value(name, wide);
         cast(self, &value, dtype)
     }
@@ -250,7 +254,7 @@ impl<'a> Writer<'a> {
         }
         let shape = self.sizes(&v.fact.shape);
         let inputs = [v.name.clone(), shape];
-        let name = self.one("Expand", &inputs, vec![], v.fact.clone()).name;
+        let name = self.single("Expand", &inputs, vec![], v.fact.clone()).name;
         self.seen.expanded.insert(key, name.clone());
         name
     }
@@ -268,7 +272,7 @@ impl<'a> Writer<'a> {
         };
         let (shape, held) = (joined(|v| &v.fact.shape), joined(|v| &v.held));
         let names: Vec<Name> = operands.iter().map(|v| v.name.clone()).collect();
-        let value = self.one(op, &names, attributes, Fact { dtype, shape: held });
+        let value = self.single(op, &names, attributes, Fact { dtype, shape: held });
         value.stretched(shape)
     }
 
@@ -318,13 +322,13 @@ impl<'a> Writer<'a> {
                 Op::Input(i) => inputs.get(i.index as usize).cloned().flatten(),
                 _ => None,
             };
-            let whole = input
+            let full_name = input
                 .or_else(|| norm::layer_norm(self, graph, node, &values))
                 .or_else(|| norm::group_norm(self, graph, node, &values));
             let is_byte = |f: &Fact| f.dtype.float8().is_some();
-            let results = match whole {
+            let results = match full_name {
                 _ if self.opset < 19 && node.facts.iter().any(is_byte) => {
-                    later("a float of 8 bits", 19)
+                    needs_opset("a float of 8 bits", 19)
                 }
                 Some(value) => Ok(SmallVec::from_elem(value, 1)),
                 None => self.emit(node.op.clone(), &operands),
@@ -344,7 +348,7 @@ impl<'a> Writer<'a> {
     }
 
     /// True if a node gives a value of this name.
-    fn gives(&self, name: &str) -> bool {
+    fn has_output(&self, name: &str) -> bool {
         self.nodes
             .iter()
             .any(|n| n.output.iter().any(|o| o == name))
@@ -352,21 +356,21 @@ impl<'a> Writer<'a> {
 
     /// Writes a body, and returns it with its nodes and outputs alone.
     pub fn body(&mut self, graph: &Graph, inputs: &[Value]) -> GraphProto {
-        let (outside, seen) = (std::mem::take(&mut self.nodes), self.seen.clone());
+        let (outer, outer_seen) = (std::mem::take(&mut self.nodes), self.seen.clone());
         let inputs: Vec<Option<Value>> = inputs.iter().cloned().map(Some).collect();
         let values = self.graph(&graph.compact(), &inputs);
         let mut output: Vec<ValueInfoProto> = Vec::new();
         for v in values {
             let mut name = self.name(&v);
-            if !self.gives(&name) || output.iter().any(|o| o.name() == &*name) {
+            if !self.has_output(&name) || output.iter().any(|o| o.name() == &*name) {
                 name = self.node("Identity", &[name], 1, vec![]).swap_remove(0);
             }
             output.push(self.info(&Value::new(name, v.fact)));
         }
-        self.seen = seen;
+        self.seen = outer_seen;
         GraphProto {
             name: Some(self.unique("body").to_string()),
-            node: std::mem::replace(&mut self.nodes, outside),
+            node: std::mem::replace(&mut self.nodes, outer),
             output,
             ..GraphProto::default()
         }
@@ -388,17 +392,17 @@ impl<'a> Writer<'a> {
     ) -> Result<GraphProto, Vec<String>> {
         let mut renamed: HashMap<String, String> = HashMap::new();
         let mut output = Vec::new();
-        for (v, wanted) in values.iter().zip(names) {
+        for (v, new_name) in values.iter().zip(names) {
             let name = self.name(v);
-            output.push(self.info(&Value::new(wanted.as_str().into(), v.fact.clone())));
-            match self.gives(&name) && !renamed.contains_key(&*name) {
+            output.push(self.info(&Value::new(new_name.as_str().into(), v.fact.clone())));
+            match self.has_output(&name) && !renamed.contains_key(&*name) {
                 true => {
-                    renamed.insert(name.to_string(), wanted.clone());
+                    renamed.insert(name.to_string(), new_name.clone());
                 }
                 false => {
                     self.node("Identity", &[name], 1, vec![]);
                     if let Some(node) = self.nodes.last_mut() {
-                        node.output = vec![wanted.clone()];
+                        node.output = vec![new_name.clone()];
                     }
                 }
             }

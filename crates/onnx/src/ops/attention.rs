@@ -1,7 +1,7 @@
 //! Attention.
 
-use super::{Record, widened};
-use crate::call::{Call, Results, known_size, one};
+use super::{Record, sum_dtype};
+use crate::call::{Call, Results, known_size, single};
 use crate::fault::invalid;
 use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::{Dim, numel};
@@ -28,8 +28,8 @@ fn flex_attention(c: &Call) -> Results {
     };
     let size = size.as_const().unwrap_or(1) as f64;
     let root = c.maybe_float("scale")?.unwrap_or(1.0 / size.sqrt()).sqrt();
-    let wide = c.dtype("softmax_precision", widened(q.dtype()))?;
-    let (k, v) = (repeated(&k, &q)?, repeated(&v, &q)?);
+    let wide = c.dtype("softmax_precision", sum_dtype(q.dtype()))?;
+    let (k, v) = (repeat_heads(&k, &q)?, repeat_heads(&v, &q)?);
     let changed = |t: Tensor, name: &str| match c.attribute(name) {
         None => Ok(t),
         Some(_) => {
@@ -43,11 +43,11 @@ fn flex_attention(c: &Call) -> Results {
     let scores = (q * root).matmul((k * root).transpose(2, 3));
     let scores = changed(scores.to_dtype(wide), "score_mod")?;
     let weights = changed(scores.softmax(3), "prob_mod")?;
-    one(weights.matmul(v.to_dtype(wide)).to_dtype(v.dtype()))
+    single(weights.matmul(v.to_dtype(wide)).to_dtype(v.dtype()))
 }
 
 /// Splits the last of 3 dims into heads: `[b, heads, s, e]`.
-pub(super) fn heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
+pub(super) fn split_heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
     match (t.dims(), count) {
         ([_, _, _, _], _) => Ok(t),
         ([b, s, all], Some(n)) if n > 0 => {
@@ -63,7 +63,7 @@ pub(super) fn heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
 }
 
 /// Joins heads `[b, heads, s, e]` to `[b, s, heads · e]`.
-pub(super) fn merged(y: Tensor) -> Tensor {
+pub(super) fn merge_heads(y: Tensor) -> Tensor {
     let y = y.transpose(1, 2);
     let [b, s, heads, size] = y.dims() else {
         return y;
@@ -111,17 +111,17 @@ impl Scores {
 
     /// Excludes keys behind their query, which stands behind `past` keys.
     pub fn causal(&mut self, q: &Tensor, k: &Tensor, past: &Dim) {
-        let distance = distance(q, k, offset_of(past));
+        let distance = position_difference(q, k, past_offset(past));
         self.allow(distance.ge(0));
     }
 }
 
-fn offset_of(past: &Dim) -> Option<Tensor> {
-    (!past.is(0)).then(|| size_as_tensor(past))
+fn past_offset(past_len: &Dim) -> Option<Tensor> {
+    (!past_len.is(0)).then(|| size_as_tensor(past_len))
 }
 
 /// The positions of queries minus those of keys.
-pub(super) fn distance(q: &Tensor, k: &Tensor, offset: Option<Tensor>) -> Tensor {
+pub(super) fn position_difference(q: &Tensor, k: &Tensor, offset: Option<Tensor>) -> Tensor {
     let position = iota(&q.dims()[2]).unsqueeze(-1);
     let position = match offset {
         Some(offset) => position + offset,
@@ -131,7 +131,7 @@ pub(super) fn distance(q: &Tensor, k: &Tensor, offset: Option<Tensor>) -> Tensor
 }
 
 /// Returns the number of query heads that share a key head.
-fn sharing(q: &Tensor, k: &Tensor) -> Result<i64> {
+fn queries_per_key(q: &Tensor, k: &Tensor) -> Result<i64> {
     match (q.dims()[1].as_const(), k.dims()[1].as_const()) {
         (Some(q), Some(k)) if k > 0 && q % k == 0 => Ok(q / k),
         (a, b) if a == b => Ok(1),
@@ -144,8 +144,8 @@ fn sharing(q: &Tensor, k: &Tensor) -> Result<i64> {
 }
 
 /// Returns the heads of keys or values, once for each head of the query that shares them.
-fn repeated(t: &Tensor, q: &Tensor) -> Result<Tensor> {
-    Ok(match sharing(q, t)? {
+fn repeat_heads(t: &Tensor, q: &Tensor) -> Result<Tensor> {
+    Ok(match queries_per_key(q, t)? {
         1 => t.clone(),
         n => t.repeat_interleave(n, 1),
     })
@@ -159,7 +159,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Resu
     {
         let options = Attention::new()
             .scale(Some(scores.scale))
-            .enable_gqa(sharing(q, k)? > 1)
+            .enable_gqa(queries_per_key(q, k)? > 1)
             .attn_mask(scores.bias.or(scores.allowed));
         return Ok(q.scaled_dot_product_attention_with(k, v, options));
     }
@@ -190,7 +190,7 @@ fn attend_in_steps(
     precision: DType,
     shown: i64,
 ) -> Result<(Tensor, Tensor)> {
-    let (k, v, dtype) = (repeated(k, q)?, repeated(v, q)?, q.dtype());
+    let (k, v, dtype) = (repeat_heads(k, q)?, repeat_heads(v, q)?, q.dtype());
     let root = scores.scale.sqrt();
     let products = (q * root).matmul((k * root).transpose(2, 3));
     let cap = |t: &Tensor| match scores.softcap > 0.0 {
@@ -205,7 +205,7 @@ fn attend_in_steps(
         Some(allowed) => t.where_cond(allowed, f64::NEG_INFINITY),
         None => t,
     };
-    let (first, masked) = match scores.caps_bias {
+    let (before_cap, masked) = match scores.caps_bias {
         true => (
             excluded(biased(&products)),
             excluded(cap(&biased(&products))),
@@ -225,7 +225,7 @@ fn attend_in_steps(
     let weights = weights.masked_fill(none, 0.0).to_dtype(dtype);
     let shown = match shown {
         0 => products,
-        1 => first,
+        1 => before_cap,
         2 => masked,
         _ => weights.clone(),
     };
@@ -234,17 +234,17 @@ fn attend_in_steps(
 
 fn attention(c: &Call) -> Results {
     let count = |name: &str| {
-        let given = c.attribute(name).is_some();
-        given.then(|| c.int(name, 0)).transpose()
+        let is_given = c.attribute(name).is_some();
+        is_given.then(|| c.int(name, 0)).transpose()
     };
     let (query_heads, key_heads) = (count("q_num_heads")?, count("kv_num_heads")?);
     let flat = c.tensor(0)?.ndim() == 3;
-    let q = heads(c.tensor(0)?, query_heads)?;
-    let mut k = heads(c.tensor(1)?, key_heads)?;
-    let mut v = heads(c.tensor(2)?, key_heads)?;
-    let mut past = Dim::ZERO;
+    let q = split_heads(c.tensor(0)?, query_heads)?;
+    let mut k = split_heads(c.tensor(1)?, key_heads)?;
+    let mut v = split_heads(c.tensor(2)?, key_heads)?;
+    let mut past_len = Dim::ZERO;
     if let (Some(past_key), Some(past_value)) = (c.optional(4)?, c.optional(5)?) {
-        past = past_key.dims().get(2).cloned().unwrap_or(Dim::ZERO);
+        past_len = past_key.dims().get(2).cloned().unwrap_or(Dim::ZERO);
         k = cat([past_key, k], 2);
         v = cat([past_value, v], 2);
     }
@@ -255,7 +255,7 @@ fn attention(c: &Call) -> Results {
     // As release 1.19.1 of the standard has it.
     scores.caps_bias = c.version < 25;
     if let Some(mask) = c.optional(3)? {
-        let mask = widened_mask(&mask, &k.dims()[2])?;
+        let mask = widen_mask(&mask, &k.dims()[2])?;
         match mask.dtype() {
             DType::Bool => scores.allow(mask),
             _ => scores.bias = Some(mask),
@@ -267,7 +267,7 @@ fn attention(c: &Call) -> Results {
     });
     let offset = match &lengths {
         Some(n) if !c.has(4) => Some(n - size_as_tensor(&q.dims()[2])),
-        _ => offset_of(&past),
+        _ => past_offset(&past_len),
     };
     let (left, right) = (
         c.int("left_window_size", -1)?,
@@ -275,7 +275,7 @@ fn attention(c: &Call) -> Results {
     );
     let is_causal = c.flag("is_causal", false)?;
     if is_causal || left >= 0 || right >= 0 {
-        let distance = distance(&q, &k, offset);
+        let distance = position_difference(&q, &k, offset);
         if is_causal {
             scores.allow(distance.ge(0));
         }
@@ -292,14 +292,14 @@ fn attention(c: &Call) -> Results {
     let precision = c.dtype("softmax_precision", q.dtype())?;
     let mode = c.int("qk_matmul_output_mode", 0)?;
     let (y, shown) = attend_and_show(c, [&q, &k, &v], scores, precision, mode)?;
-    let y = if flat { merged(y) } else { y };
+    let y = if flat { merge_heads(y) } else { y };
     let mut results = vec![y.into(), k.into(), v.into()];
     results.extend(shown);
     Ok(results)
 }
 
 /// Returns a mask that excludes keys beyond those it was given for.
-fn widened_mask(mask: &Tensor, columns: &Dim) -> Result<Tensor> {
+fn widen_mask(mask: &Tensor, columns: &Dim) -> Result<Tensor> {
     let own = mask.dims().last().cloned().unwrap_or(Dim::ONE);
     match (own.as_const(), columns.as_const()) {
         (Some(own), Some(all)) if own < all && own != 1 => {
@@ -316,11 +316,11 @@ fn widened_mask(mask: &Tensor, columns: &Dim) -> Result<Tensor> {
 fn rotary(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let tables = [&c.tensor(1)?, &c.tensor(2)?];
-    one(rotated(c, &x, tables, c.optional(3)?.as_ref())?)
+    single(rotate_pairs(c, &x, tables, c.optional(3)?.as_ref())?)
 }
 
 /// Rotates pairs of elements of heads by angles, whose cosines and sines are rows of tables, at these positions.
-pub(super) fn rotated(
+pub(super) fn rotate_pairs(
     c: &Call,
     x: &Tensor,
     [cos, sin]: [&Tensor; 2],
@@ -348,7 +348,7 @@ pub(super) fn rotated(
     };
     let (cos, sin) = (table(cos)?, table(sin)?);
     // [b, s, heads, e].
-    let split = heads(x.clone(), (count > 0).then_some(count))?.transpose(1, 2);
+    let split = split_heads(x.clone(), (count > 0).then_some(count))?.transpose(1, 2);
     split.check()?;
     let size = known_size(&split, 3)?;
     let width = match c.int("rotary_embedding_dim", 0)? {

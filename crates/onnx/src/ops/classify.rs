@@ -7,7 +7,7 @@ use crate::value::Value;
 use kiln_tensor::{DType, Result, Tensor, cat};
 
 /// Returns the classes that attributes list.
-pub(super) fn classes(c: &Call, integers: &str) -> Result<Keys> {
+pub(super) fn listed_classes(c: &Call, integers: &str) -> Result<Keys> {
     let texts = c.texts("classlabels_strings")?.unwrap_or_default();
     Ok(match texts.is_empty() {
         true => Keys::Integers(c.ints(integers)?.unwrap_or_default().into()),
@@ -16,7 +16,7 @@ pub(super) fn classes(c: &Call, integers: &str) -> Result<Keys> {
 }
 
 /// Returns the labels of classes with these i64 numbers.
-pub(super) fn labels(classes: &Keys, index: Tensor) -> Value {
+pub(super) fn class_labels(classes: &Keys, index: Tensor) -> Value {
     match classes {
         Keys::Integers(list) => Tensor::from(list.to_vec()).take(index).into(),
         Keys::Texts(list) => Value::Chosen(index, list.clone()),
@@ -24,8 +24,8 @@ pub(super) fn labels(classes: &Keys, index: Tensor) -> Value {
 }
 
 /// The results of a classifier: the label of the largest of `scores` `[n, classes]`, and the transformed scores.
-pub(super) fn best(classes: &Keys, scores: Tensor, transform: &str) -> Results {
-    let label = labels(classes, scores.argmax(1));
+pub(super) fn classifier_results(classes: &Keys, scores: Tensor, transform: &str) -> Results {
+    let label = class_labels(classes, scores.argmax(1));
     Ok(vec![label, post_transform(transform, scores)?.into()])
 }
 
@@ -39,7 +39,7 @@ pub(super) enum First {
 }
 
 /// The results of a classifier of two classes from the score `[n, 1]` of the second, which is chosen above a limit.
-pub(super) fn two(
+pub(super) fn two_class_results(
     classes: &Keys,
     score: Tensor,
     limit: f64,
@@ -51,12 +51,12 @@ pub(super) fn two(
     if classes.len() != 2 {
         return Ok(vec![index.into(), post_transform(transform, score)?.into()]);
     }
-    let scores = both(score, transform, first);
-    Ok(vec![labels(classes, index), scores.into()])
+    let scores = two_class_scores(score, transform, first);
+    Ok(vec![class_labels(classes, index), scores.into()])
 }
 
 /// The scores of two classes from the score `[n, 1]` of the second.
-pub(super) fn both(score: Tensor, transform: &str, first: First) -> Tensor {
+pub(super) fn two_class_scores(score: Tensor, transform: &str, first: First) -> Tensor {
     match (transform, first) {
         ("LOGISTIC", _) => cat([-&score, score], 1).sigmoid(),
         (_, First::Complement) => cat([1.0 - &score, score], 1),
@@ -65,7 +65,7 @@ pub(super) fn both(score: Tensor, transform: &str, first: First) -> Tensor {
 }
 
 pub(super) fn linear_classifier(c: &Call) -> Results {
-    let classes = classes(c, "classlabels_ints")?;
+    let classes = listed_classes(c, "classlabels_ints")?;
     let count = match floats(c, "intercepts")?.len() {
         0 => classes.len(),
         n => n,
@@ -73,7 +73,7 @@ pub(super) fn linear_classifier(c: &Call) -> Results {
     let scores = linear(c, count as i64)?;
     let transform = c.text("post_transform", "NONE")?;
     match count {
-        1 => two(&classes, scores, 0.0, transform, First::Complement),
-        _ => best(&classes, scores, transform),
+        1 => two_class_results(&classes, scores, 0.0, transform, First::Complement),
+        _ => classifier_results(&classes, scores, transform),
     }
 }

@@ -1,11 +1,13 @@
 //! Operators of onnxruntime's own (`com.microsoft`), which exporters and its optimiser emit.
 
-use super::attention::{Scores, attend, attend_and_show, distance, heads, merged, rotated};
+use super::attention::{
+    Scores, attend, attend_and_show, merge_heads, position_difference, rotate_pairs, split_heads,
+};
 use super::elementwise::swish;
-use super::norm::{normalised, root_mean_square};
-use super::shape::sliced;
-use super::{Record, quantize, widened};
-use crate::call::{Call, Results, known_size, one};
+use super::norm::{layer_normalize, rms_normalize};
+use super::shape::slice_axis;
+use super::{Record, quantize, sum_dtype};
+use crate::call::{Call, Results, known_size, single};
 use crate::fault::{invalid, unsupported};
 use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::Dim;
@@ -13,13 +15,13 @@ use kiln_tensor::{DType, ErrorKind, PadMode, Result, Scalar, Tensor, cat, stack}
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
-        "BiasGelu" => |c| one((c.tensor(0)? + c.tensor(1)?).gelu()),
+        "BiasGelu" => |c| single((c.tensor(0)? + c.tensor(1)?).gelu()),
         "FastGelu" => |c| {
             let x = c.tensor(0)?;
-            one(c.optional(1)?.map_or(x.clone(), |b| x + b).gelu_tanh())
+            single(c.optional(1)?.map_or(x.clone(), |b| x + b).gelu_tanh())
         },
-        "Gelu" => |c| one(c.tensor(0)?.gelu()),
-        "QuickGelu" => |c| one(swish(&c.tensor(0)?, c.float("alpha", 1.702)?)),
+        "Gelu" => |c| single(c.tensor(0)?.gelu()),
+        "QuickGelu" => |c| single(swish(&c.tensor(0)?, c.float("alpha", 1.702)?)),
 
         "FusedMatMul" => fused_matmul,
         "MatMulNBits" => matmul_bits,
@@ -30,7 +32,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "RotaryEmbedding" => |c| {
             let x = c.tensor(0)?;
             let positions = first_positions(c, &x)?;
-            one(rotated(
+            single(rotate_pairs(
                 c,
                 &x,
                 [&c.tensor(2)?, &c.tensor(3)?],
@@ -40,26 +42,26 @@ pub(super) fn find(op: &str) -> Option<Record> {
 
         "SimplifiedLayerNormalization" => simplified_layer_norm,
         "SkipLayerNormalization" => |c| {
-            let sum = skipped(c, 4)?;
-            let (y, mean, spread) = normalised(
+            let sum = add_skip(c, 4)?;
+            let (y, mean, spread) = layer_normalize(
                 &sum,
                 &c.tensor(2)?,
                 c.optional(3)?.as_ref(),
                 sum.ndim() - 1,
                 c.float("epsilon", 1e-12)?,
-                widened(sum.dtype()),
+                sum_dtype(sum.dtype()),
             );
             Ok(vec![y.into(), mean.into(), spread.into(), sum.into()])
         },
         "SkipSimplifiedLayerNormalization" => |c| {
-            let sum = skipped(c, 3)?;
+            let sum = add_skip(c, 3)?;
             let eps = c.float("epsilon", 1e-5)?;
-            let y = root_mean_square(
+            let y = rms_normalize(
                 &sum,
                 &c.tensor(2)?,
                 sum.ndim() - 1,
                 eps,
-                widened(sum.dtype()),
+                sum_dtype(sum.dtype()),
             );
             let none = Value::Nothing;
             Ok(vec![y.into(), none.clone(), none, sum.into()])
@@ -85,17 +87,17 @@ fn simplified_layer_norm(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let from = c.axis("axis", -1, x.ndim())?;
     let eps = c.float("epsilon", 1e-5)?;
-    one(root_mean_square(
+    single(rms_normalize(
         &x,
         &c.tensor(1)?,
         from,
         eps,
-        widened(x.dtype()),
+        sum_dtype(x.dtype()),
     ))
 }
 
 /// The input plus the skipped value, and a bias at `bias`.
-fn skipped(c: &Call, bias: usize) -> Result<Tensor> {
+fn add_skip(c: &Call, bias: usize) -> Result<Tensor> {
     let mut sum = c.tensor(0)? + c.tensor(1)?;
     if let Some(bias) = c.optional(bias)? {
         sum += bias;
@@ -121,22 +123,22 @@ fn fused_matmul(c: &Call) -> Results {
     );
     let y = a.matmul(b);
     match c.float("alpha", 1.0)? {
-        1.0 => one(y),
-        alpha => one(y * alpha),
+        1.0 => single(y),
+        alpha => single(y * alpha),
     }
 }
 
 /// Returns the numbers of `bits` bits in bytes, the lowest first: the last dim becomes `8 / bits` times as long.
-fn unpacked(bytes: &Tensor, bits: i64) -> Tensor {
-    let each = 8 / bits;
+fn unpack(bytes: &Tensor, bits: i64) -> Tensor {
+    let per_byte = 8 / bits;
     let wide = bytes.to_dtype(DType::I32).unsqueeze(-1);
-    let shifts: Vec<i32> = (0..each).map(|i| (i * bits) as i32).collect();
+    let shifts: Vec<i32> = (0..per_byte).map(|i| (i * bits) as i32).collect();
     let numbers = wide
         .bitwise_right_shift(Tensor::from(shifts))
         .bitwise_and((1i64 << bits) - 1);
     let mut shape = bytes.dims().to_vec();
     if let Some(last) = shape.last_mut() {
-        *last = &*last * &Dim::Const(each);
+        *last = &*last * &Dim::Const(per_byte);
     }
     numbers.reshape(shape)
 }
@@ -153,14 +155,16 @@ fn matmul_bits(c: &Call) -> Results {
         return Err(unsupported("rows in another order (g_idx)"));
     }
     let blocks = (k + block - 1) / block;
-    let weight =
-        unpacked(&packed.reshape([n, blocks, block * bits / 8]), bits).to_dtype(DType::F32);
+    let weight = unpack(&packed.reshape([n, blocks, block * bits / 8]), bits).to_dtype(DType::F32);
     let zero = match c.optional(3)? {
         None => Tensor::full((), 2f64.powi(bits as i32 - 1), DType::F32),
         Some(z) if z.dtype().is_float() => z.reshape([n, blocks, 1]).to_dtype(DType::F32),
         Some(z) => {
-            let all = unpacked(&z.reshape([n, -1]), bits);
-            all.narrow(1, 0, blocks).unsqueeze(-1).to_dtype(DType::F32)
+            let zeros = unpack(&z.reshape([n, -1]), bits);
+            zeros
+                .narrow(1, 0, blocks)
+                .unsqueeze(-1)
+                .to_dtype(DType::F32)
         }
     };
     let scaled = (weight - zero) * scales.reshape([n, blocks, 1]).to_dtype(DType::F32);
@@ -168,56 +172,58 @@ fn matmul_bits(c: &Call) -> Results {
         .reshape([n, blocks * block])
         .narrow(1, 0, k)
         .to_dtype(x.dtype());
-    one(x.linear_with(weight, c.optional(5)?))
+    single(x.linear_with(weight, c.optional(5)?))
 }
 
 /// Returns positions `[b, s]` of a rotation: given, or counted from a first one.
 fn first_positions(c: &Call, x: &Tensor) -> Result<Tensor> {
-    let given = c.tensor(1)?.to_dtype(DType::I64);
-    if given.ndim() == 2 {
-        return Ok(given);
+    let positions = c.tensor(1)?.to_dtype(DType::I64);
+    if positions.ndim() == 2 {
+        return Ok(positions);
     }
     let [batch, .., length, _] = x.dims() else {
         return Err(invalid(format!("needs 3 or 4 dims, not {}", x.ndim())));
     };
-    let first = given.reshape(vec![Dim::ONE, Dim::ONE]);
-    Ok((iota(length) + first).expand(vec![batch.clone(), length.clone()]))
+    let start = positions.reshape(vec![Dim::ONE, Dim::ONE]);
+    Ok((iota(length) + start).expand(vec![batch.clone(), length.clone()]))
 }
 
 fn multi_head_attention(c: &Call) -> Results {
     let count = c.int("num_heads", 0)?;
     // Heads `[b, s, heads, n, e]` of n operands.
     let packed = |t: &Tensor, n: i64| -> Vec<Tensor> {
-        let each = (0..n).map(|i| t.select(3, i).transpose(1, 2));
-        each.collect()
+        let parts = (0..n).map(|i| t.select(3, i).transpose(1, 2));
+        parts.collect()
     };
     let (query, key) = (c.tensor(0)?, c.optional(1)?);
     let mut operands: Vec<Tensor> = match key {
         None if query.ndim() == 5 => packed(&query, 3),
-        Some(key) if key.ndim() == 5 => [heads(query, Some(count))?]
+        Some(key) if key.ndim() == 5 => [split_heads(query, Some(count))?]
             .into_iter()
             .chain(packed(&key, 2))
             .collect(),
         Some(key) if c.has(2) => {
             let operands = [query, key, c.tensor(2)?].into_iter();
-            let operands = operands.map(|t| heads(t, Some(count)));
+            let operands = operands.map(|t| split_heads(t, Some(count)));
             operands.collect::<Result<_>>()?
         }
-        _ => return Err(invalid("needs keys and values, or a query that holds them")),
+        _ => {
+            return Err(invalid("needs keys and values, or a query that holds them"));
+        }
     };
     for t in &operands {
         t.check()?;
     }
     if let Some(bias) = c.optional(3)? {
-        let mut at = 0;
+        let mut offset = 0;
         for (i, t) in operands.iter_mut().enumerate() {
             let (heads, size) = (known_size(t, 1)?, known_size(t, 3)?);
             // Keys and values of another attention, `[b, heads, s, e]`, have theirs.
             if i == 0 || c.tensor(i).map_or(5, |t| t.ndim()) != 4 {
-                let part = bias.narrow(0, at, heads * size);
-                *t = &*t + part.reshape([heads, 1, size]);
+                let head_bias = bias.narrow(0, offset, heads * size);
+                *t = &*t + head_bias.reshape([heads, 1, size]);
             }
-            at += heads * size;
+            offset += heads * size;
         }
     }
     let past = c.optional(6)?.zip(c.optional(7)?);
@@ -243,9 +249,9 @@ fn attention(c: &Call) -> Results {
         return Err(invalid("qkv_hidden_sizes must hold 3 sizes"));
     };
     let count = Some(c.int("num_heads", 0)?);
-    let mut q_heads = heads(product.narrow(-1, 0, q), count)?;
-    let mut k_heads = heads(product.narrow(-1, q, k), count)?;
-    let v_heads = heads(product.narrow(-1, q.saturating_add(k), v), count)?;
+    let mut q_heads = split_heads(product.narrow(-1, 0, q), count)?;
+    let mut k_heads = split_heads(product.narrow(-1, q, k), count)?;
+    let v_heads = split_heads(product.narrow(-1, q.saturating_add(k), v), count)?;
     let past = c
         .optional(4)?
         .map(|past| (past.select(0, 0), past.select(0, 1)));
@@ -257,8 +263,11 @@ fn attention(c: &Call) -> Results {
         false => None,
     };
     if c.flag("do_rotary", false)? {
-        let first = seen(past.as_ref(), used)?;
-        (q_heads, k_heads) = (turned(c, &q_heads, &first)?, turned(c, &k_heads, &first)?);
+        let start = past_len(past.as_ref(), used)?;
+        (q_heads, k_heads) = (
+            rotate_heads(c, &q_heads, &start)?,
+            rotate_heads(c, &k_heads, &start)?,
+        );
     }
     let operands = [&q_heads, &k_heads, &v_heads];
     let mut results = masked_attention(c, operands, past, used, c.optional(3)?)?;
@@ -270,7 +279,7 @@ fn attention(c: &Call) -> Results {
 }
 
 /// Rotates heads `[b, heads, s, e]` by the angles of their positions from `first` on, as in the paper.
-fn turned(c: &Call, x: &Tensor, first: &Dim) -> Result<Tensor> {
+fn rotate_heads(c: &Call, x: &Tensor, first: &Dim) -> Result<Tensor> {
     x.check()?;
     let size = x.dims()[3].as_const().unwrap_or(0);
     let width = match c.int("rotary_embedding_dim", 0)? {
@@ -283,7 +292,7 @@ fn turned(c: &Call, x: &Tensor, first: &Dim) -> Result<Tensor> {
     let positions = iota(&x.dims()[2]) + size_as_tensor(first);
     let angles = positions.to_dtype(DType::F32).unsqueeze(1) * Tensor::from(frequencies);
     let tables = [angles.cos(), angles.sin()].map(|t| t.to_dtype(x.dtype()).unsqueeze(0));
-    rotated(c, x, tables.each_ref(), None)
+    rotate_pairs(c, x, tables.each_ref(), None)
 }
 
 /// Attention of heads `[b, heads, s, e]`, with the mask of the keys. With `used`, the past is a buffer that holds as many
@@ -299,17 +308,17 @@ fn masked_attention(
         t.check()?;
     }
     let (mut k, mut v) = (k.clone(), v.clone());
-    let seen = seen(past.as_ref(), used)?;
+    let past_len = past_len(past.as_ref(), used)?;
     if let Some((a, b)) = &past {
-        let held = |t: &Tensor| sliced(t, 2, &Dim::ZERO, &seen, 1);
-        (k, v) = (cat([held(a)?, k], 2), cat([held(b)?, v], 2));
+        let past_rows = |t: &Tensor| slice_axis(t, 2, &Dim::ZERO, &past_len, 1);
+        (k, v) = (cat([past_rows(a)?, k], 2), cat([past_rows(b)?, v], 2));
     }
     k.check()?;
     v.check()?;
     let mut scores = Scores::new(q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
     scores.bias = c.optional(5)?;
     if let Some(mask) = mask {
-        let mask = key_mask(&mask, q, &k, &seen)?;
+        let mask = key_mask(&mask, q, &k, &past_len)?;
         // Added, so that a query whose keys are all masked weighs them.
         let filter = c.float("mask_filter_value", -10000.0)?;
         let added = Tensor::zeros((), q.dtype()).where_cond(mask, filter);
@@ -321,51 +330,51 @@ fn masked_attention(
     if c.flag("unidirectional", false)? {
         scores.bias = match scores.bias.take() {
             Some(bias) => {
-                let distance = distance(q, &k, Some(size_as_tensor(&seen)));
+                let distance = position_difference(q, &k, Some(size_as_tensor(&past_len)));
                 Some(bias.where_cond(distance.ge(0), f64::NEG_INFINITY))
             }
             None => {
-                scores.causal(q, &k, &seen);
+                scores.causal(q, &k, &past_len);
                 None
             }
         };
     }
     let (y, shown) = attend_and_show(c, [q, &k, &v], scores, q.dtype(), 2)?;
     if let (Some((a, b)), Some(_)) = (&past, used) {
-        let rest = |all: &Tensor, buffer: &Tensor| {
-            let (end, room) = (extent(all, 2)?, extent(buffer, 2)?);
+        let tail = |full: &Tensor, buffer: &Tensor| {
+            let (end, room) = (known_extent(full, 2)?, known_extent(buffer, 2)?);
             if (&room - &end).as_const().is_some_and(|n| n < 0) {
                 return Err(invalid(format!(
                     "{end} keys don't fit into a buffer of {room}"
                 )));
             }
-            let rest = sliced(buffer, 2, &end, &room, 1)?;
-            Ok(cat([all.clone(), rest], 2))
+            let tail = slice_axis(buffer, 2, &end, &room, 1)?;
+            Ok(cat([full.clone(), tail], 2))
         };
-        (k, v) = (rest(&k, a)?, rest(&v, b)?);
+        (k, v) = (tail(&k, a)?, tail(&v, b)?);
         k.check()?;
         v.check()?;
     }
-    let mut results = vec![merged(y).into(), k.into(), v.into()];
+    let mut results = vec![merge_heads(y).into(), k.into(), v.into()];
     results.extend(shown);
     Ok(results)
 }
 
 /// Returns the number of keys in the past.
-fn seen(past: Option<&(Tensor, Tensor)>, used: Option<i64>) -> Result<Dim> {
+fn past_len(past: Option<&(Tensor, Tensor)>, used: Option<i64>) -> Result<Dim> {
     let Some((keys, _)) = past else {
         return Ok(Dim::ZERO);
     };
-    let held = extent(keys, 2)?;
+    let room = known_extent(keys, 2)?;
     match used {
-        None => Ok(held),
-        Some(n) if n >= 0 && held.as_const().is_none_or(|held| n <= held) => Ok(Dim::Const(n)),
-        Some(n) => Err(invalid(format!("the past holds {held} keys, not {n}"))),
+        None => Ok(room),
+        Some(n) if n >= 0 && room.as_const().is_none_or(|room| n <= room) => Ok(Dim::Const(n)),
+        Some(n) => Err(invalid(format!("the past holds {room} keys, not {n}"))),
     }
 }
 
 /// Returns a size of a tensor that should have 4 dims.
-fn extent(t: &Tensor, axis: usize) -> Result<Dim> {
+fn known_extent(t: &Tensor, axis: usize) -> Result<Dim> {
     t.check()?;
     match t.dims() {
         dims @ [_, _, _, _] => Ok(dims[axis].clone()),
@@ -375,26 +384,26 @@ fn extent(t: &Tensor, axis: usize) -> Result<Dim> {
 
 /// The keys that take part, in a shape that broadcasts to scores: from flags, the numbers of keys, their ends and starts,
 /// or flags of all positions.
-fn key_mask(mask: &Tensor, q: &Tensor, k: &Tensor, seen: &Dim) -> Result<Tensor> {
+fn key_mask(mask: &Tensor, q: &Tensor, k: &Tensor, past_len: &Dim) -> Result<Tensor> {
     let (batch, positions) = (q.dims()[0].clone(), iota(&k.dims()[2]));
-    let part = |i: i64| {
+    let segment = |i: i64| {
         let [start, end] = [i, i + 1].map(|i| &batch * &Dim::Const(i));
-        let part = sliced(mask, 0, &start, &end, 1)?;
-        Ok::<_, kiln_tensor::Error>(part.to_dtype(DType::I64).unsqueeze(-1))
+        let segment = slice_axis(mask, 0, &start, &end, 1)?;
+        Ok::<_, kiln_tensor::Error>(segment.to_dtype(DType::I64).unsqueeze(-1))
     };
     Ok(match mask.dims() {
         [n] => {
-            let mut flags = positions.lt(part(0)?);
+            let mut flags = positions.lt(segment(0)?);
             if *n == &batch * &Dim::Const(2) {
-                flags = flags.logical_and(positions.ge(part(1)?));
+                flags = flags.logical_and(positions.ge(segment(1)?));
             }
             flags.unsqueeze(1).unsqueeze(1)
         }
         [_, _] => mask.ne(0).unsqueeze(1).unsqueeze(1),
         [_, _, _] => mask.ne(0).unsqueeze(1),
         [_, _, _, _] => {
-            let rows = sliced(mask, 2, seen, &(seen + &q.dims()[2]), 1)?;
-            sliced(&rows, 3, &Dim::ZERO, &k.dims()[2], 1)?.ne(0)
+            let rows = slice_axis(mask, 2, past_len, &(past_len + &q.dims()[2]), 1)?;
+            slice_axis(&rows, 3, &Dim::ZERO, &k.dims()[2], 1)?.ne(0)
         }
         _ => return Err(invalid(format!("a mask of {} dims", mask.ndim()))),
     })
@@ -409,18 +418,18 @@ fn grouped_attention(c: &Call) -> Results {
     let (count, key_count) = (c.int("num_heads", 0)?, c.int("kv_num_heads", 0)?);
     let (mut q, mut k, mut v) = match c.has(1) && c.has(2) {
         true => (
-            heads(c.tensor(0)?, Some(count))?,
-            heads(c.tensor(1)?, Some(key_count))?,
-            heads(c.tensor(2)?, Some(key_count))?,
+            split_heads(c.tensor(0)?, Some(count))?,
+            split_heads(c.tensor(1)?, Some(key_count))?,
+            split_heads(c.tensor(2)?, Some(key_count))?,
         ),
         // The query holds the heads of keys and values too.
         false => {
             let keys = key_count.saturating_mul(2);
-            let all = heads(c.tensor(0)?, Some(count.saturating_add(keys)))?;
+            let all_heads = split_heads(c.tensor(0)?, Some(count.saturating_add(keys)))?;
             (
-                all.narrow(1, 0, count),
-                all.narrow(1, count, key_count),
-                all.narrow(1, count.saturating_add(key_count), key_count),
+                all_heads.narrow(1, 0, count),
+                all_heads.narrow(1, count, key_count),
+                all_heads.narrow(1, count.saturating_add(key_count), key_count),
             )
         }
     };
@@ -436,27 +445,27 @@ fn grouped_attention(c: &Call) -> Results {
         Dim::ONE,
         Dim::ONE,
     ]) + 1;
-    let first = (&total - size_as_tensor(&length)).clamp_min(0);
+    let start = (&total - size_as_tensor(&length)).clamp_min(0);
     if c.flag("do_rotary", false)? {
         let table = [&c.tensor(7)?, &c.tensor(8)?];
         let positions = match c.optional(9)? {
             Some(given) => given,
-            None => iota(&length) + first.reshape(vec![batch.clone(), Dim::ONE]),
+            None => iota(&length) + start.reshape(vec![batch.clone(), Dim::ONE]),
         };
-        q = rotated(c, &q, table, Some(&positions))?;
-        k = rotated(c, &k, table, Some(&positions))?;
+        q = rotate_pairs(c, &q, table, Some(&positions))?;
+        k = rotate_pairs(c, &k, table, Some(&positions))?;
     }
     if let Some((a, b)) = &past {
         // A buffer with room for the new keys takes them; another one grows.
-        let held = extent(a, 2)?;
-        let all = match c.sizes(6) {
+        let room = known_extent(a, 2)?;
+        let total_len = match c.sizes(6) {
             Err(e) if e.kind() == ErrorKind::ReadWhileCompiling => None,
             sizes => sizes?.and_then(|sizes| sizes.first().cloned()),
         };
-        let more = all.and_then(|all| (&all - &held).as_const());
-        let more = more.filter(|n| length.as_const().is_some_and(|length| *n < length));
-        let grown = more.map_or(length.clone(), |n| Dim::Const(n.max(0)));
-        let rows = (iota(&length).unsqueeze(-1) + &first).expand(k.dims());
+        let extra = total_len.and_then(|total| (&total - &room).as_const());
+        let extra = extra.filter(|n| length.as_const().is_some_and(|length| *n < length));
+        let grown = extra.map_or(length.clone(), |n| Dim::Const(n.max(0)));
+        let rows = (iota(&length).unsqueeze(-1) + &start).expand(k.dims());
         let written = |buffer: &Tensor, new: &Tensor| {
             let mut shape = new.dims().to_vec();
             shape[2] = grown.clone();
@@ -473,7 +482,7 @@ fn grouped_attention(c: &Call) -> Results {
     let mut scores = Scores::new(&q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
     scores.softcap = c.float("softcap", 0.0)?;
     if let Some(bias) = c.optional(10)? {
-        let missing = &k.dims()[2] - &extent(&bias, 3)?;
+        let missing = &k.dims()[2] - &known_extent(&bias, 3)?;
         scores.bias = Some(match missing.as_const() {
             Some(n) if n > 0 => bias.pad([0, n], PadMode::Constant(Scalar::Float(0.0))),
             _ => bias,
@@ -484,7 +493,7 @@ fn grouped_attention(c: &Call) -> Results {
         None if c.int("smooth_softmax", 0)? > 0 => Some(Tensor::zeros([1, count, 1, 1], q.dtype())),
         None => None,
     };
-    let distance = distance(&q, &k, Some(first));
+    let distance = position_difference(&q, &k, Some(start));
     if c.flag("causal", true)? {
         scores.allow(distance.ge(0));
     }
@@ -493,6 +502,6 @@ fn grouped_attention(c: &Call) -> Results {
         scores.allow(distance.lt(window));
     }
     scores.allow(iota(&k.dims()[2]).lt(total));
-    let y = merged(attend(&q, &k, &v, scores)?);
+    let y = merge_heads(attend(&q, &k, &v, scores)?);
     Ok(vec![y.into(), k.into(), v.into()])
 }

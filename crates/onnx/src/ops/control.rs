@@ -51,7 +51,7 @@ fn entry(list: &Option<Vec<i64>>, i: usize) -> i64 {
 }
 
 /// Returns the number of a scan's `inputs` that are its state; the others are scanned.
-fn carried(c: &Call, inputs: usize) -> Result<usize> {
+fn count_carried(c: &Call, inputs: usize) -> Result<usize> {
     let scanned = usize::try_from(c.int("num_scan_inputs", 0)?).unwrap_or(usize::MAX);
     let carried = inputs.checked_sub(scanned).filter(|_| scanned > 0);
     carried.ok_or_else(|| invalid(format!("{scanned} of {inputs} inputs can't be scanned")))
@@ -62,16 +62,16 @@ fn scan_over(c: &Call) -> Results {
         return scan_of_batches(c);
     }
     let graph = c.graph("body")?;
-    let all = c.tensors(0)?;
-    let carried = carried(c, all.len())?;
+    let operands = c.tensors(0)?;
+    let carried = count_carried(c, operands.len())?;
     let (axes, flips) = (c.ints("scan_input_axes")?, c.ints("scan_input_directions")?);
     let mut slices = Vec::new();
-    for (i, t) in all[carried..].iter().enumerate() {
-        let at = axis(entry(&axes, i), t.ndim())?;
-        let t = t.movedim(at as i64, 0);
+    for (i, t) in operands[carried..].iter().enumerate() {
+        let axis = axis(entry(&axes, i), t.ndim())?;
+        let t = t.movedim(axis as i64, 0);
         slices.push(if entry(&flips, i) != 0 { t.flip(0) } else { t });
     }
-    let (state, rows) = scanned_graph(c, graph, all[..carried].to_vec(), slices)?;
+    let (state, rows) = scan_graph(c, graph, operands[..carried].to_vec(), slices)?;
     let (axes, flips) = (
         c.ints("scan_output_axes")?,
         c.ints("scan_output_directions")?,
@@ -79,14 +79,14 @@ fn scan_over(c: &Call) -> Results {
     let mut results: Vec<Value> = state.into_iter().map(Value::from).collect();
     for (i, t) in rows.into_iter().enumerate() {
         let t = if entry(&flips, i) != 0 { t.flip(0) } else { t };
-        let at = axis(entry(&axes, i), t.ndim())?;
-        results.push(t.movedim(0, at as i64).into());
+        let axis = axis(entry(&axes, i), t.ndim())?;
+        results.push(t.movedim(0, axis as i64).into());
     }
     Ok(results)
 }
 
 /// A scan of the body over the first dim of `slices`, as one loop.
-fn scanned_graph(
+fn scan_graph(
     c: &Call,
     graph: &GraphProto,
     state: Vec<Tensor>,
@@ -116,17 +116,17 @@ fn scan_of_batches(c: &Call) -> Results {
         return Err(unsupported("Scan before version 9 with lengths"));
     }
     let graph = c.graph("body")?;
-    let all = c.tensors(1)?;
-    let carried = carried(c, all.len())?;
-    let batch = known_size(&all[0], 0)?;
+    let operands = c.tensors(1)?;
+    let carried = count_carried(c, operands.len())?;
+    let batch = known_size(&operands[0], 0)?;
     let flips = c.ints("directions")?;
     let mut results: Vec<Vec<Tensor>> = Vec::new();
     for b in 0..batch {
-        let of = |t: &Tensor| t.select(0, b);
-        let state = all[..carried].iter().map(of).collect();
-        let slices = all[carried..].iter().map(of).enumerate();
+        let sample = |t: &Tensor| t.select(0, b);
+        let state = operands[..carried].iter().map(sample).collect();
+        let slices = operands[carried..].iter().map(sample).enumerate();
         let slices = slices.map(|(i, t)| if entry(&flips, i) != 0 { t.flip(0) } else { t });
-        let (mut state, rows) = scanned_graph(c, graph, state, slices.collect())?;
+        let (mut state, rows) = scan_graph(c, graph, state, slices.collect())?;
         state.extend(rows);
         results.resize(state.len(), Vec::new());
         results
@@ -143,14 +143,14 @@ fn scan_of_batches(c: &Call) -> Results {
 /// Applies the body to each element of a sequence.
 fn sequence_map(c: &Call) -> Results {
     let graph = c.graph("body")?;
-    let Value::Sequence(first) = c.value(0)? else {
+    let Value::Sequence(first_list) = c.value(0)? else {
         return Err(invalid("input 0 is not a sequence"));
     };
     let mut results = vec![Vec::new(); graph.output.len()];
-    for i in 0..first.len() {
+    for i in 0..first_list.len() {
         let mut inputs = Vec::new();
-        for at in 0..c.inputs.len() {
-            inputs.push(match c.value(at)? {
+        for index in 0..c.inputs.len() {
+            inputs.push(match c.value(index)? {
                 Value::Sequence(list) => list
                     .get(i)
                     .cloned()

@@ -1,8 +1,8 @@
 //! Convolutions, and the windows that they share with pooling.
 
-use super::shape::constant_padded;
+use super::shape::pad_constant;
 use super::{Record, quantize};
-use crate::call::{Call, Results, known_size, one};
+use crate::call::{Call, Results, known_size, single};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{Conv, ConvTranspose, Result, Scalar, Tensor};
@@ -37,9 +37,9 @@ impl Windows {
         }
         let kernel = c.ints("kernel_shape")?.or(kernel);
         let kernel = kernel.ok_or_else(|| invalid("kernel_shape is missing"))?;
-        let each =
+        let per_axis =
             |name: &str| Ok::<_, kiln_tensor::Error>(c.ints(name)?.unwrap_or(vec![1; spatial]));
-        let (strides, dilations) = (each("strides")?, each("dilations")?);
+        let (strides, dilations) = (per_axis("strides")?, per_axis("dilations")?);
         let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * spatial]);
         let lists = [kernel.len(), strides.len(), dilations.len()];
         if lists != [spatial; 3] || pads.len() != 2 * spatial {
@@ -73,8 +73,8 @@ impl Windows {
             }
             "SAME_UPPER" | "SAME_LOWER" => {
                 for a in 0..spatial {
-                    let all = windows.same(a, x)?;
-                    let (small, large) = (all / 2, all - all / 2);
+                    let total = windows.same_padding(a, x)?;
+                    let (small, large) = (total / 2, total - total / 2);
                     (windows.before[a], windows.after[a]) = match mode {
                         "SAME_UPPER" => (small, large),
                         _ => (large, small),
@@ -92,7 +92,7 @@ impl Windows {
     }
 
     /// Returns the padding with which a window starts at each stride of an axis.
-    fn same(&self, a: usize, x: &Tensor) -> Result<i64> {
+    fn same_padding(&self, a: usize, x: &Tensor) -> Result<i64> {
         let (stride, extent) = (self.strides[a], self.extent(a));
         if stride == 1 {
             return Ok(extent - 1);
@@ -123,12 +123,12 @@ impl Windows {
 
     /// Returns the input with a border of this value.
     pub fn padded(&self, x: &Tensor, value: Scalar) -> Tensor {
-        constant_padded(x, &self.axes(), &self.before, &self.after, value)
+        pad_constant(x, &self.axes(), &self.before, &self.after, value)
     }
 }
 
 /// The windows of a convolution, of the weight's extent unless an attribute says another.
-pub(super) fn windows_of_weight(c: &Call, x: &Tensor, weight: &Tensor) -> Result<Windows> {
+pub(super) fn weight_windows(c: &Call, x: &Tensor, weight: &Tensor) -> Result<Windows> {
     let (dims, own) = (x.ndim(), weight.ndim());
     if own != dims || dims < 2 {
         return Err(invalid(format!(
@@ -140,15 +140,15 @@ pub(super) fn windows_of_weight(c: &Call, x: &Tensor, weight: &Tensor) -> Result
 
 fn conv(c: &Call) -> Results {
     if let Some(y) = quantize::convolution(c)? {
-        return one(y);
+        return single(y);
     }
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
-    let windows = windows_of_weight(c, &x, &weight)?;
-    one(convolved(c, &windows, &x, &weight, c.optional(2)?)?)
+    let windows = weight_windows(c, &x, &weight)?;
+    single(convolve_windows(c, &windows, &x, &weight, c.optional(2)?)?)
 }
 
 /// The convolution of an input with a weight over these windows.
-pub(super) fn convolved(
+pub(super) fn convolve_windows(
     c: &Call,
     w: &Windows,
     x: &Tensor,
@@ -181,11 +181,11 @@ pub(super) fn convolution(x: &Tensor, weight: &Tensor, options: Conv) -> Result<
 fn conv_transpose(c: &Call) -> Results {
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
     let mode = c.text("auto_pad", "NOTSET")?;
-    let w = windows_of_weight(c, &x, &weight)?;
+    let w = weight_windows(c, &x, &weight)?;
     let spatial = w.kernel.len();
     let extra = c.ints("output_padding")?.unwrap_or(vec![0; spatial]);
-    let wanted = c.ints("output_shape")?;
-    if extra.len() != spatial || wanted.as_ref().is_some_and(|s| s.len() != spatial) {
+    let output_shape = c.ints("output_shape")?;
+    if extra.len() != spatial || output_shape.as_ref().is_some_and(|s| s.len() != spatial) {
         return Err(invalid(
             "output_padding and output_shape need a number for each spatial dim",
         ));
@@ -194,8 +194,8 @@ fn conv_transpose(c: &Call) -> Results {
     for a in 0..spatial {
         let n = || known_size(&x, a + 2);
         let full = |n: i64| (n - 1) * w.strides[a] + w.extent(a) + extra[a];
-        let all = match (&wanted, mode) {
-            (Some(wanted), _) => full(n()?) - wanted[a],
+        let total_padding = match (&output_shape, mode) {
+            (Some(output_shape), _) => full(n()?) - output_shape[a],
             (None, "SAME_UPPER" | "SAME_LOWER") => {
                 let n = n()?;
                 full(n) - n * w.strides[a]
@@ -203,12 +203,12 @@ fn conv_transpose(c: &Call) -> Results {
             _ => continue,
         };
         // Missing elements lie at the end.
-        let half = all.max(0) / 2;
+        let half = total_padding.max(0) / 2;
         // As ONNX has it: the odd one lies at the end for SAME_UPPER, else before.
         (before[a], after[a]) = match mode {
-            _ if all < 0 => (0, all),
-            "SAME_UPPER" => (half, all - half),
-            _ => (all - half, half),
+            _ if total_padding < 0 => (0, total_padding),
+            "SAME_UPPER" => (half, total_padding - half),
+            _ => (total_padding - half, half),
         };
     }
     // Missing elements at the end are padded, extra ones cropped.
@@ -238,14 +238,14 @@ fn conv_transpose(c: &Call) -> Results {
         }
     };
     if direct {
-        return one(y);
+        return single(y);
     }
-    let cut: Vec<i64> = before.iter().map(|b| -b).collect();
+    let crop: Vec<i64> = before.iter().map(|b| -b).collect();
     let end: Vec<i64> = (0..spatial).map(|a| extra[a] - after[a]).collect();
-    let y = constant_padded(&y, &w.axes(), &cut, &end, Scalar::Int(0));
+    let y = pad_constant(&y, &w.axes(), &crop, &end, Scalar::Int(0));
     match bias {
-        Some(bias) => one(y + per_channel(&bias, spatial)),
-        None => one(y),
+        Some(bias) => single(y + per_channel(&bias, spatial)),
+        None => single(y),
     }
 }
 

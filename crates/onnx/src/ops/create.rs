@@ -1,7 +1,7 @@
 //! Operators that make tensors from numbers and shapes.
 
 use super::Record;
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::{invalid, unsupported};
 use crate::tensor;
 use crate::text::Text;
@@ -35,7 +35,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 true => distance.ge(k),
                 false => distance.le(k),
             };
-            one(x.where_cond(kept, x.zeros_like()))
+            single(x.where_cond(kept, x.zeros_like()))
         },
         _ => return None,
     })
@@ -49,7 +49,7 @@ fn constant(c: &Call) -> Results {
         .attribute("sparse_value")
         .and_then(|a| a.sparse_tensor.as_ref())
     {
-        return one(tensor::read_sparse(t)?.to(default_device()));
+        return single(tensor::read_sparse(t)?.to(default_device()));
     }
     if let Some(list) = c.texts("value_strings")? {
         let shape = [list.len()];
@@ -84,17 +84,17 @@ fn constant_of_shape(c: &Call) -> Results {
     let (dtype, value) = match c.tensor_attribute("value")? {
         Some(t) => {
             let (t, known) = tensor::read_constant(t, None)?;
-            let first = known.and_then(|k| k.elements.into_iter().next());
-            let first = first.and_then(|e| match e {
+            let fill = known.and_then(|k| k.elements.into_iter().next());
+            let fill = fill.and_then(|e| match e {
                 Element::Int(d) => d.as_const().map(Scalar::Int),
                 Element::Float(f) => Some(Scalar::Float(f)),
             });
             let message = || unsupported(format!("a constant of {}", t.dtype()));
-            (t.dtype(), first.ok_or_else(message)?)
+            (t.dtype(), fill.ok_or_else(message)?)
         }
         None => (DType::F32, Scalar::Float(0.0)),
     };
-    one(Tensor::full(sizes, value, dtype))
+    single(Tensor::full(sizes, value, dtype))
 }
 
 fn eye_like(c: &Call) -> Results {
@@ -104,7 +104,7 @@ fn eye_like(c: &Call) -> Results {
     };
     let distance = iota(columns) - iota(rows).unsqueeze(-1);
     let dtype = c.dtype("dtype", x.dtype())?;
-    one(distance.eq(c.int("k", 0)?).to_dtype(dtype))
+    single(distance.eq(c.int("k", 0)?).to_dtype(dtype))
 }
 
 fn one_hot(c: &Call) -> Results {
@@ -113,14 +113,14 @@ fn one_hot(c: &Call) -> Results {
         Some([depth]) => *depth as i64,
         _ => return Err(invalid("the depth must be one number")),
     };
-    let at = c.axis("axis", -1, indices.ndim() + 1)?;
+    let axis = c.axis("axis", -1, indices.ndim() + 1)?;
     let indices = indices.to_dtype(DType::I64);
     let positive = (&indices + depth).where_cond(indices.lt(0), &indices);
     let mut shape = vec![Dim::ONE; indices.ndim() + 1];
-    shape[at] = Dim::Const(depth);
+    shape[axis] = Dim::Const(depth);
     let classes = Tensor::arange_dtype(0, depth, 1, DType::I64).reshape(shape);
-    let hot = positive.unsqueeze(at).eq(classes);
-    one(values.select(0, 1).where_cond(hot, values.select(0, 0)))
+    let hot = positive.unsqueeze(axis).eq(classes);
+    single(values.select(0, 1).where_cond(hot, values.select(0, 0)))
 }
 
 fn range(c: &Call) -> Results {
@@ -130,25 +130,29 @@ fn range(c: &Call) -> Results {
             Some([n]) => Ok(*n),
             _ => Err(invalid(format!("input {i} must be one number"))),
         };
-        let (start, end, by) = (number(0)?, number(1)?, number(2)?);
-        let count = ((end - start) / by).ceil().max(0.0);
+        let (start, end, step) = (number(0)?, number(1)?, number(2)?);
+        let count = ((end - start) / step).ceil().max(0.0);
         if !count.is_finite() || count > 1e12 {
-            return Err(invalid(format!("{start} to {end} by {by} is not a range")));
+            return Err(invalid(format!(
+                "{start} to {end} by {step} is not a range"
+            )));
         }
         let steps = Tensor::arange_dtype(0, count as i64, 1, DType::F64);
-        return one((steps * by + start).to_dtype(dtype));
+        return single((steps * step + start).to_dtype(dtype));
     }
     let size = |i: usize| match c.sizes(i)?.as_deref() {
         Some([n]) => Ok(n.clone()),
         _ => Err(invalid(format!("input {i} must be one number"))),
     };
-    let (start, end, by) = (size(0)?, size(1)?, size(2)?);
-    match (start.as_const(), end.as_const(), by.as_const()) {
+    let (start, end, step) = (size(0)?, size(1)?, size(2)?);
+    match (start.as_const(), end.as_const(), step.as_const()) {
         (Some(_), Some(_), Some(0)) => Err(invalid("the step is 0")),
-        (Some(start), Some(end), Some(by)) => one(Tensor::arange_dtype(start, end, by, dtype)),
-        (Some(0), _, Some(1)) => one(iota(&end).to_dtype(dtype)),
+        (Some(start), Some(end), Some(step)) => {
+            single(Tensor::arange_dtype(start, end, step, dtype))
+        }
+        (Some(0), _, Some(1)) => single(iota(&end).to_dtype(dtype)),
         (Some(start), _, Some(1)) => {
-            one((iota(&(&end - &Dim::Const(start))) + start).to_dtype(dtype))
+            single((iota(&(&end - &Dim::Const(start))) + start).to_dtype(dtype))
         }
         _ => Err(invalid(
             "the range's start and step must be known when the model is compiled",
@@ -168,14 +172,14 @@ fn window(c: &Call, factors: &[f64]) -> Results {
         size - 1
     };
     let angle = Tensor::arange_dtype(0, size, 1, DType::F64) * (2.0 * PI / period.max(1) as f64);
-    let first = angle.full_like(factors[0]);
+    let term = angle.full_like(factors[0]);
     let sum = factors
         .iter()
         .enumerate()
         .skip(1)
-        .fold(first, |sum, (k, f)| sum + (&angle * k as f64).cos() * *f);
+        .fold(term, |sum, (k, f)| sum + (&angle * k as f64).cos() * *f);
     let dtype = c.dtype("output_datatype", DType::F32)?;
-    one(sum.to_dtype(dtype))
+    single(sum.to_dtype(dtype))
 }
 
 fn dropout(c: &Call) -> Results {

@@ -1,7 +1,7 @@
 //! Images in files, which are decoded on the host.
 
 use super::Record;
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::invalid;
 use kiln_tensor::{DType, Tensor};
 use kiln_vision::{Image, Mode};
@@ -22,7 +22,7 @@ fn decode(c: &Call) -> Results {
     let image = image.into_mode(mode);
     let shape = [image.height(), image.width(), mode.channels()];
     let pixels = Tensor::from_bytes(image.bytes(), DType::U8, shape).to(file.device());
-    one(match reversed {
+    single(match reversed {
         true => pixels.flip(2),
         false => pixels,
     })

@@ -1,7 +1,7 @@
 //! Elementwise operators.
 
 use super::{Record, text};
-use crate::call::{Call, Results, axis, one};
+use crate::call::{Call, Results, axis, single};
 use crate::fault::invalid;
 use crate::packed::Packed;
 use crate::value::{Traced, Value};
@@ -10,61 +10,62 @@ use kiln_tensor::{DType, Result, RoundingMode, Scalar, SoftPlus, Tensor};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
-        "Abs" => |c| one(c.tensor(0)?.abs()),
-        "Acos" => |c| one(c.tensor(0)?.acos()),
-        "Acosh" => |c| one(c.tensor(0)?.acosh()),
-        "Asin" => |c| one(c.tensor(0)?.asin()),
-        "Asinh" => |c| one(c.tensor(0)?.asinh()),
-        "Atan" => |c| one(c.tensor(0)?.atan()),
-        "Atanh" => |c| one(c.tensor(0)?.atanh()),
+        "Abs" => |c| single(c.tensor(0)?.abs()),
+        "Acos" => |c| single(c.tensor(0)?.acos()),
+        "Acosh" => |c| single(c.tensor(0)?.acosh()),
+        "Asin" => |c| single(c.tensor(0)?.asin()),
+        "Asinh" => |c| single(c.tensor(0)?.asinh()),
+        "Atan" => |c| single(c.tensor(0)?.atan()),
+        "Atanh" => |c| single(c.tensor(0)?.atanh()),
         "BitwiseNot" | "Not" => |c| {
             let x = c.tensor(0)?;
-            let unsigned = Unsigned::of(&x);
-            one(unsigned.back(unsigned.signed(&x).bitwise_not()))
+            let unsigned = Unsigned::from_tensor(&x);
+            single(unsigned.restore(unsigned.signed(&x).bitwise_not()))
         },
-        "Ceil" => |c| one(c.tensor(0)?.ceil()),
-        "Cos" => |c| one(c.tensor(0)?.cos()),
-        "Cosh" => |c| one(c.tensor(0)?.cosh()),
-        "Erf" => |c| one(c.tensor(0)?.erf()),
-        "Exp" => |c| one(c.tensor(0)?.exp()),
-        "Floor" => |c| one(c.tensor(0)?.floor()),
-        "HardSwish" => |c| one(c.tensor(0)?.hardswish()),
-        "IsNaN" => |c| one(c.tensor(0)?.isnan()),
-        "Log" => |c| one(c.tensor(0)?.log()),
-        "Mish" => |c| one(c.tensor(0)?.mish()),
-        "Neg" => |c| one(c.tensor(0)?.neg()),
-        "Reciprocal" => |c| one(c.tensor(0)?.reciprocal()),
-        "Relu" => |c| one(c.tensor(0)?.relu()),
-        "Round" => |c| one(c.tensor(0)?.round()),
-        "Sigmoid" => |c| one(c.tensor(0)?.sigmoid()),
-        "Sign" => |c| one(c.tensor(0)?.sign()),
-        "Sin" => |c| one(c.tensor(0)?.sin()),
-        "Sinh" => |c| one(c.tensor(0)?.sinh()),
+        "Ceil" => |c| single(c.tensor(0)?.ceil()),
+        "Cos" => |c| single(c.tensor(0)?.cos()),
+        "Cosh" => |c| single(c.tensor(0)?.cosh()),
+        "Erf" => |c| single(c.tensor(0)?.erf()),
+        "Exp" => |c| single(c.tensor(0)?.exp()),
+        "Floor" => |c| single(c.tensor(0)?.floor()),
+        "HardSwish" => |c| single(c.tensor(0)?.hardswish()),
+        "IsNaN" => |c| single(c.tensor(0)?.isnan()),
+        "Log" => |c| single(c.tensor(0)?.log()),
+        "Mish" => |c| single(c.tensor(0)?.mish()),
+        "Neg" => |c| single(c.tensor(0)?.neg()),
+        "Reciprocal" => |c| single(c.tensor(0)?.reciprocal()),
+        "Relu" => |c| single(c.tensor(0)?.relu()),
+        "Round" => |c| single(c.tensor(0)?.round()),
+        "Sigmoid" => |c| single(c.tensor(0)?.sigmoid()),
+        "Sign" => |c| single(c.tensor(0)?.sign()),
+        "Sin" => |c| single(c.tensor(0)?.sin()),
+        "Sinh" => |c| single(c.tensor(0)?.sinh()),
         // Without a threshold above which PyTorch's is linear.
         "Softplus" => |c| {
-            one(c
-                .tensor(0)?
-                .softplus_with(SoftPlus::new().threshold(f64::INFINITY)))
+            single(
+                c.tensor(0)?
+                    .softplus_with(SoftPlus::new().threshold(f64::INFINITY)),
+            )
         },
-        "Softsign" => |c| one(c.tensor(0)?.softsign()),
-        "Sqrt" => |c| one(c.tensor(0)?.sqrt()),
-        "Tan" => |c| one(c.tensor(0)?.tan()),
-        "Tanh" => |c| one(c.tensor(0)?.tanh()),
+        "Softsign" => |c| single(c.tensor(0)?.softsign()),
+        "Sqrt" => |c| single(c.tensor(0)?.sqrt()),
+        "Tan" => |c| single(c.tensor(0)?.tan()),
+        "Tanh" => |c| single(c.tensor(0)?.tanh()),
 
-        "Celu" => |c| one(c.tensor(0)?.celu_with(c.float("alpha", 1.0)?)),
+        "Celu" => |c| single(c.tensor(0)?.celu_with(c.float("alpha", 1.0)?)),
         "Clip" => clip,
-        "Elu" => |c| one(c.tensor(0)?.elu_with(c.float("alpha", 1.0)?)),
+        "Elu" => |c| single(c.tensor(0)?.elu_with(c.float("alpha", 1.0)?)),
         "Gelu" => |c| {
             let x = c.tensor(0)?;
             match c.text("approximate", "none")? {
-                "none" => one(x.gelu()),
-                "tanh" => one(x.gelu_tanh()),
+                "none" => single(x.gelu()),
+                "tanh" => single(x.gelu_tanh()),
                 other => Err(invalid(format!("there is no approximation {other:?}"))),
             }
         },
         "HardSigmoid" => |c| {
             let y = c.tensor(0)? * c.float("alpha", 0.2)? + c.float("beta", 0.5)?;
-            one(y.clamp(0.0, 1.0))
+            single(y.clamp(0.0, 1.0))
         },
         "IsInf" => |c| {
             let x = c.tensor(0)?;
@@ -72,17 +73,17 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 c.flag("detect_negative", true)?,
                 c.flag("detect_positive", true)?,
             ) {
-                (true, true) => one(x.isinf()),
-                (true, false) => one(x.isneginf()),
-                (false, true) => one(x.isposinf()),
-                (false, false) => one(Tensor::zeros(x.dims(), DType::Bool)),
+                (true, true) => single(x.isinf()),
+                (true, false) => single(x.isneginf()),
+                (false, true) => single(x.isposinf()),
+                (false, false) => single(Tensor::zeros(x.dims(), DType::Bool)),
             }
         },
-        "LeakyRelu" => |c| one(c.tensor(0)?.leaky_relu_with(c.float("alpha", 0.01)?)),
+        "LeakyRelu" => |c| single(c.tensor(0)?.leaky_relu_with(c.float("alpha", 0.01)?)),
         "PRelu" => prelu,
         "Selu" => |c| {
             let (alpha, gamma) = (c.float("alpha", 1.673_263_2)?, c.float("gamma", 1.050_701)?);
-            one(c.tensor(0)?.elu_with(alpha) * gamma)
+            single(c.tensor(0)?.elu_with(alpha) * gamma)
         },
         "Shrink" => |c| {
             let (x, lambda, bias) = (c.tensor(0)?, c.float("lambd", 0.5)?, c.float("bias", 0.0)?);
@@ -93,24 +94,26 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 x.to_dtype(DType::F64)
             };
             let low = (&wide + bias).where_cond(wide.lt(-lambda), wide.zeros_like());
-            one((&wide - bias)
-                .where_cond(wide.gt(lambda), low)
-                .to_dtype(dtype))
+            single(
+                (&wide - bias)
+                    .where_cond(wide.gt(lambda), low)
+                    .to_dtype(dtype),
+            )
         },
         "SwiGLU" => |c| {
             let gate = swish(&c.tensor(0)?, c.float("alpha", 1.0)?);
-            one(gate * c.tensor(1)?)
+            single(gate * c.tensor(1)?)
         },
-        "Swish" => |c| one(swish(&c.tensor(0)?, c.float("alpha", 1.0)?)),
-        "ThresholdedRelu" => |c| one(c.tensor(0)?.threshold(c.float("alpha", 1.0)?, 0.0)),
+        "Swish" => |c| single(swish(&c.tensor(0)?, c.float("alpha", 1.0)?)),
+        "ThresholdedRelu" => |c| single(c.tensor(0)?.threshold(c.float("alpha", 1.0)?, 0.0)),
 
         "Add" => |c| binary(c, |a, b| a.add(b)),
         "And" => |c| binary(c, |a, b| a.logical_and(b)),
         "BitShift" => |c| match c.text("direction", "")? {
-            "LEFT" => shifted(c, |a, b| a.bitwise_left_shift(b)),
+            "LEFT" => shift(c, |a, b| a.bitwise_left_shift(b)),
             "RIGHT" => {
-                let is_wide = Unsigned::of(&c.tensor(0)?).is_wide();
-                shifted(c, |a, b| match is_wide {
+                let is_wide = Unsigned::from_tensor(&c.tensor(0)?).is_wide();
+                shift(c, |a, b| match is_wide {
                     // Without copies of the sign.
                     true => {
                         let kept = b.full_like(2).bitwise_left_shift(b.rsub(63)) - 1i64;
@@ -125,7 +128,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "BitwiseOr" => |c| binary(c, |a, b| a.bitwise_or(b)),
         "BitwiseXor" => |c| binary(c, |a, b| a.bitwise_xor(b)),
         "Div" => |c| {
-            let is_wide = Unsigned::of(&c.tensor(0)?).is_wide();
+            let is_wide = Unsigned::from_tensor(&c.tensor(0)?).is_wide();
             binary(c, |a, b| match a.dtype().is_float() {
                 true => a.div(b),
                 false if is_wide => wide_division(a, b).0,
@@ -133,12 +136,12 @@ pub(super) fn find(op: &str) -> Option<Record> {
             })
         },
         "Equal" => |c| binary(c, |a, b| a.eq(b)),
-        "Greater" => |c| ordered(c, |a, b| a.gt(b)),
-        "GreaterOrEqual" => |c| ordered(c, |a, b| a.ge(b)),
-        "Less" => |c| ordered(c, |a, b| a.lt(b)),
-        "LessOrEqual" => |c| ordered(c, |a, b| a.le(b)),
+        "Greater" => |c| apply_in_order(c, |a, b| a.gt(b)),
+        "GreaterOrEqual" => |c| apply_in_order(c, |a, b| a.ge(b)),
+        "Less" => |c| apply_in_order(c, |a, b| a.lt(b)),
+        "LessOrEqual" => |c| apply_in_order(c, |a, b| a.le(b)),
         "Mod" => |c| match (
-            Unsigned::of(&c.tensor(0)?).is_wide(),
+            Unsigned::from_tensor(&c.tensor(0)?).is_wide(),
             c.flag("fmod", false)?,
         ) {
             (true, _) => binary(c, |a, b| wide_division(a, b).1),
@@ -158,30 +161,30 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 };
                 a.pow(b)
             });
-            one(power?.to_dtype(dtype))
+            single(power?.to_dtype(dtype))
         },
         "Sub" => |c| binary(c, |a, b| a.sub(b)),
         "Xor" => |c| binary(c, |a, b| a.logical_xor(b)),
 
-        "Max" => |c| folded(c, |a, b| in_order(a, b, |a, b| a.maximum(b))),
+        "Max" => |c| fold(c, |a, b| in_order(a, b, |a, b| a.maximum(b))),
         "Mean" => |c| {
             let count = c.inputs.len() as f64;
-            one(sum(c)? / count)
+            single(sum(c)? / count)
         },
-        "Min" => |c| folded(c, |a, b| in_order(a, b, |a, b| a.minimum(b))),
-        "Sum" => |c| one(sum(c)?),
+        "Min" => |c| fold(c, |a, b| in_order(a, b, |a, b| a.minimum(b))),
+        "Sum" => |c| single(sum(c)?),
 
         "Cast" => |c| match c.packed("to")? {
             Some(packed) => cast_packed(c, packed),
             None if known::to_text(c)? => text::of_numbers(c),
-            None => one(cast(c, tensor::dtype(c.int("to", 0)?)?)?),
+            None => single(cast(c, tensor::dtype(c.int("to", 0)?)?)?),
         },
         "CastLike" => |c| match c.traced(1)?.packed() {
             Some(packed) => cast_packed(c, packed),
-            None => one(cast(c, c.tensor(1)?.dtype())?),
+            None => single(cast(c, c.tensor(1)?.dtype())?),
         },
         "BitCast" => bit_cast,
-        "Where" => |c| one(c.tensor(1)?.where_cond(c.tensor(0)?, c.tensor(2)?)),
+        "Where" => |c| single(c.tensor(1)?.where_cond(c.tensor(0)?, c.tensor(2)?)),
         _ => return None,
     })
 }
@@ -194,10 +197,10 @@ pub(super) fn swish(x: &Tensor, alpha: f64) -> Tensor {
 /// Casts the input. Floats of 8 bits saturate, unless an attribute says otherwise.
 fn cast(c: &Call, to: DType) -> Result<Tensor> {
     let x = c.tensor(0)?;
-    let most = to
+    let max_finite = to
         .float()
         .filter(|_| to.size() == 1 && x.dtype().is_float());
-    match most.filter(|_| x.dtype().size() > 1) {
+    match max_finite.filter(|_| x.dtype().size() > 1) {
         Some(float) if c.flag("saturate", true)? => {
             Ok(x.clamp(-float.largest, float.largest).to_dtype(to))
         }
@@ -216,35 +219,37 @@ fn bit_cast(c: &Call) -> Results {
         )));
     }
     if !to.is_float() && !x.dtype().is_float() {
-        return one(x.to_dtype(to));
+        return single(x.to_dtype(to));
     }
     let bits = Tensor::from_bytes(&x.to_bytes()?, to, x.shape()?);
-    one(bits.to(x.device()))
+    single(bits.to(x.device()))
 }
 
 fn cast_packed(c: &Call, packed: Packed) -> Results {
     let y = packed.cast(&c.tensor(0)?, c.text("round_mode", "up")?);
-    Ok(vec![Value::Tensor(Traced::of(y).packed_as(Some(packed)))])
+    Ok(vec![Value::Tensor(
+        Traced::from_tensor(y).packed_as(Some(packed)),
+    )])
 }
 
 /// A binary operator. Before version 7, B is broadcast where attributes say so.
 fn binary(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
-    one(binary_tensor(c, f)?)
+    single(binary_tensor(c, f)?)
 }
 
-/// [`aligned`] operands, unsigned ones as [`Unsigned`].
+/// [`align`] operands, unsigned ones as [`Unsigned`].
 fn binary_tensor(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Tensor> {
-    let (a, b) = aligned(c)?;
-    let unsigned = Unsigned::of(&a);
-    Ok(unsigned.back(f(&unsigned.signed(&a), &unsigned.signed(&b))))
+    let (a, b) = align(c)?;
+    let unsigned = Unsigned::from_tensor(&a);
+    Ok(unsigned.restore(f(&unsigned.signed(&a), &unsigned.signed(&b))))
 }
 
-fn aligned(c: &Call) -> Result<(Tensor, Tensor)> {
+fn align(c: &Call) -> Result<(Tensor, Tensor)> {
     let (a, mut b) = (c.tensor(0)?, c.tensor(1)?);
     if c.version < 7 && c.flag("broadcast", false)? && c.attribute("axis").is_some() && b.ndim() > 0
     {
-        let at = axis(c.int("axis", 0)?, a.ndim())?;
-        for _ in at + b.ndim()..a.ndim() {
+        let axis = axis(c.int("axis", 0)?, a.ndim())?;
+        for _ in axis + b.ndim()..a.ndim() {
             b = b.unsqueeze(-1);
         }
     }
@@ -256,7 +261,7 @@ fn aligned(c: &Call) -> Result<(Tensor, Tensor)> {
 pub(super) struct Unsigned(Option<DType>);
 
 impl Unsigned {
-    pub fn of(t: &Tensor) -> Unsigned {
+    pub fn from_tensor(t: &Tensor) -> Unsigned {
         let dtype = t.dtype();
         Unsigned(matches!(dtype, DType::U16 | DType::U32 | DType::U64).then_some(dtype))
     }
@@ -270,7 +275,7 @@ impl Unsigned {
     }
 
     /// Returns a result in the operands' dtype, unless it is one of truth values.
-    pub fn back(&self, t: Tensor) -> Tensor {
+    pub fn restore(&self, t: Tensor) -> Tensor {
         match self.0 {
             Some(dtype) if t.dtype() != DType::Bool => t.to_dtype(dtype),
             _ => t,
@@ -292,18 +297,18 @@ impl Unsigned {
 }
 
 /// A binary operator that depends on the order of numbers; `f` keeps to it.
-fn ordered(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
-    let (a, b) = aligned(c)?;
-    one(in_order(&a, &b, f))
+fn apply_in_order(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+    let (a, b) = align(c)?;
+    single(in_order(&a, &b, f))
 }
 
 fn in_order(a: &Tensor, b: &Tensor, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
-    let unsigned = Unsigned::of(a);
+    let unsigned = Unsigned::from_tensor(a);
     let moved = |t: &Tensor| unsigned.ordered(&unsigned.signed(t));
     let y = f(&moved(a), &moved(b));
     match y.dtype() {
         DType::Bool => y,
-        _ => unsigned.back(unsigned.ordered(&y)),
+        _ => unsigned.restore(unsigned.ordered(&y)),
     }
 }
 
@@ -314,38 +319,39 @@ fn wide_division(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let half = a.bitwise_right_shift(1).bitwise_and(i64::MAX);
     let is_large = b.lt(0);
     let safe = b.ones_like().where_cond(&is_large, b);
-    let twice = half.div_rounding(&safe, RoundingMode::Trunc) * 2i64;
-    let rest = a - &twice * &safe;
-    let more = less(&rest, &safe).logical_not().to_dtype(DType::I64);
+    let even_quotient = half.div_rounding(&safe, RoundingMode::Trunc) * 2i64;
+    let excess = a - &even_quotient * &safe;
+    let carry = less(&excess, &safe).logical_not().to_dtype(DType::I64);
     let large = less(a, b).logical_not().to_dtype(DType::I64);
-    let quotient = large.where_cond(&is_large, twice + more);
+    let quotient = large.where_cond(&is_large, even_quotient + carry);
     let remainder = a - &quotient * b;
     (quotient, remainder)
 }
 
 /// Shifts by at least the number of bits, or by a negative one, give what is left of the sign.
-fn shifted(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+fn shift(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
     let bits = 8 * c.tensor(0)?.dtype().size() as i64;
-    let keeps_sign = c.text("direction", "")? == "RIGHT" && !Unsigned::of(&c.tensor(0)?).is_wide();
+    let keeps_sign =
+        c.text("direction", "")? == "RIGHT" && !Unsigned::from_tensor(&c.tensor(0)?).is_wide();
     binary(c, |a, b| {
-        let rest = match keeps_sign {
+        let overflowed = match keeps_sign {
             true => f(a, &b.full_like(bits - 1)),
             false => a.zeros_like(),
         };
-        let within = b.ge(0).logical_and(b.lt(bits));
-        f(a, &b.clamp(0, bits - 1)).where_cond(within, rest)
+        let in_width = b.ge(0).logical_and(b.lt(bits));
+        f(a, &b.clamp(0, bits - 1)).where_cond(in_width, overflowed)
     })
 }
 
-fn folded(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
-    let all = c.tensors(0)?;
-    let folded = all.into_iter().reduce(|a, b| f(&a, &b));
-    one(folded.ok_or_else(|| invalid("there are no inputs"))?)
+fn fold(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+    let operands = c.tensors(0)?;
+    let folded = operands.into_iter().reduce(|a, b| f(&a, &b));
+    single(folded.ok_or_else(|| invalid("there are no inputs"))?)
 }
 
 fn sum(c: &Call) -> Result<Tensor> {
-    let all = c.tensors(0)?;
-    let sum = all.into_iter().reduce(|a, b| a + b);
+    let operands = c.tensors(0)?;
+    let sum = operands.into_iter().reduce(|a, b| a + b);
     sum.ok_or_else(|| invalid("there are no inputs"))
 }
 
@@ -354,11 +360,11 @@ fn clip(c: &Call) -> Results {
     if c.version < 11 {
         let (low, high) = (c.maybe_float("min")?, c.maybe_float("max")?);
         let x = low.map_or(x.clone(), |low| x.clamp_min(Scalar::Float(low)));
-        return one(high.map_or(x.clone(), |high| x.clamp_max(Scalar::Float(high))));
+        return single(high.map_or(x.clone(), |high| x.clamp_max(Scalar::Float(high))));
     }
     // A minimum above the maximum gives the maximum.
     let x = c.optional(1)?.map_or(x.clone(), |low| x.maximum(low));
-    one(c.optional(2)?.map_or(x.clone(), |high| x.minimum(high)))
+    single(c.optional(2)?.map_or(x.clone(), |high| x.minimum(high)))
 }
 
 fn prelu(c: &Call) -> Results {
@@ -369,5 +375,5 @@ fn prelu(c: &Call) -> Results {
             slope = slope.unsqueeze(-1);
         }
     }
-    one(x.where_cond(x.ge(0), &x * slope))
+    single(x.where_cond(x.ge(0), &x * slope))
 }

@@ -1,8 +1,8 @@
 //! Operators on images besides convolutions, pooling and resizing.
 
 use super::Record;
-use super::shape::constant_padded;
-use crate::call::{Call, Results, known_size, one};
+use super::shape::pad_constant;
+use crate::call::{Call, Results, known_size, single};
 use crate::fault::invalid;
 use crate::value::iota;
 use kiln_base::{Dim, numel};
@@ -34,10 +34,10 @@ fn grid_sample(c: &Call) -> Results {
             other => return Err(invalid(format!("there is no padding_mode {other:?}"))),
         })
         .align_corners(c.flag("align_corners", false)?);
-    one(c.tensor(0)?.grid_sample_with(c.tensor(1)?, options))
+    single(c.tensor(0)?.grid_sample_with(c.tensor(1)?, options))
 }
 
-/// The places of an affine map of an image's grid, `[N, H, W, 2]`; of a volume's, `[N, D, H, W, 3]`.
+/// The coordinates of an affine grid of an image, `[N, H, W, 2]`; of a volume's, `[N, D, H, W, 3]`.
 fn affine_grid(c: &Call) -> Results {
     let theta = c.tensor(0)?;
     let size = c.required_integers(1)?;
@@ -62,15 +62,15 @@ fn affine_grid(c: &Call) -> Results {
         along.reshape(shape).expand(spatial).reshape([-1i64])
     };
     // x first.
-    let mut all: Vec<Tensor> = (0..n).rev().map(coordinates).collect();
-    all.push(all[0].ones_like());
-    let grid = stack(all, 0).to_dtype(theta.dtype());
+    let mut coordinates_by_dim: Vec<Tensor> = (0..n).rev().map(coordinates).collect();
+    coordinates_by_dim.push(coordinates_by_dim[0].ones_like());
+    let grid = stack(coordinates_by_dim, 0).to_dtype(theta.dtype());
     let mapped = theta.matmul(grid).transpose(1, 2);
     let shape: Vec<i64> = [&size[..1], spatial, &[n as i64]].concat();
-    one(mapped.reshape(shape))
+    single(mapped.reshape(shape))
 }
 
-/// Sums columns `[n, c · k, l]` at the places of their windows.
+/// Sums columns `[n, c · k, l]` at the positions of their windows.
 fn col2im(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let (image, block) = (c.required_integers(1)?, c.required_integers(2)?);
@@ -86,24 +86,24 @@ fn col2im(c: &Call) -> Results {
     {
         return Err(invalid("the shapes and attributes don't fit each other"));
     }
-    let all = image.iter().chain(&block).chain(&strides).chain(&dilations);
-    if all.clone().any(|v| !(1..=1 << 24).contains(v)) {
+    let sizes = image.iter().chain(&block).chain(&strides).chain(&dilations);
+    if sizes.clone().any(|v| !(1..=1 << 24).contains(v)) {
         return Err(invalid("sizes, strides and dilations must be positive"));
     }
-    // The flat place of each element of each window, the number of places for those in the border.
+    // The flat position of each element of each window, the number of positions for those in the border.
     let total: i64 = image.iter().product();
-    let mut places = vec![0i64];
+    let mut positions = vec![0i64];
     let (mut rows, mut columns) = (1, 1);
     for a in 0..n {
         let extent = (block[a] - 1) * dilations[a] + 1;
         let count = (image[a] + pads[a] + pads[n + a] - extent).div_euclid(strides[a]) + 1;
         let (k, inner) = (block[a], count.max(0));
-        let mut next = Vec::with_capacity(places.len() * (k * inner) as usize);
+        let mut next = Vec::with_capacity(positions.len() * (k * inner) as usize);
         for r in 0..rows {
             for i in 0..k {
                 for col in 0..columns {
                     for w in 0..inner {
-                        let before = places[(r * columns + col) as usize];
+                        let before = positions[(r * columns + col) as usize];
                         let p = i * dilations[a] + w * strides[a] - pads[a];
                         let inside = before < total && (0..image[a]).contains(&p);
                         next.push(if inside { before * image[a] + p } else { total });
@@ -111,7 +111,7 @@ fn col2im(c: &Call) -> Results {
                 }
             }
         }
-        places = next;
+        positions = next;
         (rows, columns) = (rows * k, columns * inner);
     }
     let [batch, channels, l] = x.dims() else {
@@ -127,17 +127,17 @@ fn col2im(c: &Call) -> Results {
         .map_err(|e| invalid(e.to_string()))?;
     let flat = Dim::Const(rows * columns);
     let values = x.reshape(vec![batch * &channels, flat]);
-    let sums = Tensor::zeros(vec![batch * &channels, Dim::Const(total + 1)], x.dtype());
-    let sums = sums
-        .index_add(1, Tensor::from(places), values)
+    let image_sums = Tensor::zeros(vec![batch * &channels, Dim::Const(total + 1)], x.dtype());
+    let image_sums = image_sums
+        .index_add(1, Tensor::from(positions), values)
         .narrow(1, 0, total);
     let mut shape = vec![batch.clone(), channels];
     shape.extend(image.into_iter().map(Dim::Const));
-    one(sums.reshape(shape))
+    single(image_sums.reshape(shape))
 }
 
 fn max_unpool(c: &Call) -> Results {
-    let (x, at) = (c.tensor(0)?, c.tensor(1)?);
+    let (x, index) = (c.tensor(0)?, c.tensor(1)?);
     let kernel = c
         .ints("kernel_shape")?
         .ok_or_else(|| invalid("kernel_shape is missing"))?;
@@ -155,25 +155,19 @@ fn max_unpool(c: &Call) -> Results {
     let plane: i64 = inner.iter().product();
     let images = iota(&numel(lead)).reshape([lead, &vec![Dim::ONE; n]].concat());
     let flat = vec![numel(lead), numel(&x.dims()[2..])];
-    let positions = (at - images * plane).reshape(&flat);
+    let positions = (index - images * plane).reshape(&flat);
     let empty = Tensor::zeros(vec![numel(lead), Dim::Const(plane)], x.dtype());
     let y = empty.scatter(1, positions, x.reshape(flat));
     let shape: Vec<Dim> = inner.iter().map(|d| Dim::Const(*d)).collect();
     let y = y.reshape([lead, &shape].concat());
     // A larger result has the image at its start.
     let extra = match c.integers(2)? {
-        Some(wanted) if wanted.len() == n + 2 => (0..n).map(|a| wanted[a + 2] - inner[a]).collect(),
+        Some(target) if target.len() == n + 2 => (0..n).map(|a| target[a + 2] - inner[a]).collect(),
         Some(_) => return Err(invalid("the output's shape has another number of dims")),
         None => vec![0; n],
     };
     let axes: Vec<usize> = (2..n + 2).collect();
-    one(constant_padded(
-        &y,
-        &axes,
-        &vec![0; n],
-        &extra,
-        Scalar::Int(0),
-    ))
+    single(pad_constant(&y, &axes, &vec![0; n], &extra, Scalar::Int(0)))
 }
 
 /// Boxes of each class in descending order of their scores, without those that overlap a better one. How many there
@@ -190,9 +184,9 @@ fn non_max_suppression(c: &Call) -> Results {
         return Err(invalid("boxes and scores are not equally many"));
     }
     let centred = c.flag("center_point_box", false)?;
-    let most = c.first_integer(2)?.unwrap_or(0).max(0) as usize;
+    let max_boxes = c.first_integer(2)?.unwrap_or(0).max(0) as usize;
     let overlap = c.first_number(3)?.unwrap_or(0.0);
-    let least = c.first_number(4)?;
+    let score_threshold = c.first_number(4)?;
     let boxes = boxes.to_dtype(DType::F32).to_vec::<f32>()?;
     let scores = scores.to_dtype(DType::F32).to_vec::<f32>()?;
     let corners = |b: &[f32]| {
@@ -209,17 +203,19 @@ fn non_max_suppression(c: &Call) -> Results {
             .collect();
         for class in 0..classes {
             let scores = &scores[(n * classes + class) * count..][..count];
-            let passes = |i: &usize| least.is_none_or(|least| f64::from(scores[*i]) > least);
+            let passes = |i: &usize| {
+                score_threshold.is_none_or(|threshold| f64::from(scores[*i]) > threshold)
+            };
             let mut order: Vec<usize> = (0..count).filter(passes).collect();
             order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
             let mut kept: Vec<usize> = Vec::new();
             for i in order {
-                if kept.len() >= most {
+                if kept.len() >= max_boxes {
                     break;
                 }
                 let free = kept
                     .iter()
-                    .all(|k| f64::from(shared(&corners[i], &corners[*k])) <= overlap);
+                    .all(|k| f64::from(iou(&corners[i], &corners[*k])) <= overlap);
                 if free {
                     kept.push(i);
                     chosen.extend([n as i64, class as i64, i as i64]);
@@ -228,15 +224,15 @@ fn non_max_suppression(c: &Call) -> Results {
         }
     }
     let rows = chosen.len() / 3;
-    one(Tensor::from_slice(&chosen, [rows, 3]))
+    single(Tensor::from_slice(&chosen, [rows, 3]))
 }
 
-/// Returns the area that two boxes share as a part of the area that they cover.
-fn shared(a: &(f32, f32, f32, f32), b: &(f32, f32, f32, f32)) -> f32 {
+/// Returns the intersection of two boxes over their union.
+fn iou(a: &(f32, f32, f32, f32), b: &(f32, f32, f32, f32)) -> f32 {
     let area = |(a, b, c, d): &(f32, f32, f32, f32)| (c - a) * (d - b);
     let width = (a.2.min(b.2) - a.0.max(b.0)).max(0.0);
     let height = (a.3.min(b.3) - a.1.max(b.1)).max(0.0);
     let both = width * height;
-    let all = area(a) + area(b) - both;
-    if all > 0.0 { both / all } else { 0.0 }
+    let union = area(a) + area(b) - both;
+    if union > 0.0 { both / union } else { 0.0 }
 }

@@ -1,9 +1,9 @@
 //! Operators of `ai.onnx.ml`.
 
-use super::classify::{self, classes};
+use super::classify::{self, listed_classes};
 use super::scores::{floats, linear, post_transform};
 use super::{Record, svm, trees};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::{invalid, unsupported};
 use crate::maps::{Keys, Maps};
 use crate::proto::{AttributeProto, NodeProto, TensorProto};
@@ -22,28 +22,28 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "ArrayFeatureExtractor" => |c| {
             let (x, index) = (c.tensor(0)?, c.tensor(1)?);
             let columns = x.index_select(-1, index.to_dtype(DType::I64).reshape([-1]));
-            one(match x.ndim() {
+            single(match x.ndim() {
                 1 => columns.unsqueeze(0),
                 _ => columns,
             })
         },
         "Binarizer" => |c| {
             let x = c.tensor(0)?;
-            one(x.gt(c.float("threshold", 0.0)?).to_dtype(x.dtype()))
+            single(x.gt(c.float("threshold", 0.0)?).to_dtype(x.dtype()))
         },
         "CastMap" => cast_map,
         "CategoryMapper" => category_mapper,
         "DictVectorizer" => |c| {
             let maps = c.maps(0)?;
-            let places = match &maps.keys {
+            let positions = match &maps.keys {
                 Keys::Integers(keys) => {
-                    places(&c.ints("int64_vocabulary")?.unwrap_or_default(), keys)
+                    source_positions(&c.ints("int64_vocabulary")?.unwrap_or_default(), keys)
                 }
                 Keys::Texts(keys) => {
-                    places(&c.texts("string_vocabulary")?.unwrap_or_default(), keys)
+                    source_positions(&c.texts("string_vocabulary")?.unwrap_or_default(), keys)
                 }
             };
-            one(columns_at(maps, places))
+            single(columns_at(maps, positions))
         },
         "FeatureVectorizer" => |c| {
             let sizes = c.ints("inputdimensions")?.unwrap_or_default();
@@ -56,14 +56,14 @@ pub(super) fn find(op: &str) -> Option<Record> {
                     None => t,
                 });
             }
-            one(cat(columns, 1))
+            single(cat(columns, 1))
         },
         "Imputer" => imputer,
         "LabelEncoder" => label_encoder,
         "LinearClassifier" => classify::linear_classifier,
         "LinearRegressor" => |c| {
             let y = linear(c, c.int("targets", 1)?)?;
-            one(post_transform(c.text("post_transform", "NONE")?, y)?)
+            single(post_transform(c.text("post_transform", "NONE")?, y)?)
         },
         "Normalizer" => |c| {
             let x = c.tensor(0)?.to_dtype(DType::F32);
@@ -73,27 +73,27 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 _ => x.amax(keep(-1)),
             };
             let size = size.masked_fill(size.eq(0.0), 1.0);
-            one(x / size)
+            single(x / size)
         },
         "OneHotEncoder" => one_hot,
         "SVMClassifier" => svm::classifier,
         "SVMRegressor" => svm::regressor,
         "Scaler" => |c| {
             let vector = |name: &str| Ok::<_, Error>(Tensor::from(floats(c, name)?));
-            one((c.tensor(0)?.to_dtype(DType::F32) - vector("offset")?) * vector("scale")?)
+            single((c.tensor(0)?.to_dtype(DType::F32) - vector("offset")?) * vector("scale")?)
         },
         "TreeEnsemble" => trees::ensemble,
         "TreeEnsembleClassifier" => trees::classifier,
         "TreeEnsembleRegressor" => trees::regressor,
         "ZipMap" => |c| {
             let values = c.tensor(0)?;
-            let keys = classes(c, "classlabels_int64s")?;
+            let keys = listed_classes(c, "classlabels_int64s")?;
             let columns = values.dims().last().and_then(Dim::as_const);
             if values.ndim() > 2 || columns != Some(keys.len() as i64) {
-                let found = Fact::new(values.dtype(), values.dims().iter().cloned());
+                let actual = Fact::new(values.dtype(), values.dims().iter().cloned());
                 let count = keys.len();
                 return Err(invalid(format!(
-                    "takes [n, {count}] for its keys, not {found}"
+                    "takes [n, {count}] for its keys, not {actual}"
                 )));
             }
             let values = values.reshape([-1, keys.len() as i64]);
@@ -165,8 +165,8 @@ fn label_encoder(c: &Call) -> Results {
         )));
     }
     let index = match keys {
-        Column::Numbers(keys) => among(&c.tensor(0)?, &keys),
-        Column::Text(keys) => among_texts(c, &keys)?,
+        Column::Numbers(keys) => positions_among(&c.tensor(0)?, &keys),
+        Column::Text(keys) => text_positions_among(c, &keys)?,
     };
     let default = c.tensor_attribute("default_tensor")?.map(of_message);
     match values {
@@ -175,7 +175,7 @@ fn label_encoder(c: &Call) -> Results {
                 Some(Column::Text(list)) => list.first().cloned().unwrap_or_default(),
                 _ => c.text("default_string", "_Unused")?.to_string(),
             };
-            Ok(vec![chosen(index, default, values)])
+            Ok(vec![choose_texts(index, default, values)])
         }
         Column::Numbers(values) => {
             let default = match default.transpose()? {
@@ -185,13 +185,13 @@ fn label_encoder(c: &Call) -> Results {
             };
             let default = default.to_dtype(values.dtype()).reshape([-1]);
             // The default stands in front.
-            one(cat([default.narrow(0, 0, 1), values], 0).take(index))
+            single(cat([default.narrow(0, 0, 1), values], 0).take(index))
         }
     }
 }
 
 /// For each number of `x`, 1 more than its position among keys, 0 if it is none of them. A key may be NaN.
-fn among(x: &Tensor, keys: &Tensor) -> Tensor {
+fn positions_among(x: &Tensor, keys: &Tensor) -> Tensor {
     let x = x.unsqueeze(-1);
     let same = x.eq(keys).logical_or(x.isnan().logical_and(keys.isnan()));
     let ordinals = iota(&keys.dims()[0]) + 1;
@@ -199,33 +199,35 @@ fn among(x: &Tensor, keys: &Tensor) -> Tensor {
 }
 
 /// For each text of the input, 1 more than its position among keys, 0 if it is none of them.
-fn among_texts(c: &Call, keys: &[String]) -> Result<Tensor> {
+fn text_positions_among(c: &Call, keys: &[String]) -> Result<Tensor> {
     let x = c.text_input(0)?;
     let shape: Vec<i64> = x.shape().iter().map(|n| *n as i64).collect();
-    Ok(Tensor::from_slice(&places(x.elements(), keys), &shape).to(default_device()))
+    Ok(Tensor::from_slice(&source_positions(x.elements(), keys), &shape).to(default_device()))
 }
 
 /// Texts by their positions, with the default at 0.
-fn chosen(index: Tensor, default: String, values: Vec<String>) -> Value {
+fn choose_texts(index: Tensor, default: String, values: Vec<String>) -> Value {
     let from: Vec<String> = [default].into_iter().chain(values).collect();
     Value::Chosen(index, from.into())
 }
 
-/// For each element of `of`, 1 more than its position among keys, 0 if it is none of them.
-fn places<T: Eq + Hash>(of: &[T], keys: &[T]) -> Vec<i64> {
-    let places: HashMap<&T, i64> = keys.iter().zip(1..).collect();
-    let found = of.iter().map(|e| places.get(e).copied().unwrap_or(0));
-    found.collect()
+/// For each element of `elements`, 1 more than its position among keys, 0 if it is none of them.
+fn source_positions<T: Eq + Hash>(elements: &[T], keys: &[T]) -> Vec<i64> {
+    let positions: HashMap<&T, i64> = keys.iter().zip(1..).collect();
+    let matches = elements
+        .iter()
+        .map(|e| positions.get(e).copied().unwrap_or(0));
+    matches.collect()
 }
 
-/// The values of maps at 1 more than their positions, and 0 at 0: `[maps, places]`.
-fn columns_at(maps: &Maps, places: Vec<i64>) -> Tensor {
+/// The values of maps at 1 more than their positions, and 0 at 0: `[maps, positions]`.
+fn columns_at(maps: &Maps, positions: Vec<i64>) -> Tensor {
     let values = &maps.values;
     let zero = Tensor::zeros(
         vec![values.dims()[0].clone(), Dim::Const(1)],
         values.dtype(),
     );
-    cat([zero, values.clone()], 1).index_select(1, Tensor::from(places))
+    cat([zero, values.clone()], 1).index_select(1, Tensor::from(positions))
 }
 
 /// The values of a map in the order of its keys, or each at the position that its key is.
@@ -239,7 +241,7 @@ fn cast_map(c: &Call) -> Results {
         "TO_INT64" => DType::I64,
         other => return Err(unsupported(format!("maps are not cast {other:?}"))),
     };
-    let wanted: Vec<i64> = match c.text("map_form", "DENSE")? {
+    let output_keys: Vec<i64> = match c.text("map_form", "DENSE")? {
         "DENSE" => keys
             .iter()
             .copied()
@@ -257,7 +259,7 @@ fn cast_map(c: &Call) -> Results {
         }
         other => return Err(invalid(format!("there is no map_form {other:?}"))),
     };
-    one(columns_at(maps, places(&wanted, keys)).to_dtype(dtype))
+    single(columns_at(maps, source_positions(&output_keys, keys)).to_dtype(dtype))
 }
 
 /// Maps texts to integers, or integers to texts.
@@ -272,13 +274,13 @@ fn category_mapper(c: &Call) -> Results {
         )));
     }
     if let Value::Tensor(x) = c.value(0)? {
-        let index = among(&x.tensor(), &Tensor::from(integers));
+        let index = positions_among(&x.tensor(), &Tensor::from(integers));
         let default = c.text("default_string", "_Unused")?.to_string();
-        return Ok(vec![chosen(index, default, texts)]);
+        return Ok(vec![choose_texts(index, default, texts)]);
     }
     let default = c.int("default_int64", -1)?;
     let values: Vec<i64> = [default].into_iter().chain(integers).collect();
-    one(Tensor::from(values).take(among_texts(c, &texts)?))
+    single(Tensor::from(values).take(text_positions_among(c, &texts)?))
 }
 
 /// A 1 at the position of each element among categories, which become a last dim.
@@ -288,15 +290,20 @@ fn one_hot(c: &Call) -> Results {
     let (index, count) = match texts.is_empty() {
         true => {
             let x = c.tensor(0)?.to_dtype(DType::I64);
-            (among(&x, &Tensor::from(integers.clone())), integers.len())
+            (
+                positions_among(&x, &Tensor::from(integers.clone())),
+                integers.len(),
+            )
         }
-        false => (among_texts(c, &texts)?, texts.len()),
+        false => (text_positions_among(c, &texts)?, texts.len()),
     };
     let count = count as i64;
-    one(index
-        .one_hot(count + 1)
-        .narrow(-1, 1, count)
-        .to_dtype(DType::F32))
+    single(
+        index
+            .one_hot(count + 1)
+            .narrow(-1, 1, count)
+            .to_dtype(DType::F32),
+    )
 }
 
 /// Puts values in place of those that are missing: NaN, or one that an attribute names.
@@ -320,5 +327,5 @@ fn imputer(c: &Call) -> Results {
             )
         }
     };
-    one(values.to_dtype(x.dtype()).where_cond(is_missing, x))
+    single(values.to_dtype(x.dtype()).where_cond(is_missing, x))
 }

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::conv::per_channel;
-use crate::call::{Call, Results, axes, one};
+use crate::call::{Call, Results, axes, single};
 use crate::fault::invalid;
 use crate::tensor;
 use kiln_base::{Dim, numel};
@@ -17,23 +17,23 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 .weight(c.tensor(1)?)
                 .bias(c.tensor(2)?)
                 .eps(c.float("epsilon", 1e-5)?);
-            one(c.tensor(0)?.instance_norm_with(options))
+            single(c.tensor(0)?.instance_norm_with(options))
         },
         "LRN" => local_response,
         "LayerNormalization" => layer_norm,
         "LpNormalization" => |c| {
             let x = c.tensor(0)?;
-            let at = c.axis("axis", -1, x.ndim())?;
+            let axis = c.axis("axis", -1, x.ndim())?;
             let norm = match c.int("p", 2)? {
-                1 => x.abs().sum(keep(at)),
-                2 => (&x * &x).sum(keep(at)).sqrt(),
+                1 => x.abs().sum(keep(axis)),
+                2 => (&x * &x).sum(keep(axis)).sqrt(),
                 p => return Err(invalid(format!("p must be 1 or 2, not {p}"))),
             };
             let y = &x / &norm;
             // A vector of zeros stays one since release 1.20.
             match c.version {
-                v if v < 25 => one(y),
-                _ => one(y.where_cond(norm.ne(0.0), x.zeros_like())),
+                v if v < 25 => single(y),
+                _ => single(y.where_cond(norm.ne(0.0), x.zeros_like())),
             }
         },
         "MeanVarianceNormalization" => |c| {
@@ -41,21 +41,21 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let list = axes(&c.ints("axes")?.unwrap_or(vec![0, 2, 3]), x.ndim())?;
             let centred = &x - x.mean(keep(list.clone()));
             let variance = (&centred * &centred).mean(keep(list));
-            one(centred / (variance.sqrt() + 1e-9))
+            single(centred / (variance.sqrt() + 1e-9))
         },
         "RMSNormalization" => |c| {
             let x = c.tensor(0)?;
             let from = c.axis("axis", -1, x.ndim())?;
-            let precise = stashed(c, x.dtype())?;
+            let precise = statistics_dtype(c, x.dtype())?;
             let eps = c.float("epsilon", 1e-5)?;
-            one(root_mean_square(&x, &c.tensor(1)?, from, eps, precise))
+            single(rms_normalize(&x, &c.tensor(1)?, from, eps, precise))
         },
         _ => return None,
     })
 }
 
 /// Returns the dtype that statistics are computed in.
-fn stashed(c: &Call, dtype: DType) -> Result<DType> {
+fn statistics_dtype(c: &Call, dtype: DType) -> Result<DType> {
     match c.int("stash_type", 1)? {
         _ if !dtype.is_half() => Ok(dtype),
         n => tensor::dtype(n),
@@ -81,7 +81,7 @@ fn batch_norm(c: &Call) -> Results {
     };
     // Before version 14, only programs for training have further outputs.
     if !c.flag("training_mode", false)? {
-        return one(normalised(&x, &mean, &var));
+        return single(normalised(&x, &mean, &var));
     }
     let over: Vec<usize> = (0..x.ndim()).filter(|a| *a != 1).collect();
     let batch_mean = x.mean(keep(over.clone()));
@@ -107,15 +107,15 @@ fn group_norm(c: &Call) -> Results {
     let channels =
         channels.ok_or_else(|| invalid(format!("{groups} groups don't divide the channels")))?;
     // Before version 21, there is a number for each group.
-    let each = |t: Tensor| match c.version < 21 {
+    let per_channel_values = |t: Tensor| match c.version < 21 {
         true => t.repeat_interleave(channels / groups, 0),
         false => t,
     };
     let options = Affine::new()
-        .weight(each(scale))
-        .bias(each(bias))
+        .weight(per_channel_values(scale))
+        .bias(per_channel_values(bias))
         .eps(c.float("epsilon", 1e-5)?);
-    one(x.group_norm_with(groups, options))
+    single(x.group_norm_with(groups, options))
 }
 
 fn layer_norm(c: &Call) -> Results {
@@ -130,15 +130,15 @@ fn layer_norm(c: &Call) -> Results {
         && bias.as_ref().is_none_or(fits)
     {
         let options = Affine::new().weight(scale).bias(bias).eps(eps);
-        return one(x.layer_norm_with(sizes, options));
+        return single(x.layer_norm_with(sizes, options));
     }
-    let precise = stashed(c, x.dtype())?;
-    let (y, mean, spread) = normalised(&x, &scale, bias.as_ref(), from, eps, precise);
+    let precise = statistics_dtype(c, x.dtype())?;
+    let (y, mean, spread) = layer_normalize(&x, &scale, bias.as_ref(), from, eps, precise);
     Ok(vec![y.into(), mean.into(), spread.into()])
 }
 
 /// A layer normalisation over the dims from `from`, the mean and the reciprocal of the deviation, computed in a dtype.
-pub(super) fn normalised(
+pub(super) fn layer_normalize(
     x: &Tensor,
     scale: &Tensor,
     bias: Option<&Tensor>,
@@ -157,7 +157,7 @@ pub(super) fn normalised(
 }
 
 /// A normalisation by the root of the mean square over the dims from `from`, computed in a dtype.
-pub(super) fn root_mean_square(
+pub(super) fn rms_normalize(
     x: &Tensor,
     scale: &Tensor,
     from: usize,
@@ -179,10 +179,10 @@ fn local_response(c: &Call) -> Results {
         .k(c.float("bias", 1.0)?);
     // Of an even number of channels, PyTorch has the odd one before, ONNX behind.
     if size % 2 == 0 {
-        return one(x.flip(1).local_response_norm(options).flip(1));
+        return single(x.flip(1).local_response_norm(options).flip(1));
     }
     if numel(x.dims()).is(0) {
-        return one(x);
+        return single(x);
     }
-    one(x.local_response_norm(options))
+    single(x.local_response_norm(options))
 }

@@ -1,24 +1,24 @@
 //! Matrix products.
 
 use super::{Record, quantize};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::invalid;
 use kiln_tensor::{Tensor, einsum};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
         #[cfg(feature = "linalg")]
-        "Det" => |c| one(c.tensor(0)?.det()),
+        "Det" => |c| single(c.tensor(0)?.det()),
         "Einsum" => |c| {
-            one(einsum(
+            single(einsum(
                 &c.text("equation", "")?.replace(' ', ""),
                 c.tensors(0)?,
             ))
         },
         "Gemm" => gemm,
         "MatMul" => |c| match quantize::product(c)? {
-            Some(y) => one(y),
-            None => one(c.tensor(0)?.matmul(c.tensor(1)?)),
+            Some(y) => single(y),
+            None => single(c.tensor(0)?.matmul(c.tensor(1)?)),
         },
         _ => return None,
     })
@@ -35,14 +35,14 @@ fn gemm(c: &Call) -> Results {
     }
     let a = if c.flag("transA", false)? { a.t() } else { a };
     let b = if c.flag("transB", false)? { b.t() } else { b };
-    let scaled = |t: Tensor, by: f64| match () {
-        _ if by == 1.0 => t,
-        _ if t.dtype().is_float() => t * by,
-        _ => t * by as i64,
+    let scaled = |t: Tensor, factor: f64| match () {
+        _ if factor == 1.0 => t,
+        _ if t.dtype().is_float() => t * factor,
+        _ => t * factor as i64,
     };
     let product = scaled(a.matmul(b), c.float("alpha", 1.0)?);
     match c.optional(2)? {
-        Some(bias) => one(product + scaled(bias, c.float("beta", 1.0)?)),
-        None => one(product),
+        Some(bias) => single(product + scaled(bias, c.float("beta", 1.0)?)),
+        None => single(product),
     }
 }

@@ -3,8 +3,8 @@
 //! A product or convolution of values that were dequantised is one of their integers, in i32, and is scaled behind it.
 
 use super::Record;
-use super::conv::{convolved, per_channel, windows_of_weight};
-use crate::call::{Call, Results, axis, known_size, one};
+use super::conv::{convolve_windows, per_channel, weight_windows};
+use crate::call::{Call, Results, axis, known_size, single};
 use crate::fault::invalid;
 use crate::packed::Packed;
 use crate::value::{Quantized, Traced, Value};
@@ -14,48 +14,50 @@ pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
         "ConvInteger" => |c| {
             let (x, w) = (
-                operand(c, 0, None, Some(2), None)?,
-                operand(c, 1, None, Some(3), Some(0))?,
+                integer_operand(c, 0, None, Some(2), None)?,
+                integer_operand(c, 1, None, Some(3), Some(0))?,
             );
-            one(convolution_sums(c, &x, &w)?)
+            single(convolution_sums(c, &x, &w)?)
         },
         "DequantizeLinear" => dequantize,
         "DynamicQuantizeLinear" => dynamic,
         "MatMulInteger" => |c| {
-            let a = operand(c, 0, None, Some(2), None)?;
-            let b = operand(c, 1, None, Some(3), Some(1))?;
-            one(product_sums(&a, &b)?)
+            let a = integer_operand(c, 0, None, Some(2), None)?;
+            let b = integer_operand(c, 1, None, Some(3), Some(1))?;
+            single(product_sums(&a, &b)?)
         },
         "QLinearConv" => |c| {
-            let x = operand(c, 0, Some(1), Some(2), None)?;
-            let w = operand(c, 3, Some(4), Some(5), Some(0))?;
-            let mut sums = convolution_sums(c, &x, &w)?;
+            let x = integer_operand(c, 0, Some(1), Some(2), None)?;
+            let w = integer_operand(c, 3, Some(4), Some(5), Some(0))?;
+            let mut accumulators = convolution_sums(c, &x, &w)?;
             let spatial = x.values.ndim() - 2;
             if let Some(bias) = c.optional(8)? {
-                sums += per_channel(&bias, spatial);
+                accumulators += per_channel(&bias, spatial);
             }
-            let scale = x.scale * along(&w.scale, &w, 1 + spatial);
-            let y = sums.to_dtype(DType::F32) * scale;
-            one(quantized(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
+            let scale = x.scale * as_channels(&w.scale, &w, 1 + spatial);
+            let y = accumulators.to_dtype(DType::F32) * scale;
+            single(quantize(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
         },
         "QLinearMatMul" => |c| {
-            let a = operand(c, 0, Some(1), Some(2), None)?;
-            let b = operand(c, 3, Some(4), Some(5), Some(1))?;
-            let y = scaled(product_sums(&a, &b)?, &a, &b);
-            one(quantized(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
+            let a = integer_operand(c, 0, Some(1), Some(2), None)?;
+            let b = integer_operand(c, 3, Some(4), Some(5), Some(1))?;
+            let y = dequantize_sums(product_sums(&a, &b)?, &a, &b);
+            single(quantize(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
         },
         "QuantizeLinear" => |c| {
             let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
-            let at = c.int("axis", 1)?;
+            let axis = c.int("axis", 1)?;
             let packed = match c.has(2) {
                 true => c.traced(2)?.packed(),
                 false => c.packed("output_dtype")?,
             };
             let y = match packed {
-                Some(packed) => quantized_to(c, packed, &x, &scale, at)?,
-                None => quantized(c, &x, &scale, c.optional(2)?, Some(at))?,
+                Some(packed) => quantize_to(c, packed, &x, &scale, axis)?,
+                None => quantize(c, &x, &scale, c.optional(2)?, Some(axis))?,
             };
-            Ok(vec![Value::Tensor(Traced::of(y).packed_as(packed))])
+            Ok(vec![Value::Tensor(
+                Traced::from_tensor(y).packed_as(packed),
+            )])
         },
         _ => return None,
     })
@@ -71,27 +73,27 @@ fn without_dims_of_one(t: &Tensor) -> Tensor {
 
 /// Returns the numbers of a scale or zero point so that they broadcast: one, one for each position along an axis, or
 /// one for each block along it.
-fn spread(t: &Tensor, x: &Tensor, at: Option<i64>, block: i64) -> Result<Tensor> {
+fn broadcast(t: &Tensor, x: &Tensor, channel_axis: Option<i64>, block: i64) -> Result<Tensor> {
     let t = &without_dims_of_one(t);
-    match (t.ndim(), at) {
+    match (t.ndim(), channel_axis) {
         (0, _) => Ok(t.clone()),
-        (1, Some(at)) if block == 0 => {
-            let at = axis(at, x.ndim())?;
-            Ok(per_channel(t, x.ndim() - 1 - at))
+        (1, Some(channel_axis)) if block == 0 => {
+            let axis = axis(channel_axis, x.ndim())?;
+            Ok(per_channel(t, x.ndim() - 1 - axis))
         }
-        (_, Some(at)) if block > 0 => {
-            let at = axis(at, x.ndim())?;
-            let whole = t.repeat_interleave(block, at as i64);
-            Ok(whole.narrow(at as i64, 0, known_size(x, at)?))
+        (_, Some(channel_axis)) if block > 0 => {
+            let axis = axis(channel_axis, x.ndim())?;
+            let repeated = t.repeat_interleave(block, axis as i64);
+            Ok(repeated.narrow(axis as i64, 0, known_size(x, axis)?))
         }
         _ => Ok(t.clone()),
     }
 }
 
 /// Quantises values to numbers of few bits.
-fn quantized_to(c: &Call, packed: Packed, x: &Tensor, scale: &Tensor, at: i64) -> Result<Tensor> {
+fn quantize_to(c: &Call, packed: Packed, x: &Tensor, scale: &Tensor, axis: i64) -> Result<Tensor> {
     let block = c.int("block_size", 0)?;
-    let wide = |t: &Tensor| spread(&t.to_dtype(DType::F32), x, Some(at), block);
+    let wide = |t: &Tensor| broadcast(&t.to_dtype(DType::F32), x, Some(axis), block);
     let ratio = x.to_dtype(DType::F32) / wide(scale)?;
     let moved = |q: Tensor| match c.optional(2)? {
         Some(zero) => Ok::<_, Error>(q + wide(&zero)?),
@@ -100,26 +102,26 @@ fn quantized_to(c: &Call, packed: Packed, x: &Tensor, scale: &Tensor, at: i64) -
     Ok(match packed.range() {
         Some((low, high)) => {
             let q = moved(ratio.round())?;
-            q.clamp(low as f64, high as f64).to_dtype(packed.held())
+            q.clamp(low as f64, high as f64).to_dtype(packed.storage())
         }
         None => packed.cast(&moved(ratio)?, "up"),
     })
 }
 
 /// Quantises values: rounded to even, moved by the zero point, and clamped to the dtype. Floats of 8 bits are rounded.
-fn quantized(
+fn quantize(
     c: &Call,
     x: &Tensor,
     scale: &Tensor,
     zero: Option<Tensor>,
-    at: Option<i64>,
+    axis: Option<i64>,
 ) -> Result<Tensor> {
     let block = c.int("block_size", 0)?;
     let dtype = match &zero {
         Some(zero) => zero.dtype(),
         None => c.dtype("output_dtype", DType::U8)?,
     };
-    let ratio = x.to_dtype(DType::F32) / spread(&scale.to_dtype(DType::F32), x, at, block)?;
+    let ratio = x.to_dtype(DType::F32) / broadcast(&scale.to_dtype(DType::F32), x, axis, block)?;
     if let Some(float) = dtype.float().filter(|_| dtype.size() == 1) {
         return Ok(match c.flag("saturate", true)? {
             true => ratio.clamp(-float.largest, float.largest).to_dtype(dtype),
@@ -131,7 +133,7 @@ fn quantized(
         .ok_or_else(|| invalid(format!("values are not quantised to {dtype}")))?;
     let q = ratio.round();
     let q = match zero {
-        Some(zero) => q + spread(&zero.to_dtype(DType::F32), x, at, block)?,
+        Some(zero) => q + broadcast(&zero.to_dtype(DType::F32), x, axis, block)?,
         None => q,
     };
     Ok(q.clamp(low as f64, high as f64).to_dtype(dtype))
@@ -139,7 +141,7 @@ fn quantized(
 
 fn dequantize(c: &Call) -> Results {
     let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
-    let (at, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
+    let (axis_number, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
     let wide = match x.dtype().is_float() {
         true => DType::F32,
         false => DType::I32,
@@ -147,19 +149,19 @@ fn dequantize(c: &Call) -> Results {
     let zero = c.optional(2)?.map(|z| z.to_dtype(wide));
     let dtype = c.dtype("output_dtype", scale.dtype())?;
     let integers = match &zero {
-        Some(zero) => x.to_dtype(wide) - spread(zero, &x, Some(at), block)?,
+        Some(zero) => x.to_dtype(wide) - broadcast(zero, &x, Some(axis_number), block)?,
         None => x.to_dtype(wide),
     };
-    let factor = spread(&scale, &x, Some(at), block)?;
+    let factor = broadcast(&scale, &x, Some(axis_number), block)?;
     let y = (integers.to_dtype(DType::F32) * factor.to_dtype(DType::F32)).to_dtype(dtype);
     let is_small = matches!(x.dtype(), DType::I8 | DType::U8);
     if !is_small || block > 0 || dtype != DType::F32 {
-        return one(y);
+        return single(y);
     }
     let single = scale.ndim() == 0 || scale.dims()[0].is(1);
     let from = Quantized {
         known_zero: if c.has(2) { known_zero(c, 2) } else { Some(0) },
-        axis: (!single).then(|| axis(at, x.ndim())).transpose()?,
+        axis: (!single).then(|| axis(axis_number, x.ndim())).transpose()?,
         values: x,
         scale,
         zero,
@@ -169,19 +171,19 @@ fn dequantize(c: &Call) -> Results {
 
 fn known_zero(c: &Call, i: usize) -> Option<i64> {
     let known = c.traced(i).ok()?.known()?.integers()?;
-    let first = *known.first()?;
-    known.iter().all(|z| *z == first).then_some(first)
+    let zero = *known.first()?;
+    known.iter().all(|z| *z == zero).then_some(zero)
 }
 
 /// Returns an operand of integers, whose scale and zero point are inputs; several stand along `axis`.
-fn operand(
+fn integer_operand(
     c: &Call,
-    at: usize,
+    input: usize,
     scale: Option<usize>,
     zero: Option<usize>,
     axis: Option<usize>,
 ) -> Result<Quantized> {
-    let values = c.tensor(at)?;
+    let values = c.tensor(input)?;
     let scale = match scale {
         Some(i) => c.tensor(i)?.to_dtype(DType::F32),
         None => Tensor::scalar(1f32),
@@ -200,7 +202,7 @@ fn operand(
 }
 
 /// Returns numbers of an operand's channels as `[c, 1, ..]` of `rank` dims; a single one as it is.
-fn along(t: &Tensor, q: &Quantized, rank: usize) -> Tensor {
+fn as_channels(t: &Tensor, q: &Quantized, rank: usize) -> Tensor {
     match (q.axis, t.ndim()) {
         (Some(_), 1) => per_channel(t, rank - 1),
         (None, 1) => t.reshape(()),
@@ -215,7 +217,7 @@ fn product_sums(a: &Quantized, b: &Quantized) -> Result<Tensor> {
     if x.ndim() == 0 || y.ndim() == 0 {
         return Err(invalid("a product needs matrices"));
     }
-    let mut sums = x.matmul(&y);
+    let mut accumulators = x.matmul(&y);
     let columns = |t: &Tensor| match y.ndim() {
         1 => t.sum(0),
         n => t.sum(keep(n - 2)),
@@ -224,25 +226,25 @@ fn product_sums(a: &Quantized, b: &Quantized) -> Result<Tensor> {
         let zero = q.zero.as_ref().filter(|_| q.known_zero != Some(0));
         zero.map(without_dims_of_one)
     };
-    let (a_zero, b_zero) = (zero(a).map(of_rows), zero(b));
+    let (a_zero, b_zero) = (zero(a).map(as_column), zero(b));
     if let Some(z) = &a_zero {
-        sums -= columns(&y).to_dtype(DType::I32) * z;
+        accumulators -= columns(&y).to_dtype(DType::I32) * z;
     }
     if let Some(z) = &b_zero {
         let rows = x.sum(keep(-1)).to_dtype(DType::I32);
-        sums -= match y.ndim() {
+        accumulators -= match y.ndim() {
             1 => rows.squeeze(-1) * z,
             _ => rows * z,
         };
     }
     if let (Some(a), Some(b)) = (a_zero, b_zero) {
-        sums += a * b * known_size(&x, x.ndim() - 1)?;
+        accumulators += a * b * known_size(&x, x.ndim() - 1)?;
     }
-    Ok(sums.to_dtype(DType::I32))
+    Ok(accumulators.to_dtype(DType::I32))
 }
 
 /// Returns a vector as a column, and others as they are.
-fn of_rows(t: Tensor) -> Tensor {
+fn as_column(t: Tensor) -> Tensor {
     match t.ndim() {
         1 => t.unsqueeze(-1),
         _ => t,
@@ -250,18 +252,18 @@ fn of_rows(t: Tensor) -> Tensor {
 }
 
 /// Returns sums of products as floats.
-fn scaled(sums: Tensor, a: &Quantized, b: &Quantized) -> Tensor {
+fn dequantize_sums(accumulators: Tensor, a: &Quantized, b: &Quantized) -> Tensor {
     let [a, b] = [a, b].map(|q| without_dims_of_one(&q.scale));
-    sums.to_dtype(DType::F32) * (of_rows(a) * b)
+    accumulators.to_dtype(DType::F32) * (as_column(a) * b)
 }
 
 /// Sums of a convolution in i32. The border is the number that stands for 0.
 fn convolution_sums(c: &Call, x: &Quantized, w: &Quantized) -> Result<Tensor> {
-    let windows = windows_of_weight(c, &x.values, &w.values)?;
+    let windows = weight_windows(c, &x.values, &w.values)?;
     let spatial = windows.kernel.len();
     let wide = |t: &Tensor| t.to_dtype(DType::I32);
     let weight = match &w.zero {
-        Some(z) if w.known_zero != Some(0) => wide(&w.values) - along(z, w, 2 + spatial),
+        Some(z) if w.known_zero != Some(0) => wide(&w.values) - as_channels(z, w, 2 + spatial),
         _ => wide(&w.values),
     };
     let Some(zero) = x.known_zero else {
@@ -269,16 +271,17 @@ fn convolution_sums(c: &Call, x: &Quantized, w: &Quantized) -> Result<Tensor> {
             Some(z) => wide(&x.values) - z.reshape(()),
             None => wide(&x.values),
         };
-        return convolved(c, &windows, &centred, &weight, None);
+        return convolve_windows(c, &windows, &centred, &weight, None);
     };
     if zero == 0 {
-        return convolved(c, &windows, &wide(&x.values), &weight, None);
+        return convolve_windows(c, &windows, &wide(&x.values), &weight, None);
     }
     let padded = windows.padded(&x.values, Scalar::Int(zero));
-    let sums = convolved(c, &windows.without_border(), &wide(&padded), &weight, None)?;
+    let accumulators =
+        convolve_windows(c, &windows.without_border(), &wide(&padded), &weight, None)?;
     let over: Vec<usize> = (1..weight.ndim()).collect();
-    let each = per_channel(&weight.sum(over).to_dtype(DType::I32), spatial);
-    Ok((sums - each * zero).to_dtype(DType::I32))
+    let channel_sums = per_channel(&weight.sum(over).to_dtype(DType::I32), spatial);
+    Ok((accumulators - channel_sums * zero).to_dtype(DType::I32))
 }
 
 /// The product of values that were dequantised, or none if they were not.
@@ -286,11 +289,13 @@ pub(super) fn product(c: &Call) -> Result<Option<Tensor>> {
     let (Some(a), Some(b)) = (c.traced(0)?.quantized(), c.traced(1)?.quantized()) else {
         return Ok(None);
     };
-    let per_column = b.axis.is_none_or(|at| at + 1 == b.values.ndim() && at > 0);
+    let per_column = b
+        .axis
+        .is_none_or(|axis| axis + 1 == b.values.ndim() && axis > 0);
     if a.axis.is_some() || !per_column {
         return Ok(None);
     }
-    Ok(Some(scaled(product_sums(a, b)?, a, b)))
+    Ok(Some(dequantize_sums(product_sums(a, b)?, a, b)))
 }
 
 /// The convolution of values that were dequantised, or none if they were not.
@@ -298,13 +303,13 @@ pub(super) fn convolution(c: &Call) -> Result<Option<Tensor>> {
     let (Some(x), Some(w)) = (c.traced(0)?.quantized(), c.traced(1)?.quantized()) else {
         return Ok(None);
     };
-    if x.axis.is_some() || w.axis.is_some_and(|at| at != 0) {
+    if x.axis.is_some() || w.axis.is_some_and(|axis| axis != 0) {
         return Ok(None);
     }
-    let sums = convolution_sums(c, x, w)?;
+    let accumulators = convolution_sums(c, x, w)?;
     let spatial = x.values.ndim() - 2;
-    let scale = x.scale.reshape(()) * along(&w.scale, w, 1 + spatial);
-    let y = sums.to_dtype(DType::F32) * scale;
+    let scale = x.scale.reshape(()) * as_channels(&w.scale, w, 1 + spatial);
+    let y = accumulators.to_dtype(DType::F32) * scale;
     Ok(Some(match c.optional(2)? {
         Some(bias) => y + per_channel(&bias, spatial),
         None => y,
@@ -313,10 +318,10 @@ pub(super) fn convolution(c: &Call) -> Result<Option<Tensor>> {
 
 fn dynamic(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let (least, most) = x.aminmax(());
-    let (least, most) = (least.clamp_max(0.0), most.clamp_min(0.0));
-    let scale = (most - &least) / 255.0;
-    let zero = (-least / &scale).clamp(0.0, 255.0).round();
+    let (smallest, largest) = x.aminmax(());
+    let (smallest, largest) = (smallest.clamp_max(0.0), largest.clamp_min(0.0));
+    let scale = (largest - &smallest) / 255.0;
+    let zero = (-smallest / &scale).clamp(0.0, 255.0).round();
     let q = ((x / &scale).round() + &zero).clamp(0.0, 255.0);
     Ok(vec![
         q.to_dtype(DType::U8).into(),
@@ -327,19 +332,19 @@ fn dynamic(c: &Call) -> Results {
 
 /// Returns the floats that an operand of integers stands for.
 fn floats_of(q: &Quantized) -> Tensor {
-    let one = |t: &Tensor| t.reshape(());
+    let scalar = |t: &Tensor| t.reshape(());
     let values = q.values.to_dtype(DType::I32);
     let centred = match &q.zero {
-        Some(z) => values - one(z),
+        Some(z) => values - scalar(z),
         None => values,
     };
-    centred.to_dtype(DType::F32) * one(&q.scale)
+    centred.to_dtype(DType::F32) * scalar(&q.scale)
 }
 
 /// An operator that is computed in floats, of an operand of integers.
 pub(super) fn floats(c: &Call, f: impl Fn(Tensor) -> Tensor) -> Results {
-    let x = operand(c, 0, Some(1), Some(2), None)?;
-    one(quantized(
+    let x = integer_operand(c, 0, Some(1), Some(2), None)?;
+    single(quantize(
         c,
         &f(floats_of(&x)),
         &c.tensor(3)?,
@@ -350,8 +355,8 @@ pub(super) fn floats(c: &Call, f: impl Fn(Tensor) -> Tensor) -> Results {
 
 /// An operator that is computed in floats, of two operands of integers.
 pub(super) fn floats_of_pair(c: &Call, f: impl Fn(Tensor, Tensor) -> Tensor) -> Results {
-    let a = operand(c, 0, Some(1), Some(2), None)?;
-    let b = operand(c, 3, Some(4), Some(5), None)?;
+    let a = integer_operand(c, 0, Some(1), Some(2), None)?;
+    let b = integer_operand(c, 3, Some(4), Some(5), None)?;
     let y = f(floats_of(&a), floats_of(&b));
-    one(quantized(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
+    single(quantize(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
 }

@@ -1,7 +1,7 @@
 //! Random numbers. A seed gives the same numbers in each run, which are not those of another program.
 
 use super::Record;
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::invalid;
 use kiln_base::Dim;
 use kiln_tensor::{DType, Multinomial, Result, Tensor, with_seed};
@@ -11,14 +11,14 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "Bernoulli" => |c| {
             let chances = c.tensor(0)?;
             let dtype = c.dtype("dtype", chances.dtype())?;
-            one(seeded(c, || chances.to_dtype(DType::F32).bernoulli())?.to_dtype(dtype))
+            single(draw_with_seed(c, || chances.to_dtype(DType::F32).bernoulli())?.to_dtype(dtype))
         },
         "Multinomial" => |c| {
             let count = c.int("sample_size", 1)?;
             let chances = c.tensor(0)?.softmax(1);
             let options = Multinomial::new(count).replacement(true);
-            let drawn = seeded(c, || chances.multinomial(options))?;
-            one(drawn.to_dtype(c.dtype("dtype", DType::I32)?))
+            let drawn = draw_with_seed(c, || chances.multinomial(options))?;
+            single(drawn.to_dtype(c.dtype("dtype", DType::I32)?))
         },
         "RandomNormal" => |c| normal(c, &shape(c)?, DType::F32),
         "RandomNormalLike" => |c| {
@@ -42,7 +42,7 @@ fn shape(c: &Call) -> Result<Vec<Dim>> {
 
 /// Draws with the node's seed, if it has one. The numbers are then those of each run, so they are not part of a program,
 /// which draws others in each.
-fn seeded(c: &Call, f: impl FnOnce() -> Tensor) -> Result<Tensor> {
+fn draw_with_seed(c: &Call, f: impl FnOnce() -> Tensor) -> Result<Tensor> {
     Ok(match c.maybe_float("seed")? {
         Some(seed) => with_seed((seed as f32).to_bits().into(), || f().realize().cloned())?,
         None => f(),
@@ -65,13 +65,13 @@ fn dtypes(c: &Call, default: DType) -> Result<(DType, DType)> {
 fn normal(c: &Call, shape: &[Dim], default: DType) -> Results {
     let (dtype, drawn) = dtypes(c, default)?;
     let (mean, scale) = (c.float("mean", 0.0)?, c.float("scale", 1.0)?);
-    let y = seeded(c, || Tensor::randn(shape, drawn))? * scale + mean;
-    one(y.to_dtype(dtype))
+    let y = draw_with_seed(c, || Tensor::randn(shape, drawn))? * scale + mean;
+    single(y.to_dtype(dtype))
 }
 
 fn uniform(c: &Call, shape: &[Dim], default: DType) -> Results {
     let (dtype, drawn) = dtypes(c, default)?;
     let (low, high) = (c.float("low", 0.0)?, c.float("high", 1.0)?);
-    let y = seeded(c, || Tensor::rand(shape, drawn))? * (high - low) + low;
-    one(y.to_dtype(dtype))
+    let y = draw_with_seed(c, || Tensor::rand(shape, drawn))? * (high - low) + low;
+    single(y.to_dtype(dtype))
 }

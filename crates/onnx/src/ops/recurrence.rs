@@ -1,7 +1,7 @@
 //! Layers that hand a state from one part of a sequence to the next.
 
 use super::Record;
-use super::attention::{heads, merged};
+use super::attention::{merge_heads, split_heads};
 use crate::call::{Call, Results, known_size};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
@@ -70,7 +70,7 @@ fn linear_attention(c: &Call) -> Results {
     // [b, h, t, d], computed in f32.
     let dtype = c.tensor(0)?.dtype();
     let split = |i: usize, count: i64| {
-        let t = heads(c.tensor(i)?.to_dtype(DType::F32), Some(count))?;
+        let t = split_heads(c.tensor(i)?.to_dtype(DType::F32), Some(count))?;
         t.check()?;
         Ok::<_, Error>(t)
     };
@@ -94,46 +94,46 @@ fn linear_attention(c: &Call) -> Results {
         scale => scale,
     };
     let by_turn = |t: &Tensor| t.movedim(2, 0);
-    let mut turns = vec![by_turn(&q), by_turn(&k), by_turn(&v)];
+    let mut steps = vec![by_turn(&q), by_turn(&k), by_turn(&v)];
     if gated {
-        turns.push(by_turn(&split(4, key_heads)?));
+        steps.push(by_turn(&split(4, key_heads)?));
     }
     if delta {
         // One factor, or one for each head.
         let factors = c.tensor(5)?.to_dtype(DType::F32);
-        turns.push(factors.transpose(0, 1).unsqueeze(-1));
+        steps.push(factors.transpose(0, 1).unsqueeze(-1));
     }
     let shared = query_heads / key_heads;
-    let (state, rows) = scan(state, turns, |state: Tensor, now: Vec<Tensor>| {
-        turn([gated, delta], state, &now, shared)
+    let (state, rows) = scan(state, steps, |state: Tensor, inputs: Vec<Tensor>| {
+        attention_step([gated, delta], state, &inputs, shared)
     })?;
     let y = rows.movedim(0, 2) * scale;
     Ok(vec![
-        merged(y).to_dtype(dtype).into(),
+        merge_heads(y).to_dtype(dtype).into(),
         state.to_dtype(state_dtype).into(),
     ])
 }
 
-/// A turn of linear attention: the next state `[b, h, dk, dv]`, and what the query `[b, h, dk]` reads of it.
-fn turn(
+/// A step of linear attention: the next state `[b, h, dk, dv]`, and its product with the query `[b, h, dk]`.
+fn attention_step(
     [gated, delta]: [bool; 2],
     mut state: Tensor,
-    now: &[Tensor],
+    inputs: &[Tensor],
     shared: i64,
 ) -> Result<(Tensor, Tensor)> {
-    let (q, k, mut v) = (&now[0], &now[1], now[2].clone());
+    let (q, k, mut v) = (&inputs[0], &inputs[1], inputs[2].clone());
     if gated {
-        state *= now[3].exp().unsqueeze(-1);
+        state *= inputs[3].exp().unsqueeze(-1);
     }
     if delta {
         let read = (&state * k.unsqueeze(-1)).sum(2);
-        v = (v - read) * now.last().unwrap_or(k);
+        v = (v - read) * inputs.last().unwrap_or(k);
     }
     let state = state + k.unsqueeze(-1) * v.unsqueeze(2);
-    let seen = match shared {
+    let query = match shared {
         1 => state.clone(),
         n => state.repeat_interleave(n, 1),
     };
-    let read = (seen * q.unsqueeze(-1)).sum(2);
+    let read = (query * q.unsqueeze(-1)).sum(2);
     Ok((state, read))
 }

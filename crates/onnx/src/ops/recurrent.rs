@@ -85,13 +85,13 @@ fn activations(c: &Call, cell: Cell, directions: usize) -> Result<Vec<Activation
         return Err(invalid(format!("{} activations don't fit", names.len())));
     }
     let (alphas, betas) = (c.floats("activation_alpha")?, c.floats("activation_beta")?);
-    let at = |list: &Option<Vec<f64>>, i: usize| list.as_ref().and_then(|l| l.get(i)).copied();
-    let each = |(i, name): (usize, String)| Activation {
+    let entry = |list: &Option<Vec<f64>>, i: usize| list.as_ref().and_then(|l| l.get(i)).copied();
+    let activation = |(i, name): (usize, String)| Activation {
         name: name.to_lowercase(),
-        alpha: at(&alphas, i),
-        beta: at(&betas, i),
+        alpha: entry(&alphas, i),
+        beta: entry(&betas, i),
     };
-    Ok(names.into_iter().enumerate().map(each).collect())
+    Ok(names.into_iter().enumerate().map(activation).collect())
 }
 
 fn recurrent(c: &Call, cell: Cell) -> Results {
@@ -123,36 +123,36 @@ fn recurrent(c: &Call, cell: Cell) -> Results {
         None => None,
     };
     let state = |i: usize| Ok::<_, kiln_tensor::Error>(c.optional(i)?.map(swapped));
-    let (first, first_cell) = (state(5)?, state(6)?);
-    let first_cell = if cell == Cell::Lstm { first_cell } else { None };
+    let (hidden0, cell0) = (state(5)?, state(6)?);
+    let cell0 = if cell == Cell::Lstm { cell0 } else { None };
     let peepholes = if cell == Cell::Lstm {
         c.optional(7)?
     } else {
         None
     };
     let bias = c.optional(3)?;
-    let each = functions.len() / directions.len();
+    let per_direction = functions.len() / directions.len();
     let (mut outputs, mut last, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
     for (d, reverse) in directions.iter().enumerate() {
-        let of = |t: &Option<Tensor>| match t {
+        let direction_of = |t: &Option<Tensor>| match t {
             Some(t) => t.select(0, d),
             None => Tensor::zeros(vec![batch.clone(), Dim::Const(hidden)], x.dtype()),
         };
-        let one = Direction {
+        let direction = Direction {
             cell,
             hidden,
             recurrence: recurrence.select(0, d),
             bias: bias.as_ref().map(|b| b.select(0, d)),
             peepholes: peepholes.as_ref().map(|p| p.select(0, d)),
-            functions: functions[d * each..(d + 1) * each].to_vec(),
+            functions: functions[d * per_direction..(d + 1) * per_direction].to_vec(),
             clip: c.maybe_float("clip")?,
             reset_behind: c.flag("linear_before_reset", false)?,
             input_forget: c.flag("input_forget", false)?,
         };
-        let (y, h, s) = one.run(
+        let (y, h, s) = direction.run(
             &x,
             &weight.select(0, d),
-            (of(&first), of(&first_cell)),
+            (direction_of(&hidden0), direction_of(&cell0)),
             mask.as_ref(),
             *reverse,
         )?;
@@ -243,45 +243,45 @@ impl Direction {
             Some(c) => t.clamp(-c, c),
             None => t,
         };
-        let part = |t: &Tensor, i: i64| t.narrow(1, i * self.hidden, self.hidden);
+        let gate = |t: &Tensor, i: i64| t.narrow(1, i * self.hidden, self.hidden);
         let f = |i: usize, t: Tensor| self.functions[i].apply(&clipped(t));
         match self.cell {
             Cell::Plain => Ok((f(0, x + h.matmul(recurrence))?, s.clone())),
             Cell::Gru => {
-                let rest = 2 * self.hidden;
+                let two_gates = 2 * self.hidden;
                 let (gates, candidate) = (
-                    recurrence.narrow(1, 0, rest),
-                    recurrence.narrow(1, rest, self.hidden),
+                    recurrence.narrow(1, 0, two_gates),
+                    recurrence.narrow(1, two_gates, self.hidden),
                 );
-                let mut sums = x.narrow(1, 0, rest) + h.matmul(gates);
+                let mut gates_in = x.narrow(1, 0, two_gates) + h.matmul(gates);
                 if let Some(b) = state_bias {
-                    sums += b.narrow(0, 0, rest);
+                    gates_in += b.narrow(0, 0, two_gates);
                 }
-                let (update, reset) = (f(0, part(&sums, 0))?, f(0, part(&sums, 1))?);
+                let (update, reset) = (f(0, gate(&gates_in, 0))?, f(0, gate(&gates_in, 1))?);
                 let from_state = match (self.reset_behind, state_bias) {
                     (true, Some(b)) => {
-                        reset * (h.matmul(candidate) + b.narrow(0, rest, self.hidden))
+                        reset * (h.matmul(candidate) + b.narrow(0, two_gates, self.hidden))
                     }
                     (true, None) => reset * h.matmul(candidate),
                     (false, _) => (reset * h).matmul(candidate),
                 };
-                let candidate = f(1, part(x, 2) + from_state)?;
+                let candidate = f(1, gate(x, 2) + from_state)?;
                 Ok(((-&update + 1.0) * candidate + update * h, s.clone()))
             }
             Cell::Lstm => {
-                let sums = x + h.matmul(recurrence);
+                let preactivations = x + h.matmul(recurrence);
                 let peep = |i: i64, s: &Tensor, t: Tensor| match &self.peepholes {
                     Some(p) => t + p.narrow(0, i * self.hidden, self.hidden) * s,
                     None => t,
                 };
-                let input = f(0, peep(0, s, part(&sums, 0)))?;
+                let input = f(0, peep(0, s, gate(&preactivations, 0)))?;
                 let forget = match self.input_forget {
                     true => -&input + 1.0,
-                    false => f(0, peep(2, s, part(&sums, 2)))?,
+                    false => f(0, peep(2, s, gate(&preactivations, 2)))?,
                 };
-                let candidate = f(1, part(&sums, 3))?;
+                let candidate = f(1, gate(&preactivations, 3))?;
                 let next_cell = forget * s + input * candidate;
-                let output = f(0, peep(1, &next_cell, part(&sums, 1)))?;
+                let output = f(0, peep(1, &next_cell, gate(&preactivations, 1)))?;
                 let next = output * self.functions[2].apply(&next_cell)?;
                 Ok((next, next_cell))
             }

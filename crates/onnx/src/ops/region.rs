@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::conv::{Windows, per_channel};
-use crate::call::{Call, Results, known_size, one};
+use crate::call::{Call, Results, known_size, single};
 use crate::fault::{invalid, unsupported};
 use crate::value::iota;
 use kiln_base::Dim;
@@ -18,7 +18,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 
 /// The four elements around a position and their weights.
 struct Corners {
-    places: [Tensor; 4],
+    positions: [Tensor; 4],
     weights: [Tensor; 4],
 }
 
@@ -27,31 +27,31 @@ fn corners(y: &Tensor, x: &Tensor, [height, width]: [i64; 2]) -> Corners {
     let (top, left) = (y.floor(), x.floor());
     let (down, right) = (y - &top, x - &left);
     let (up, to_left) = (1.0 - &down, 1.0 - &right);
-    let place = |y: &Tensor, x: &Tensor| {
+    let position = |y: &Tensor, x: &Tensor| {
         let y = y.clamp(0.0, (height - 1) as f64).to_dtype(DType::I64);
         let x = x.clamp(0.0, (width - 1) as f64).to_dtype(DType::I64);
         y * width + x
     };
     let (bottom, far) = (&top + 1.0, &left + 1.0);
     Corners {
-        places: [
-            place(&top, &left),
-            place(&top, &far),
-            place(&bottom, &left),
-            place(&bottom, &far),
+        positions: [
+            position(&top, &left),
+            position(&top, &far),
+            position(&bottom, &left),
+            position(&bottom, &far),
         ],
         weights: [&up * &to_left, up * &right, &down * to_left, down * right],
     }
 }
 
-/// Returns the elements of images `[n, c, h · w]` at places `[n, p]`, as `[n, c, p]`.
-fn elements(images: &Tensor, places: &Tensor) -> Tensor {
+/// Returns the elements of images `[n, c, h · w]` at positions `[n, p]`, as `[n, c, p]`.
+fn gather_elements(images: &Tensor, positions: &Tensor) -> Tensor {
     let shape = vec![
         images.dims()[0].clone(),
         images.dims()[1].clone(),
-        places.dims()[1].clone(),
+        positions.dims()[1].clone(),
     ];
-    images.gather(2, places.unsqueeze(1).expand(shape))
+    images.gather(2, positions.unsqueeze(1).expand(shape))
 }
 
 /// The mean or maximum of samples in the cells of each region.
@@ -83,42 +83,42 @@ fn roi_align(c: &Call) -> Results {
     }
     let edges = regions.to_dtype(DType::F64) * scale - if half { 0.5 } else { 0.0 };
     let edge = |i: i64| edges.select(1, i);
-    let least = |size: Tensor| if half { size } else { size.clamp_min(1.0) };
-    let extent = [least(edge(3) - edge(1)), least(edge(2) - edge(0))];
+    let clamp = |size: Tensor| if half { size } else { size.clamp_min(1.0) };
+    let extent = [clamp(edge(3) - edge(1)), clamp(edge(2) - edge(0))];
     let counts = match ratio {
         // The number of samples follows from each region. The largest is taken, and what lies behind counts nothing.
         0 => [0, 1].map(|i| (&extent[i] / cells[i] as f64).ceil()),
         n => [0, 1].map(|i| extent[i].full_like(n as f64)),
     };
-    let most: Vec<i64> = match ratio {
+    let max: Vec<i64> = match ratio {
         0 if regions.dims()[0].is(0) => vec![0; 2],
         0 => {
-            let most = counts.iter().map(|t| Ok(t.amax(()).item::<f64>()? as i64));
-            most.collect::<Result<_>>()?
+            let max_counts = counts.iter().map(|t| Ok(t.amax(()).item::<f64>()? as i64));
+            max_counts.collect::<Result<_>>()?
         }
         n => vec![n; 2],
     };
-    if most.iter().zip(&size).any(|(n, size)| *n > 64 * size + 64) {
-        return Err(unsupported(format!("{most:?} samples in each cell")));
+    if max.iter().zip(&size).any(|(n, size)| *n > 64 * size + 64) {
+        return Err(unsupported(format!("{max:?} samples in each cell")));
     }
-    let most = [most[0].max(1), most[1].max(1)];
+    let max = [max[0].max(1), max[1].max(1)];
     // Positions and whether they count, [regions, cells · samples].
     let positions = |i: usize| {
         let start = [edge(1), edge(0)][i].unsqueeze(1).unsqueeze(1);
         let cell = (&extent[i] / cells[i] as f64).unsqueeze(1).unsqueeze(1);
         let count = counts[i].unsqueeze(1).unsqueeze(1);
-        let (at, sample) = (
+        let (bin, sample) = (
             Tensor::arange_dtype(0, cells[i], 1, DType::F64).unsqueeze(1),
-            Tensor::arange_dtype(0, most[i], 1, DType::F64),
+            Tensor::arange_dtype(0, max[i], 1, DType::F64),
         );
-        let within = (&sample + 0.5) / &count;
-        let position = (at + within) * cell + start;
+        let offset = (&sample + 0.5) / &count;
+        let position = (bin + offset) * cell + start;
         let counted = sample.lt(&count).expand(position.dims());
         (position.flatten((1, 2)), counted.flatten((1, 2)))
     };
     let ((y, y_counts), (x_at, x_counts)) = (positions(0), positions(1));
     let inside = |t: &Tensor, size: i64| t.ge(-1.0).logical_and(t.le(size as f64));
-    let (rows, columns) = (cells[0] * most[0], cells[1] * most[1]);
+    let (rows, columns) = (cells[0] * max[0], cells[1] * max[1]);
     let grid = |y: &Tensor, x: &Tensor| {
         let shape = [y.dims()[0].clone(), Dim::Const(rows), Dim::Const(columns)];
         let y = y.unsqueeze(2).expand(&shape[..]).flatten((1, 2));
@@ -137,19 +137,19 @@ fn roi_align(c: &Call) -> Results {
         .index_select(0, batch.to_dtype(DType::I64))
         .flatten((2, 3));
     let terms: Vec<Tensor> = around
-        .places
+        .positions
         .iter()
         .zip(&around.weights)
-        .map(|(place, weight)| {
+        .map(|(corner, weight)| {
             let weight = weight
                 .masked_fill(inside.logical_not(), 0.0)
                 .to_dtype(x.dtype());
-            elements(&images, place) * weight.unsqueeze(1)
+            gather_elements(&images, corner) * weight.unsqueeze(1)
         })
         .collect();
     let cells = |t: Tensor| {
         let mut shape = t.dims()[..2].to_vec();
-        shape.extend([cells[0], most[0], cells[1], most[1]].map(Dim::Const));
+        shape.extend([cells[0], max[0], cells[1], max[1]].map(Dim::Const));
         t.reshape(shape)
     };
     let uncounted = counted.logical_not().unsqueeze(1);
@@ -160,16 +160,16 @@ fn roi_align(c: &Call) -> Results {
             .unwrap_or_else(|| x.clone());
         let sum = cells(sum.masked_fill(uncounted, 0.0)).sum([3, 5]);
         let count = (&counts[0] * &counts[1]).clamp_min(1.0).to_dtype(x.dtype());
-        return one(
-            sum / count.reshape(vec![count.dims()[0].clone(), Dim::ONE, Dim::ONE, Dim::ONE])
+        return single(
+            sum / count.reshape(vec![count.dims()[0].clone(), Dim::ONE, Dim::ONE, Dim::ONE]),
         );
     }
     // The maximum is that of the weighted corners, as in the standard.
-    let most = terms
+    let largest = terms
         .into_iter()
         .reduce(|a, b| a.maximum(b))
         .unwrap_or_else(|| x.clone());
-    one(cells(most.masked_fill(uncounted, f64::NEG_INFINITY)).amax([3, 5]))
+    single(cells(largest.masked_fill(uncounted, f64::NEG_INFINITY)).amax([3, 5]))
 }
 
 /// A convolution, each of whose weights is moved by an offset for each position.
@@ -200,8 +200,8 @@ fn deform_conv(c: &Call) -> Results {
     }
     let n = x.dims()[0].clone();
     let dims = |list: &[i64]| -> Vec<Dim> {
-        let rest = list.iter().map(|d| Dim::Const(*d));
-        [n.clone()].into_iter().chain(rest).collect()
+        let trailing_dims = list.iter().map(|d| Dim::Const(*d));
+        [n.clone()].into_iter().chain(trailing_dims).collect()
     };
     let offset = offset.reshape(dims(&[offset_groups, taps, 2, out[0], out[1]]));
     // Positions [n, groups, taps, oh, ow].
@@ -212,9 +212,9 @@ fn deform_conv(c: &Call) -> Results {
             0 => tap.unsqueeze(1).expand(vec![rows, columns]),
             _ => tap.expand(vec![rows, columns]),
         };
-        let first = iota(&Dim::Const(out[i])) * windows.strides[i] - windows.before[i];
-        let first = if i == 0 { first.unsqueeze(1) } else { first };
-        let base = tap.reshape([taps, 1, 1]) + first;
+        let starts = iota(&Dim::Const(out[i])) * windows.strides[i] - windows.before[i];
+        let starts = if i == 0 { starts.unsqueeze(1) } else { starts };
+        let base = tap.reshape([taps, 1, 1]) + starts;
         offset.select(3, i as i64) + base.to_dtype(offset.dtype())
     };
     let (y, x_at) = (position(0), position(1));
@@ -238,12 +238,12 @@ fn deform_conv(c: &Call) -> Results {
         None => flat(&inside).to_dtype(x.dtype()),
     };
     let terms = around
-        .places
+        .positions
         .iter()
         .zip(&around.weights)
-        .map(|(place, weight)| {
+        .map(|(corner, weight)| {
             let weight = flat(weight).to_dtype(x.dtype()) * &mask;
-            elements(&images, &flat(place)) * weight.unsqueeze(1)
+            gather_elements(&images, &flat(corner)) * weight.unsqueeze(1)
         });
     let samples = terms.reduce(|a, b| a + b).unwrap_or_else(|| images.clone());
     // A product of the filters and the samples of each group.
@@ -252,7 +252,7 @@ fn deform_conv(c: &Call) -> Results {
     let y = rows
         .matmul(columns)
         .reshape(dims(&[filters, out[0], out[1]]));
-    one(match c.optional(3)? {
+    single(match c.optional(3)? {
         Some(bias) => y + per_channel(&bias, 2),
         None => y,
     })

@@ -1,7 +1,7 @@
 //! Resizing: along each axis, a weighted sum of neighbours.
 
 use super::Record;
-use crate::call::{Call, Results, axes, one};
+use crate::call::{Call, Results, axes, single};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Tensor};
@@ -28,7 +28,7 @@ struct Resize<'a> {
 
 /// An axis that is resized.
 struct Axis {
-    at: usize,
+    index: usize,
     n: i64,
     out: i64,
     scale: f64,
@@ -77,8 +77,8 @@ fn resize(c: &Call) -> Results {
     if crops && region.as_ref().is_none_or(|r| r.len() != 2 * list.len()) {
         return Err(invalid("tf_crop_and_resize needs a region"));
     }
-    let known = |at: usize| {
-        let n = x.dims()[at].as_const();
+    let known = |dim: usize| {
+        let n = x.dims()[dim].as_const();
         n.filter(|n| *n > 0)
             .ok_or_else(|| invalid("needs sizes that are known and not 0"))
     };
@@ -88,7 +88,7 @@ fn resize(c: &Call) -> Results {
         (None, Some(sizes)) if sizes.len() == list.len() => {
             let old: Vec<f64> = list
                 .iter()
-                .map(|at| Ok(known(*at)? as f64))
+                .map(|dim| Ok(known(*dim)? as f64))
                 .collect::<Result<_>>()?;
             let scales: Vec<f64> = sizes.iter().zip(&old).map(|(size, n)| size / n).collect();
             let kept = match c.text("keep_aspect_ratio_policy", "stretch")? {
@@ -108,12 +108,12 @@ fn resize(c: &Call) -> Results {
         _ => return Err(invalid("needs scales or sizes, one for each axis")),
     };
     let mut resized: Vec<Axis> = Vec::new();
-    for (i, (at, scale)) in list.iter().zip(scales).enumerate() {
+    for (i, (dim, scale)) in list.iter().zip(scales).enumerate() {
         // An axis that stays may have any size.
         if sizes.is_none() && scale == 1.0 && !crops {
             continue;
         }
-        let n = known(*at)?;
+        let n = known(*dim)?;
         let out = match &sizes {
             None => (n as f64 * scale).floor(),
             Some(sizes) => sizes[i],
@@ -122,7 +122,7 @@ fn resize(c: &Call) -> Results {
             return Err(invalid(format!("can't resize {n} by {scale} to {out}")));
         }
         resized.push(Axis {
-            at: *at,
+            index: *dim,
             n,
             out: out as i64,
             scale,
@@ -147,24 +147,24 @@ fn resize(c: &Call) -> Results {
         let positions: Vec<f64> = (0..axis.out)
             .map(|i| method.position(&axis, i as f64))
             .collect::<Result<_>>()?;
-        y = method.along(&y, &axis, &positions)?;
+        y = method.resize_axis(&y, &axis, &positions)?;
         y.check()?;
         if crops {
             let last = (axis.n - 1) as f64;
             let outside: Vec<bool> = positions.iter().map(|p| *p < 0.0 || *p > last).collect();
             if outside.contains(&true) {
-                let mask = Tensor::from(outside).reshape(shape_along(&y, axis.at, axis.out));
+                let mask = Tensor::from(outside).reshape(shape_along(&y, axis.index, axis.out));
                 y = y.masked_fill(mask, outside_value);
             }
         }
     }
-    one(y.to_dtype(dtype))
+    single(y.to_dtype(dtype))
 }
 
 /// Returns the shape with which a vector broadcasts along an axis.
-fn shape_along(t: &Tensor, at: usize, n: i64) -> Vec<Dim> {
+fn shape_along(t: &Tensor, axis: usize, n: i64) -> Vec<Dim> {
     let mut shape = vec![Dim::ONE; t.ndim()];
-    shape[at] = Dim::Const(n);
+    shape[axis] = Dim::Const(n);
     shape
 }
 
@@ -186,18 +186,20 @@ impl Resize<'_> {
             "asymmetric" => i / axis.scale,
             "tf_crop_and_resize" => {
                 let (start, end) = axis.region;
-                let within = match out == 1.0 {
+                let ratio = match out == 1.0 {
                     true => (end - start) * last / 2.0,
                     false => i * (end - start) * last / (out - 1.0),
                 };
-                within + start * last
+                ratio + start * last
             }
-            other => return Err(invalid(format!("there is no coordinate mode {other:?}"))),
+            other => {
+                return Err(invalid(format!("there is no coordinate mode {other:?}")));
+            }
         })
     }
 
-    fn along(&self, x: &Tensor, axis: &Axis, positions: &[f64]) -> Result<Tensor> {
-        let at = axis.at as i64;
+    fn resize_axis(&self, x: &Tensor, axis: &Axis, positions: &[f64]) -> Result<Tensor> {
+        let axis_index = axis.index as i64;
         let inside = |p: f64| (p as i64).clamp(0, axis.n - 1);
         if self.mode == "nearest" {
             let nearest = |p: &f64| {
@@ -206,11 +208,13 @@ impl Resize<'_> {
                     "round_prefer_ceil" => (p + 0.5).floor(),
                     "floor" => p.floor(),
                     "ceil" => p.ceil(),
-                    other => return Err(invalid(format!("there is no nearest_mode {other:?}"))),
+                    other => {
+                        return Err(invalid(format!("there is no nearest_mode {other:?}")));
+                    }
                 }))
             };
             let index: Vec<i64> = positions.iter().map(nearest).collect::<Result<_>>()?;
-            return Ok(x.index_select(at, Tensor::from(index)));
+            return Ok(x.index_select(axis_index, Tensor::from(index)));
         }
         let support = match self.mode {
             "linear" => 1.0,
@@ -221,8 +225,8 @@ impl Resize<'_> {
             true => axis.scale.min(1.0),
             false => 1.0,
         };
-        let first = (-support / squeeze).floor() + 1.0;
-        let offsets = (2.0 * (1.0 - first)) as usize;
+        let first_tap = (-support / squeeze).floor() + 1.0;
+        let offsets = (2.0 * (1.0 - first_tap)) as usize;
         let cells = offsets
             .max(axis.n as usize)
             .saturating_mul(positions.len().max(1));
@@ -237,7 +241,7 @@ impl Resize<'_> {
         for (i, p) in positions.iter().enumerate() {
             let base = p.floor();
             for k in 0..offsets {
-                let offset = first + k as f64;
+                let offset = first_tap + k as f64;
                 let index = base + offset;
                 let is_outside = index < 0.0 || index > (axis.n - 1) as f64;
                 indices[k][i] = inside(index);
@@ -250,7 +254,7 @@ impl Resize<'_> {
                 weights.iter_mut().for_each(|w| w[i] /= sum);
             }
         }
-        let shape = shape_along(x, axis.at, axis.out);
+        let shape = shape_along(x, axis.index, axis.out);
         // Many neighbours are a product with a matrix.
         if offsets > 4 {
             let mut matrix = vec![0f64; (axis.n * axis.out) as usize];
@@ -260,11 +264,14 @@ impl Resize<'_> {
                 }
             }
             let matrix = Tensor::from_slice(&matrix, [axis.out, axis.n]).to_dtype(x.dtype());
-            return Ok(x.movedim(at, -1).matmul(matrix.t()).movedim(-1, at));
+            return Ok(x
+                .movedim(axis_index, -1)
+                .matmul(matrix.t())
+                .movedim(-1, axis_index));
         }
         let terms = weights.into_iter().zip(indices).map(|(w, index)| {
             let w = Tensor::from(w).to_dtype(x.dtype()).reshape(&shape);
-            x.index_select(at, Tensor::from(index)) * w
+            x.index_select(axis_index, Tensor::from(index)) * w
         });
         Ok(terms.reduce(|sum, term| sum + term).unwrap_or(x.clone()))
     }

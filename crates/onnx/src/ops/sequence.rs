@@ -1,7 +1,7 @@
 //! Sequences and optional values.
 
 use super::Record;
-use crate::call::{Call, Results, axis, known_size, one};
+use crate::call::{Call, Results, axis, known_size, single};
 use crate::fault::invalid;
 use crate::value::{Known, Value};
 use kiln_tensor::{DType, Result, Tensor, cat, stack};
@@ -11,8 +11,8 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "ConcatFromSequence" => |c| {
             let list = tensors(c)?;
             match c.flag("new_axis", false)? {
-                true => one(stack(list, c.int("axis", 0)?)),
-                false => one(cat(list, c.int("axis", 0)?)),
+                true => single(stack(list, c.int("axis", 0)?)),
+                false => single(cat(list, c.int("axis", 0)?)),
             }
         },
         "Optional" => |c| match c.has(0) {
@@ -28,8 +28,8 @@ pub(super) fn find(op: &str) -> Option<Record> {
         }
         "SequenceAt" => |c| {
             let list = sequence(c, 0)?;
-            let at = position(c, 1, list.len(), false)?;
-            Ok(vec![list[at].clone()])
+            let index = position(c, 1, list.len(), false)?;
+            Ok(vec![list[index].clone()])
         },
         "SequenceConstruct" => |c| {
             let list = (0..c.inputs.len()).map(|i| c.value(i).cloned());
@@ -38,21 +38,21 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "SequenceEmpty" => |_| Ok(vec![Value::Sequence(Vec::new())]),
         "SequenceErase" => |c| {
             let mut list = sequence(c, 0)?.to_vec();
-            let at = match c.has(1) {
+            let index = match c.has(1) {
                 true => position(c, 1, list.len(), false)?,
                 false if list.is_empty() => return Err(invalid("the sequence is empty")),
                 false => list.len() - 1,
             };
-            list.remove(at);
+            list.remove(index);
             Ok(vec![Value::Sequence(list)])
         },
         "SequenceInsert" => |c| {
             let mut list = sequence(c, 0)?.to_vec();
-            let at = match c.has(2) {
+            let index = match c.has(2) {
                 true => position(c, 2, list.len(), true)?,
                 false => list.len(),
             };
-            list.insert(at, c.value(1)?.clone());
+            list.insert(index, c.value(1)?.clone());
             Ok(vec![Value::Sequence(list)])
         },
         "SequenceLength" => |c| {
@@ -81,19 +81,19 @@ fn tensors(c: &Call) -> Result<Vec<Tensor>> {
 
 /// Returns a position from an input; negative ones count from the end.
 fn position(c: &Call, i: usize, len: usize, end: bool) -> Result<usize> {
-    let at = c.first_integer(i)?;
-    let at = at.ok_or_else(|| invalid("the position is missing"))?;
-    let from_start = if at < 0 { at + len as i64 } else { at };
+    let index = c.first_integer(i)?;
+    let index = index.ok_or_else(|| invalid("the position is missing"))?;
+    let from_start = if index < 0 { index + len as i64 } else { index };
     match usize::try_from(from_start) {
         Ok(p) if p < len || end && p == len => Ok(p),
-        _ => Err(invalid(format!("the position {at} is not one of {len}"))),
+        _ => Err(invalid(format!("the position {index} is not one of {len}"))),
     }
 }
 
 fn split(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let at = axis(c.int("axis", 0)?, x.ndim())?;
-    let n = known_size(&x, at)?;
+    let axis = axis(c.int("axis", 0)?, x.ndim())?;
+    let n = known_size(&x, axis)?;
     let one_each = !c.has(1);
     let sizes: Vec<i64> = match c.integers(1)? {
         None => vec![1; usize::try_from(n).unwrap_or(0)],
@@ -107,7 +107,7 @@ fn split(c: &Call) -> Results {
         Some(list) => list,
     };
     let squeezed = one_each && !c.flag("keepdims", true)?;
-    let parts = x.split_with_sizes(sizes, at as i64).into_iter();
-    let parts = parts.map(|t| if squeezed { t.squeeze(at as i64) } else { t });
-    Ok(vec![Value::Sequence(parts.map(Value::from).collect())])
+    let chunks = x.split_with_sizes(sizes, axis as i64).into_iter();
+    let chunks = chunks.map(|t| if squeezed { t.squeeze(axis as i64) } else { t });
+    Ok(vec![Value::Sequence(chunks.map(Value::from).collect())])
 }

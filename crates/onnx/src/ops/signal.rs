@@ -1,8 +1,8 @@
 //! Transforms of signals, as products with matrices of cosines and sines.
 
 use super::Record;
-use super::shape::constant_padded;
-use crate::call::{Call, Results, axis, known_size, one};
+use super::shape::pad_constant;
+use crate::call::{Call, Results, axis, known_size, single};
 use crate::fault::invalid;
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Scalar, Tensor, stack};
@@ -21,11 +21,11 @@ pub(super) fn find(op: &str) -> Option<Record> {
 }
 
 /// Returns cosines and sines of 2π · i · k / n, `[rows, columns]`.
-fn waves(rows: i64, columns: i64, n: i64, dtype: DType) -> (Tensor, Tensor) {
+fn cosines_and_sines(rows: i64, columns: i64, n: i64, dtype: DType) -> (Tensor, Tensor) {
     let angle = |i: i64, k: i64| 2.0 * PI * ((i * k) % n) as f64 / n as f64;
     let table = |f: fn(f64) -> f64| {
         let values: Vec<f64> = (0..rows * columns)
-            .map(|at| f(angle(at / columns, at % columns)))
+            .map(|flat| f(angle(flat / columns, flat % columns)))
             .collect();
         Tensor::from_slice(&values, [rows, columns]).to_dtype(dtype)
     };
@@ -33,7 +33,7 @@ fn waves(rows: i64, columns: i64, n: i64, dtype: DType) -> (Tensor, Tensor) {
 }
 
 /// The real and imaginary parts of the transform of the last dim, of which `kept` frequencies are kept.
-fn transformed(
+fn transform(
     real: &Tensor,
     imaginary: Option<&Tensor>,
     kept: i64,
@@ -46,7 +46,7 @@ fn transformed(
             "transforms are at most {MAX_LENGTH} long, and not empty"
         ))
     })?;
-    let (cos, sin) = waves(n, kept, n, real.dtype());
+    let (cos, sin) = cosines_and_sines(n, kept, n, real.dtype());
     let sin = if inverse { sin } else { -sin };
     let (re, im) = (real.matmul(&cos), real.matmul(&sin));
     let (re, im) = match imaginary {
@@ -63,14 +63,14 @@ fn dft(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let rank = x.ndim();
     let (inverse, onesided) = (c.flag("inverse", false)?, c.flag("onesided", false)?);
-    let at = match (c.version >= 20, c.integers(2)?) {
+    let dim = match (c.version >= 20, c.integers(2)?) {
         (true, Some(list)) => axis(list.first().copied().unwrap_or(-2), rank)?,
         (true, None) => axis(-2, rank)?,
         (false, _) => c.axis("axis", 1, rank)?,
     };
-    let parts = x.dims()[rank - 1].as_const();
-    let size = known_size(&x, at)?;
-    if at + 1 == rank || !matches!(parts, Some(1 | 2)) {
+    let component_count = x.dims()[rank - 1].as_const();
+    let size = known_size(&x, dim)?;
+    if dim + 1 == rank || !matches!(component_count, Some(1 | 2)) {
         return Err(invalid("the last dim holds the parts of numbers, 1 or 2"));
     }
     let default = if inverse && onesided {
@@ -84,35 +84,35 @@ fn dft(c: &Call) -> Results {
             "transforms are at most {MAX_LENGTH} long, and not empty"
         )));
     }
-    let moved = |t: Tensor| t.movedim(at as i64, -1);
+    let moved = |t: Tensor| t.movedim(dim as i64, -1);
     let real = moved(x.select(-1, 0));
-    let imaginary = (parts == Some(2)).then(|| moved(x.select(-1, 1)));
+    let imaginary = (component_count == Some(2)).then(|| moved(x.select(-1, 1)));
     let fitted =
-        |t: &Tensor, n: i64| constant_padded(t, &[t.ndim() - 1], &[0], &[n - size], Scalar::Int(0));
-    let back = |t: Tensor| t.movedim(-1, at as i64).unsqueeze(-1);
+        |t: &Tensor, n: i64| pad_constant(t, &[t.ndim() - 1], &[0], &[n - size], Scalar::Int(0));
+    let restore = |t: Tensor| t.movedim(-1, dim as i64).unsqueeze(-1);
     if inverse && onesided {
         // The other half mirrors the given one.
         let half = length / 2 + 1;
         let (re, im) = (fitted(&real, half), imaginary.map(|t| fitted(&t, half)));
-        let (cos, sin) = waves(half, length, length, x.dtype());
-        let twice = |k: i64| if k == 0 || 2 * k == length { 1.0 } else { 2.0 };
-        let weights: Vec<f64> = (0..half).map(|k| twice(k) / length as f64).collect();
+        let (cos, sin) = cosines_and_sines(half, length, length, x.dtype());
+        let weight = |k: i64| if k == 0 || 2 * k == length { 1.0 } else { 2.0 };
+        let weights: Vec<f64> = (0..half).map(|k| weight(k) / length as f64).collect();
         let weights = Tensor::from(weights).to_dtype(x.dtype());
         let y = (re * &weights).matmul(cos);
         let y = match im {
             Some(im) => y - (im * weights).matmul(sin),
             None => y,
         };
-        return one(back(y));
+        return single(restore(y));
     }
     let kept = if onesided { length / 2 + 1 } else { length };
-    let (re, im) = transformed(
+    let (re, im) = transform(
         &fitted(&real, length),
         imaginary.map(|t| fitted(&t, length)).as_ref(),
         kept,
         inverse,
     )?;
-    one(stack([re, im].map(|t| t.movedim(-1, at as i64)), -1))
+    single(stack([re, im].map(|t| t.movedim(-1, dim as i64)), -1))
 }
 
 fn stft(c: &Call) -> Results {
@@ -122,9 +122,9 @@ fn stft(c: &Call) -> Results {
         .filter(|h| *h > 0)
         .ok_or_else(|| invalid("the step must be positive"))?;
     let window = c.optional(2)?;
-    let parts = match x.dims() {
+    let component_count = match x.dims() {
         [_, _] => 1,
-        [_, _, parts] => parts.as_const().unwrap_or(0),
+        [_, _, component_count] => component_count.as_const().unwrap_or(0),
         _ => return Err(invalid(format!("needs 2 or 3 dims, not {}", x.ndim()))),
     };
     let signal = known_size(&x, 1)?;
@@ -138,21 +138,21 @@ fn stft(c: &Call) -> Results {
         )));
     }
     let frames = |t: Tensor| {
-        let cut = t.unfold(1, kiln_tensor::Window::new(length).step(hop));
+        let frames = t.unfold(1, kiln_tensor::Window::new(length).step(hop));
         match &window {
-            Some(w) => cut * w,
-            None => cut,
+            Some(w) => frames * w,
+            None => frames,
         }
     };
-    let part = |i: i64| match x.ndim() {
+    let component = |i: i64| match x.ndim() {
         3 => x.select(2, i),
         _ => x.clone(),
     };
-    let imaginary = (parts == 2).then(|| frames(part(1)));
+    let imaginary = (component_count == 2).then(|| frames(component(1)));
     let onesided = c.flag("onesided", true)?;
     let kept = if onesided { length / 2 + 1 } else { length };
-    let (re, im) = transformed(&frames(part(0)), imaginary.as_ref(), kept, false)?;
-    one(stack([re, im], -1))
+    let (re, im) = transform(&frames(component(0)), imaginary.as_ref(), kept, false)?;
+    single(stack([re, im], -1))
 }
 
 /// The weights of triangular filters that are equally spaced on the mel scale.
@@ -192,5 +192,5 @@ fn mel(c: &Call) -> Results {
             .for_each(|k| set(k, (end - k) as f64 / (end - centre) as f64));
     }
     let dtype = c.dtype("output_datatype", DType::F32)?;
-    one(Tensor::from_slice(&weights, [spectrum, bins]).to_dtype(dtype))
+    single(Tensor::from_slice(&weights, [spectrum, bins]).to_dtype(dtype))
 }

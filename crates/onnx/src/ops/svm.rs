@@ -1,13 +1,15 @@
 //! Support vector machines of `ai.onnx.ml`, as LIBSVM has them: <https://www.csie.ntu.edu.tw/~cjlin/papers/libsvm.pdf>.
 
-use super::classify::{First, best, both, classes, labels, two};
+use super::classify::{
+    First, class_labels, classifier_results, listed_classes, two_class_results, two_class_scores,
+};
 use super::scores::{floats, post_transform};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Result, Tensor, WhileLoop, cat, keep, while_loop_with};
 
-/// The maximum number of turns of the estimation of probabilities.
+/// The maximum number of iterations of the estimation of probabilities.
 const MAX_TURNS: i64 = 100;
 
 /// The kernel of rows `[n, features]` and the vectors `[m, features]` in an attribute: `[n, m]`.
@@ -50,7 +52,7 @@ pub(super) fn regressor(c: &Call) -> Results {
         _ => kernel.matmul(Tensor::from(coefficients).unsqueeze(1)),
     };
     let y = sum + Tensor::from(rho);
-    one(match c.flag("one_class", false)? {
+    single(match c.flag("one_class", false)? {
         true => y.zeros_like().sub(1.0).where_cond(y.le(0.0), 1.0),
         false => post_transform(c.text("post_transform", "NONE")?, y)?,
     })
@@ -58,7 +60,7 @@ pub(super) fn regressor(c: &Call) -> Results {
 
 pub(super) fn classifier(c: &Call) -> Results {
     let x = c.tensor(0)?.to_dtype(DType::F32);
-    let classes = classes(c, "classlabels_ints")?;
+    let classes = listed_classes(c, "classlabels_ints")?;
     let (coefficients, rho) = (floats(c, "coefficients")?, floats(c, "rho")?);
     let transform = c.text("post_transform", "NONE")?;
     let counts = c.ints("vectors_per_class")?.unwrap_or_default();
@@ -67,9 +69,9 @@ pub(super) fn classifier(c: &Call) -> Results {
         scores.check()?;
         return match classes.len() {
             ..=2 if scores.dims()[1] == Dim::ONE => {
-                two(&classes, scores, 0.0, transform, First::Opposite)
+                two_class_results(&classes, scores, 0.0, transform, First::Opposite)
             }
-            _ => best(&classes, scores, transform),
+            _ => classifier_results(&classes, scores, transform),
         };
     }
     if counts.len() < 2 {
@@ -89,8 +91,8 @@ pub(super) fn classifier(c: &Call) -> Results {
     let scores = kernel.linear_with(weights, Tensor::from(rho));
     // Each pair of classes votes for one of them.
     let votes = pairs.votes(&scores.gt(0.0).to_dtype(DType::F32));
-    let label = labels(&classes, votes.argmax(1));
-    let first = match transform {
+    let label = class_labels(&classes, votes.argmax(1));
+    let first_chance = match transform {
         "NONE" => First::Opposite,
         _ => First::Complement,
     };
@@ -102,11 +104,11 @@ pub(super) fn classifier(c: &Call) -> Results {
                     "prob_a and prob_b are not those of pairs of classes",
                 ));
             }
-            let first = 1.0 - (scores * Tensor::from(a) + Tensor::from(b)).sigmoid();
-            let scores = pairs.probabilities(&first.clamp(1e-7, 1.0 - 1e-7))?;
+            let first_chance = 1.0 - (scores * Tensor::from(a) + Tensor::from(b)).sigmoid();
+            let scores = pairs.probabilities(&first_chance.clamp(1e-7, 1.0 - 1e-7))?;
             post_transform(transform, scores)?.into()
         }
-        1 => both(scores, transform, first).into(),
+        1 => two_class_scores(scores, transform, first_chance).into(),
         _ => post_transform(transform, scores)?.into(),
     };
     Ok(vec![label, scores])
@@ -136,10 +138,10 @@ impl Pairs {
             );
         }
         let classes = counts.len();
-        let behind = |i: usize| (i + 1..classes).map(move |j| [i, j]);
+        let later_classes = |i: usize| (i + 1..classes).map(move |j| [i, j]);
         Ok(Pairs {
             classes,
-            list: (0..classes).flat_map(behind).collect(),
+            list: (0..classes).flat_map(later_classes).collect(),
             owners,
         })
     }
@@ -174,34 +176,34 @@ impl Pairs {
         ))
     }
 
-    /// The number of pairs `[n, classes]` that choose each class. `first` `[n, pairs]` is 1 where a pair chooses its
+    /// The number of pairs `[n, classes]` that choose each class. `first_wins` `[n, pairs]` is 1 where a pair chooses its
     /// first.
-    fn votes(&self, first: &Tensor) -> Tensor {
+    fn votes(&self, first_wins: &Tensor) -> Tensor {
         let side = |end: usize| {
             let list: Vec<i64> = self.list.iter().map(|pair| pair[end] as i64).collect();
             Tensor::from(list)
                 .one_hot(self.classes as i64)
                 .to_dtype(DType::F32)
         };
-        first.matmul(side(0)) + (1.0 - first).matmul(side(1))
+        first_wins.matmul(side(0)) + (1.0 - first_wins).matmul(side(1))
     }
 
     /// The probabilities `[n, classes]` from those `[n, pairs]` of the first class of each pair, by the second method
     /// of Wu, Lin and Weng, Probability Estimates for Multi-class Classification by Pairwise Coupling.
-    fn probabilities(&self, first: &Tensor) -> Result<Tensor> {
+    fn probabilities(&self, first_chances: &Tensor) -> Result<Tensor> {
         let (k, pairs) = (self.classes, self.list.len());
         // The column of each entry among those of the first classes, of the second ones, and zeros.
         let mut columns = vec![2 * pairs as i64; k * k];
-        for (at, [i, j]) in self.list.iter().enumerate() {
-            columns[i * k + j] = at as i64;
-            columns[j * k + i] = (pairs + at) as i64;
+        for (pair, [i, j]) in self.list.iter().enumerate() {
+            columns[i * k + j] = pair as i64;
+            columns[j * k + i] = (pairs + pair) as i64;
         }
-        let zero = first.narrow(1, 0, 1).zeros_like();
-        let all = cat([first.clone(), 1.0 - first, zero], 1);
-        let rows = first.dims()[0].clone();
+        let zero = first_chances.narrow(1, 0, 1).zeros_like();
+        let chances = cat([first_chances.clone(), 1.0 - first_chances, zero], 1);
+        let rows = first_chances.dims()[0].clone();
         let size = Dim::Const(k as i64);
         // The probability of i beside j at [n, i, j].
-        let r = all.index_select(1, Tensor::from(columns));
+        let r = chances.index_select(1, Tensor::from(columns));
         let r = r.reshape(vec![rows.clone(), size.clone(), size.clone()]);
         let squares = (&r * &r).sum(1).unsqueeze(1);
         let q = Tensor::eye(k as i64, DType::F32) * squares - &r * r.transpose(1, 2);

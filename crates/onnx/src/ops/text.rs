@@ -1,7 +1,7 @@
 //! Operators on text, which are evaluated on the host.
 
 use super::{Record, tfidf};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::{invalid, unsupported};
 use crate::nodes::plain_domain;
 use crate::proto::DataType;
@@ -21,7 +21,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let pattern = format!("^(?:{})$", c.text("pattern", "")?);
             let regex = Regex::new(&pattern).map_err(|e| invalid(format!("the pattern: {e}")))?;
             let fits: Vec<bool> = x.elements().iter().map(|e| regex.is_match(e)).collect();
-            one(Tensor::from_slice(&fits, sizes(&x)))
+            single(Tensor::from_slice(&fits, sizes(&x)))
         },
         "StringConcat" => |c| {
             let (a, b) = broadcast(&c.text_input(0)?, &c.text_input(1)?)?;
@@ -45,12 +45,12 @@ pub(super) fn find_for_text(op: &str) -> Option<Record> {
             let (a, b) = broadcast(&c.text_input(0)?, &c.text_input(1)?)?;
             let pairs = a.elements().iter().zip(b.elements());
             let same: Vec<bool> = pairs.map(|(a, b)| a == b).collect();
-            one(Tensor::from_slice(&same, sizes(&a)))
+            single(Tensor::from_slice(&same, sizes(&a)))
         },
-        "Shape" | "Size" => |c| Ok(by_index(c)?.0),
+        "Shape" | "Size" => |c| Ok(apply_to_indices(c)?.0),
         "Compress" | "Concat" | "Expand" | "Flatten" | "Gather" | "GatherElements" | "GatherND"
         | "Identity" | "Reshape" | "ScatterElements" | "ScatterND" | "Slice" | "Split"
-        | "Squeeze" | "Tile" | "Transpose" | "Unsqueeze" | "Where" => moved,
+        | "Squeeze" | "Tile" | "Transpose" | "Unsqueeze" | "Where" => move_texts,
         _ => return None,
     })
 }
@@ -60,8 +60,8 @@ fn sizes(t: &Text) -> Vec<i64> {
 }
 
 /// Applies an operator that only moves elements to their indices.
-pub(super) fn moved(c: &Call) -> Results {
-    let (results, texts) = by_index(c)?;
+pub(super) fn move_texts(c: &Call) -> Results {
+    let (results, texts) = apply_to_indices(c)?;
     let chosen = |value| match value {
         Value::Tensor(t) => Ok(Value::Chosen(t.tensor(), texts.clone())),
         _ => Err(invalid("gives no tensor")),
@@ -70,20 +70,20 @@ pub(super) fn moved(c: &Call) -> Results {
 }
 
 /// Applies an operator to the indices of texts in a list. Returns the results and the list.
-fn by_index(c: &Call) -> Result<(Vec<Value>, Arc<[String]>)> {
+fn apply_to_indices(c: &Call) -> Result<(Vec<Value>, Arc<[String]>)> {
     let mut texts: Vec<String> = Vec::new();
     let mut inputs = Vec::new();
     for input in &c.inputs {
-        let first = texts.len() as i64;
+        let base = texts.len() as i64;
         inputs.push(match input {
             Some(Value::Text(t)) => {
                 texts.extend_from_slice(t.elements());
-                let index = Tensor::arange_dtype(first, texts.len() as i64, 1, DType::I64);
+                let index = Tensor::arange_dtype(base, texts.len() as i64, 1, DType::I64);
                 Some(index.reshape(sizes(t)).into())
             }
             Some(Value::Chosen(index, from)) => {
                 texts.extend_from_slice(from);
-                Some((index + first).into())
+                Some((index + base).into())
             }
             other => other.clone(),
         });
@@ -108,8 +108,8 @@ fn broadcast(a: &Text, b: &Text) -> Result<(Text, Text)> {
         return Err(invalid(format!("text of shape {shape:?} is too large")));
     }
     let expanded = |t: &Text| {
-        let places = known::places(t.shape(), &shape);
-        Text::new(places.map(|i| t.elements()[i].clone()), &shape)
+        let positions = known::source_positions(t.shape(), &shape);
+        Text::new(positions.map(|i| t.elements()[i].clone()), &shape)
     };
     Ok((expanded(a)?, expanded(b)?))
 }
@@ -133,11 +133,11 @@ fn to_numbers(c: &Call) -> Results {
             other => other.parse::<f64>().map_err(|_| wrong(text)),
         };
         let numbers: Vec<f64> = x.elements().iter().map(number).collect::<Result<_>>()?;
-        return one(Tensor::from_slice(&numbers, sizes(&x)).to_dtype(dtype));
+        return single(Tensor::from_slice(&numbers, sizes(&x)).to_dtype(dtype));
     }
     let number = |text: &String| text.trim().parse::<i64>().map_err(|_| wrong(text));
     let numbers: Vec<i64> = x.elements().iter().map(number).collect::<Result<_>>()?;
-    one(Tensor::from_slice(&numbers, sizes(&x)).to_dtype(dtype))
+    single(Tensor::from_slice(&numbers, sizes(&x)).to_dtype(dtype))
 }
 
 /// Casts numbers to text.
@@ -148,12 +148,12 @@ pub(super) fn of_numbers(c: &Call) -> Results {
         DType::F64 => x
             .to_vec::<f64>()?
             .iter()
-            .map(|f| shown(*f, f.to_string()))
+            .map(|f| format_number(*f, f.to_string()))
             .collect(),
         d if d.is_float() => {
             let list = x.to_dtype(DType::F32).to_vec::<f32>()?;
             list.iter()
-                .map(|f| shown((*f).into(), f.to_string()))
+                .map(|f| format_number((*f).into(), f.to_string()))
                 .collect()
         }
         DType::Bool => {
@@ -171,7 +171,7 @@ pub(super) fn of_numbers(c: &Call) -> Results {
     Ok(vec![Text::new(texts, &shape)?.into()])
 }
 
-fn shown(f: f64, text: String) -> String {
+fn format_number(f: f64, text: String) -> String {
     match f {
         f if f.is_nan() => "NaN".into(),
         f64::INFINITY => "INF".into(),
@@ -214,19 +214,19 @@ fn normalize(c: &Call) -> Results {
 /// Splits elements into parts, which fill a new last dim.
 fn split(c: &Call) -> Results {
     let x = c.text_input(0)?;
-    let most = match c.attribute("maxsplit") {
+    let max_splits = match c.attribute("maxsplit") {
         Some(_) => usize::try_from(c.int("maxsplit", 0)?).unwrap_or(usize::MAX - 1),
         None => usize::MAX - 1,
     };
     let delimiter = c.text("delimiter", "")?;
-    let parts = |text: &String| -> Vec<String> {
+    let split_text = |text: &String| -> Vec<String> {
         if delimiter.is_empty() {
-            return words(text, most);
+            return split_words(text, max_splits);
         }
-        let parts = text.splitn(most + 1, delimiter);
-        parts.map(String::from).collect()
+        let pieces = text.splitn(max_splits + 1, delimiter);
+        pieces.map(String::from).collect()
     };
-    let lists: Vec<Vec<String>> = x.elements().iter().map(parts).collect();
+    let lists: Vec<Vec<String>> = x.elements().iter().map(split_text).collect();
     let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
     if lists
         .len()
@@ -251,23 +251,23 @@ fn split(c: &Call) -> Results {
     ])
 }
 
-/// Returns the words between white space; after `most` of them, the rest as it is.
-fn words(text: &str, most: usize) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut rest = text.trim();
-    while !rest.is_empty() {
-        match rest.split_once(char::is_whitespace) {
-            Some((word, behind)) if found.len() < most => {
-                found.push(word.to_string());
-                rest = behind.trim_start();
+/// Returns the words between white space; after `max_words` of them, the rest as it is.
+fn split_words(text: &str, max_words: usize) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut remaining = text.trim();
+    while !remaining.is_empty() {
+        match remaining.split_once(char::is_whitespace) {
+            Some((word, behind)) if words.len() < max_words => {
+                words.push(word.to_string());
+                remaining = behind.trim_start();
             }
             _ => {
-                found.push(rest.to_string());
+                words.push(remaining.to_string());
                 break;
             }
         }
     }
-    found
+    words
 }
 
 /// Elements of text or integers, as keys.

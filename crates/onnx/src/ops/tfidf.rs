@@ -1,7 +1,7 @@
 //! Counts of word sequences in rows of words.
 
 use super::text::{Key, keys};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::invalid;
 use kiln_tensor::{Result, Tensor};
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ pub(super) fn vectorize(c: &Call) -> Results {
         let n = usize::try_from(c.int(name, 0)?);
         n.map_err(|_| invalid(format!("{name} is negative")))
     };
-    let (least, most) = (size("min_gram_length")?, size("max_gram_length")?);
+    let (min_len, max_len) = (size("min_gram_length")?, size("max_gram_length")?);
     let skipped = size("max_skip_count")?;
     let columns = columns(c)?;
     let Some(width) = columns.iter().max().map(|n| n + 1) else {
         return Err(invalid("ngram_indexes is empty"));
     };
-    let pool = pool(c, [least, most], &columns)?;
+    let pool = pool(c, [min_len, max_len], &columns)?;
     let longest = pool.keys().map(Vec::len).max().unwrap_or(0);
     let (words, shape) = keys(c, 0)?;
     let (rows, length) = match shape[..] {
@@ -38,8 +38,8 @@ pub(super) fn vectorize(c: &Call) -> Results {
         let counts = &mut counts[row * width..(row + 1) * width];
         // Single words are counted once, whatever is skipped.
         let distances = 1..=(skipped + 1).min(length.max(1));
-        let most = most.min(length).min(longest);
-        for (distance, size) in distances.flat_map(|d| (least..=most).map(move |n| (d, n))) {
+        let max_used = max_len.min(length).min(longest);
+        for (distance, size) in distances.flat_map(|d| (min_len..=max_used).map(move |n| (d, n))) {
             if size == 0 || size == 1 && distance > 1 {
                 continue;
             }
@@ -54,13 +54,13 @@ pub(super) fn vectorize(c: &Call) -> Results {
             }
         }
     }
-    weighted(c, &mut counts, width)?;
+    apply_weights(c, &mut counts, width)?;
     let counts: Vec<f32> = counts.into_iter().map(|n| n as f32).collect();
     let shape: Vec<i64> = match shape.len() {
         2 => vec![rows as i64, width as i64],
         _ => vec![width as i64],
     };
-    one(Tensor::from_slice(&counts, &shape))
+    single(Tensor::from_slice(&counts, &shape))
 }
 
 fn columns(c: &Call) -> Result<Vec<usize>> {
@@ -70,10 +70,10 @@ fn columns(c: &Call) -> Result<Vec<usize>> {
     columns.ok_or_else(|| invalid("an element of ngram_indexes is not a column"))
 }
 
-/// Returns the columns of the pool's sequences that are of lengths from `least` to `most`.
+/// Returns the columns of the pool's sequences that are of lengths from `min_len` to `max_len`.
 fn pool(
     c: &Call,
-    [least, most]: [usize; 2],
+    [min_len, max_len]: [usize; 2],
     columns: &[usize],
 ) -> Result<HashMap<Vec<Key>, usize>> {
     let words: Vec<Key> = match c.ints("pool_int64s")? {
@@ -95,7 +95,7 @@ fn pool(
             let column = columns.get(number);
             let column = column.ok_or_else(|| invalid("ngram_indexes is too short"))?;
             number += 1;
-            if (least..=most).contains(&(i + 1)) {
+            if (min_len..=max_len).contains(&(i + 1)) {
                 // Of equal sequences, the first counts.
                 pool.entry(gram.to_vec()).or_insert(*column);
             }
@@ -104,7 +104,7 @@ fn pool(
     Ok(pool)
 }
 
-fn weighted(c: &Call, counts: &mut [f64], width: usize) -> Result<()> {
+fn apply_weights(c: &Call, counts: &mut [f64], width: usize) -> Result<()> {
     let weights = c.floats("weights")?;
     if weights.as_ref().is_some_and(|w| w.len() < width) {
         return Err(invalid("weights is too short"));

@@ -1,8 +1,8 @@
 //! Ensembles of decision trees. All rows go down all trees at once, a level at a time.
 
-use super::classify::{First, best, classes, two};
+use super::classify::{First, classifier_results, listed_classes, two_class_results};
 use super::scores::post_transform;
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, single};
 use crate::fault::{invalid, unsupported};
 use crate::tensor;
 use kiln_base::Dim;
@@ -23,7 +23,7 @@ const MODES: [(&str, Comparison); 6] = [
     ("BRANCH_EQ", |x, split| x.eq(split)),
     ("BRANCH_NEQ", |x, split| x.ne(split)),
 ];
-/// The place of equality in [`MODES`].
+/// The index of equality in [`MODES`].
 const EQUAL: usize = 4;
 /// The number of the comparison with a set, which becomes one with each element.
 const MEMBER: i64 = 6;
@@ -31,7 +31,7 @@ const MEMBER: i64 = 6;
 /// A comparison of a feature, behind which stand two other nodes; or a leaf, behind which it stands itself.
 #[derive(Clone)]
 struct Node {
-    /// The place of the comparison in [`MODES`].
+    /// The index of the comparison in [`MODES`].
     mode: usize,
     feature: i64,
     split: f64,
@@ -42,14 +42,14 @@ struct Node {
 }
 
 impl Node {
-    fn leaf(at: usize, leaf: usize) -> Node {
+    fn leaf(index: usize, leaf: usize) -> Node {
         Node {
             mode: 0,
             feature: 0,
             split: 0.0,
             missing_is_true: false,
-            otherwise: at,
-            then: at,
+            otherwise: index,
+            then: index,
             leaf,
         }
     }
@@ -93,8 +93,8 @@ fn floats(c: &Call, name: &str) -> Result<Vec<f64>> {
 
 /// Entry `i` of a list of the node's attributes.
 fn entry<T: Copy>(list: &[T], i: usize, name: &str) -> Result<T> {
-    let found = list.get(i).copied();
-    found.ok_or_else(|| invalid(format!("{name} has only {} entries", list.len())))
+    let entry = list.get(i).copied();
+    entry.ok_or_else(|| invalid(format!("{name} has only {} entries", list.len())))
 }
 
 pub(super) fn ensemble(c: &Call) -> Results {
@@ -102,23 +102,27 @@ pub(super) fn ensemble(c: &Call) -> Results {
     let splits = numbers(c, "nodes_splits")?;
     let features = attribute(c, "nodes_featureids")?;
     let missing = attribute(c, "nodes_missing_value_tracks_true")?;
-    let sides = [
+    let children = [
         ("nodes_falsenodeids", "nodes_falseleafs"),
         ("nodes_truenodeids", "nodes_trueleafs"),
     ];
     let mut next = Vec::new();
-    for (ids, leaves) in sides {
+    for (ids, leaves) in children {
         let (list, leaves_of) = (attribute(c, ids)?, attribute(c, leaves)?);
-        let at = |i: usize| {
+        let child = |i: usize| {
             let id = index(entry(&list, i, ids)?)?;
-            let first = if entry(&leaves_of, i, leaves)? != 0 {
+            let left = if entry(&leaves_of, i, leaves)? != 0 {
                 modes.len()
             } else {
                 0
             };
-            Ok(first + id)
+            Ok(left + id)
         };
-        next.push((0..modes.len()).map(at).collect::<Result<Vec<usize>>>()?);
+        next.push(
+            (0..modes.len())
+                .map(child)
+                .collect::<Result<Vec<usize>>>()?,
+        );
     }
     let targets = attribute(c, "leaf_targetids")?;
     let weights = numbers(c, "leaf_weights")?;
@@ -190,7 +194,7 @@ pub(super) fn ensemble(c: &Call) -> Results {
     let transforms = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
     let transform = named(&transforms, "post_transform", 0)?;
     let scores = forest.scores(&c.tensor(0)?, aggregate)?;
-    one(post_transform(transform, scores)?)
+    single(post_transform(transform, scores)?)
 }
 
 /// The trees of an operator whose leaves have weights in the attributes that begin with `prefix`, for targets or classes.
@@ -202,19 +206,19 @@ fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
     let modes = c.texts("nodes_modes")?.unwrap_or_default();
     let splits = floats(c, "nodes_values")?;
     let missing = attribute(c, "nodes_missing_value_tracks_true")?;
-    let at = |(list, name): &(Vec<i64>, String), i: usize| entry(list, i, name);
-    let mut places = HashMap::new();
+    let value_at = |(list, name): &(Vec<i64>, String), i: usize| entry(list, i, name);
+    let mut node_indices = HashMap::new();
     for i in 0..modes.len() {
-        places.insert((at(&trees, i)?, at(&ids, i)?), i);
+        node_indices.insert((value_at(&trees, i)?, value_at(&ids, i)?), i);
     }
-    let place = |tree: i64, id: i64| {
-        let found = places.get(&(tree, id)).copied();
-        found.ok_or_else(|| invalid(format!("tree {tree} has no node {id}")))
+    let node_index = |tree: i64, id: i64| {
+        let index = node_indices.get(&(tree, id)).copied();
+        index.ok_or_else(|| invalid(format!("tree {tree} has no node {id}")))
     };
     let (mut nodes, mut leaves, mut roots) = (Vec::new(), Vec::new(), Vec::new());
     for (i, mode) in modes.iter().enumerate() {
-        let tree = at(&trees, i)?;
-        if i == 0 || tree != at(&trees, i - 1)? {
+        let tree = value_at(&trees, i)?;
+        if i == 0 || tree != value_at(&trees, i - 1)? {
             roots.push(i);
         }
         if mode == "LEAF" {
@@ -225,11 +229,11 @@ fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
         let mode = MODES.iter().position(|(name, _)| name == mode);
         nodes.push(Node {
             mode: mode.ok_or_else(not_a_comparison)?,
-            feature: at(&features, i)?,
+            feature: value_at(&features, i)?,
             split: entry(&splits, i, "nodes_values")?,
             missing_is_true: missing.get(i).is_some_and(|m| *m != 0),
-            otherwise: place(tree, at(&otherwises, i)?)?,
-            then: place(tree, at(&thens, i)?)?,
+            otherwise: node_index(tree, value_at(&otherwises, i)?)?,
+            then: node_index(tree, value_at(&thens, i)?)?,
             leaf: 0,
         });
     }
@@ -238,10 +242,10 @@ fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
     let (of_trees, of_nodes, targets_of) = (of_trees?, of_nodes?, targets_of?);
     let weights = floats(c, &format!("{prefix}_weights"))?;
     for (i, weight) in weights.iter().enumerate() {
-        let node = place(at(&of_trees, i)?, at(&of_nodes, i)?)?;
+        let node = node_index(value_at(&of_trees, i)?, value_at(&of_nodes, i)?)?;
         let leaf = nodes[node].leaf;
         match modes[node] == "LEAF" {
-            true => leaves[leaf].push((index(at(&targets_of, i)?)?, *weight)),
+            true => leaves[leaf].push((index(value_at(&targets_of, i)?)?, *weight)),
             false => return Err(invalid("a weight is not that of a leaf")),
         }
     }
@@ -275,12 +279,12 @@ pub(super) fn regressor(c: &Call) -> Results {
     let forest = forest(c, "target", index(c.int("n_targets", 1)?)?)?;
     let aggregate = c.text("aggregate_function", "SUM")?;
     let scores = scores(c, &forest, floats(c, "base_values")?, aggregate)?;
-    one(post_transform(c.text("post_transform", "NONE")?, scores)?)
+    single(post_transform(c.text("post_transform", "NONE")?, scores)?)
 }
 
 /// Where there are two classes and weights of one alone, its score decides.
 pub(super) fn classifier(c: &Call) -> Results {
-    let classes = classes(c, "classlabels_int64s")?;
+    let classes = listed_classes(c, "classlabels_int64s")?;
     let mut forest = forest(c, "class", classes.len())?;
     let ids = attribute(c, "class_ids")?;
     let is_binary = classes.len() == 2 && ids.iter().all(|id| *id == ids[0]);
@@ -305,9 +309,9 @@ pub(super) fn classifier(c: &Call) -> Results {
                 true => (0.5, First::Complement),
                 false => (0.0, First::Opposite),
             };
-            two(&classes, scores, limit, transform, first)
+            two_class_results(&classes, scores, limit, transform, first)
         }
-        false => best(&classes, scores, transform),
+        false => classifier_results(&classes, scores, transform),
     }
 }
 
@@ -319,10 +323,10 @@ impl Forest {
             level.sort_unstable();
             level.dedup();
             let mut next = Vec::new();
-            for at in level {
-                let node = self.nodes.get(at);
-                let node = node.ok_or_else(|| invalid(format!("there is no node {at}")))?;
-                if node.then != at {
+            for index in level {
+                let node = self.nodes.get(index);
+                let node = node.ok_or_else(|| invalid(format!("there is no node {index}")))?;
+                if node.then != index {
                     next.extend([node.then, node.otherwise]);
                 }
             }
@@ -357,15 +361,15 @@ impl Forest {
         let splits: Vec<f64> = self.nodes.iter().map(|n| n.split).collect();
         let splits = Tensor::from(splits).to_dtype(x.dtype());
         let roots: Vec<i64> = self.roots.iter().map(|r| *r as i64).collect();
-        let mut at = Tensor::from(roots).expand(vec![rows.clone(), Dim::Const(trees)]);
+        let mut node = Tensor::from(roots).expand(vec![rows.clone(), Dim::Const(trees)]);
         for _ in 0..depth {
-            let value = x.gather(1, features.take(&at));
-            let mut truth = self.truth(&value, &splits.take(&at), &at);
+            let value = x.gather(1, features.take(&node));
+            let mut truth = self.truth(&value, &splits.take(&node), &node);
             if self.nodes.iter().any(|n| n.missing_is_true) {
-                let counts = missing.take(&at).ne(0).logical_and(value.isnan());
+                let counts = missing.take(&node).ne(0).logical_and(value.isnan());
                 truth = truth.logical_or(counts);
             }
-            at = thens.take(&at).where_cond(truth, otherwises.take(&at));
+            node = thens.take(&node).where_cond(truth, otherwises.take(&node));
         }
         let (neutral, joined): (f64, fn(&Tensor) -> Tensor) = match aggregate {
             "AVERAGE" | "SUM" => (0.0, |scores| scores.sum(1)),
@@ -391,7 +395,7 @@ impl Forest {
         let weights = Tensor::from(weights)
             .reshape([-1, targets])
             .to_dtype(x.dtype());
-        let leaf = table(|n| n.leaf as i64).take(&at).reshape([-1]);
+        let leaf = table(|n| n.leaf as i64).take(&node).reshape([-1]);
         let shape = vec![rows.clone(), Dim::Const(trees), Dim::Const(targets)];
         let scores = joined(&weights.index_select(0, leaf).reshape(shape));
         Ok(match aggregate {
@@ -401,14 +405,14 @@ impl Forest {
     }
 
     /// The truth of the comparisons of nodes.
-    fn truth(&self, value: &Tensor, split: &Tensor, at: &Tensor) -> Tensor {
+    fn truth(&self, value: &Tensor, split: &Tensor, node: &Tensor) -> Tensor {
         let compared = |mode: usize| MODES[mode].1(value, split);
         let inner = || self.nodes.iter().enumerate().filter(|(i, n)| n.then != *i);
         let mut used = (0..MODES.len()).filter(|mode| inner().any(|(_, n)| n.mode == *mode));
-        let first = used.next().unwrap_or_default();
-        used.fold(compared(first), |truth, mode| {
+        let first_mode = used.next().unwrap_or_default();
+        used.fold(compared(first_mode), |truth, mode| {
             let is_it: Vec<bool> = self.nodes.iter().map(|n| n.mode == mode).collect();
-            compared(mode).where_cond(Tensor::from(is_it).take(at), truth)
+            compared(mode).where_cond(Tensor::from(is_it).take(node), truth)
         })
     }
 }
