@@ -48,7 +48,7 @@ impl SummaryWriter {
         let shape = mat.shape()?;
         let width = or_invalid("add_embedding", columns(&shape, &options))?;
         let step = format!("{:05}", global_step.into().0.unwrap_or(0));
-        let folder = format!("{step}/{}", encoded(&options.tag));
+        let folder = format!("{step}/{}", encode_tag(&options.tag));
         let path = self.log_dir().join(&folder);
         let name = format!("{}:{step}", options.tag);
         let mut config = format!("embeddings {{\n  tensor_name: {name:?}\n");
@@ -104,9 +104,9 @@ fn columns(shape: &[usize], options: &Embedding) -> Result<usize, String> {
         ));
     }
     if let Some(row) = options.metadata.iter().find(|row| row.len() != columns) {
-        let found = row.len();
+        let actual = row.len();
         return Err(format!(
-            "a row of metadata has {found} columns, not {columns}: {row:?}"
+            "a row of metadata has {actual} columns, not {columns}: {row:?}"
         ));
     }
     let mut cells = options
@@ -127,20 +127,21 @@ fn columns(shape: &[usize], options: &Embedding) -> Result<usize, String> {
     }
 }
 
-/// The images of all points in a grid, and the height and width of each.
+/// The images of grid points in a grid, and the height and width of each.
 #[track_caller]
 fn sprite(images: &Tensor, count: usize) -> Result<(Vec<u8>, [usize; 2])> {
     let per_row = (count as f64).sqrt().ceil() as usize;
-    let mut all = Pixels::arranged(images, "NCHW", per_row, "add_embedding")?;
-    let [height, width] = [all.height / count.div_ceil(per_row), all.width / per_row];
+    let mut grid = Pixels::arrange(images, "NCHW", per_row, "add_embedding")?;
+    let [height, width] = [grid.height / count.div_ceil(per_row), grid.width / per_row];
     // The projector assumes a square grid: the rows that are missing are added.
-    all.height = height * per_row;
-    all.bytes.resize(all.width * all.height * all.channels, 0);
-    Ok((or_invalid("add_embedding", all.png())?, [height, width]))
+    grid.height = height * per_row;
+    grid.bytes
+        .resize(grid.width * grid.height * grid.channels, 0);
+    Ok((or_invalid("add_embedding", grid.png())?, [height, width]))
 }
 
 /// A tag, percent-encoded as the name of a folder.
-fn encoded(tag: &str) -> String {
+fn encode_tag(tag: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     let bytes = tag.bytes().map(|b| match plain(b) {
         true => (b as char).to_string(),

@@ -53,9 +53,9 @@ impl SummaryWriter {
             graph.add(outputs.tensors());
             // This run compiles the kernels, so that the next one measures them alone.
             realize_first(outputs.tensors())?;
-            let again = model.call(&input_to_model);
+            let outputs = model.call(&input_to_model);
             let (computed, profile) =
-                profiler::profile(|| realize_first(Flat::of(&again).tensors()));
+                profiler::profile(|| realize_first(Flat::of(&outputs).tensors()));
             computed?;
             let stats = graph.add_kernels(profile.events());
             Ok((graph.nodes, stats))

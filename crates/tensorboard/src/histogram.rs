@@ -70,7 +70,7 @@ pub(crate) fn histogram(values: &[f64], options: &Histogram) -> Result<Histogram
         return Err("values has no element".into());
     }
     let fold = |f: fn(f64, f64) -> f64| {
-        let first = values[0];
+        let example = values[0];
         // NaN is the result if there is one, as in NumPy.
         let pick = |a: f64, b: &f64| {
             if a.is_nan() || b.is_nan() {
@@ -79,7 +79,7 @@ pub(crate) fn histogram(values: &[f64], options: &Histogram) -> Result<Histogram
                 f(a, *b)
             }
         };
-        values.iter().fold(first, pick)
+        values.iter().fold(example, pick)
     };
     let (min, max) = (fold(f64::min), fold(f64::max));
     let mut edges = edges(&options.bins, min, max)?;
@@ -99,8 +99,8 @@ pub(crate) fn histogram(values: &[f64], options: &Histogram) -> Result<Histogram
         counts = counts.chunks(merged).map(|c| c.iter().sum()).collect();
     }
     let is_filled = |c: &f64| *c > 0.0;
-    let first = counts.iter().position(is_filled);
-    let (Some(start), Some(end)) = (first, counts.iter().rposition(is_filled)) else {
+    let first_filled = counts.iter().position(is_filled);
+    let (Some(start), Some(end)) = (first_filled, counts.iter().rposition(is_filled)) else {
         return Err("no element lies in a bin: all are NaN or outside the edges".into());
     };
     // Only upper edges are stored: an empty bin before the first one holds its lower edge.

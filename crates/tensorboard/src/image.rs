@@ -55,12 +55,12 @@ impl Pixels {
     /// The pixels of a tensor whose dims have these letters. Several images are laid out eight in a row.
     #[track_caller]
     pub(crate) fn of_tensor(t: &Tensor, letters: &str, op: &str) -> Result<Pixels> {
-        Pixels::arranged(t, letters, 8, op)
+        Pixels::arrange(t, letters, 8, op)
     }
 
     /// [`Pixels::of_tensor`] with at most `per_row` images in a row.
     #[track_caller]
-    pub(crate) fn arranged(t: &Tensor, letters: &str, per_row: usize, op: &str) -> Result<Pixels> {
+    pub(crate) fn arrange(t: &Tensor, letters: &str, per_row: usize, op: &str) -> Result<Pixels> {
         let (shape, scale) = (t.shape()?, scale(t));
         or_invalid(
             op,
@@ -77,8 +77,8 @@ impl Pixels {
         per_row: usize,
     ) -> Result<Pixels, String> {
         let letters: Vec<char> = letters.to_uppercase().chars().collect();
-        let once = |c: &char| letters.iter().filter(|d| *d == c).count() == 1;
-        let known = letters.iter().all(|c| "NCHW".contains(*c) && once(c));
+        let is_unique = |c: &char| letters.iter().filter(|d| *d == c).count() == 1;
+        let known = letters.iter().all(|c| "NCHW".contains(*c) && is_unique(c));
         if !known
             || letters.len() != shape.len()
             || !letters.contains(&'H')

@@ -136,8 +136,8 @@ fn curve(
     }
     let tn = fp.iter().map(|v| fp[0] - v).collect();
     let fn_: Vec<f64> = tp.iter().map(|v| tp[0] - v).collect();
-    let ratio = |of: &[f64]| -> Vec<f64> {
-        let pairs = tp.iter().zip(of);
+    let ratio = |denominators: &[f64]| -> Vec<f64> {
+        let pairs = tp.iter().zip(denominators);
         pairs
             .map(|(tp, other)| tp / (tp + other).max(MIN_DENOMINATOR))
             .collect()

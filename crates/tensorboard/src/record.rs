@@ -4,13 +4,13 @@
 pub(crate) fn append(to: &mut Vec<u8>, record: &[u8]) {
     let len = (record.len() as u64).to_le_bytes();
     to.extend(len);
-    to.extend(masked(&len).to_le_bytes());
+    to.extend(mask_checksum(&len).to_le_bytes());
     to.extend(record);
-    to.extend(masked(record).to_le_bytes());
+    to.extend(mask_checksum(record).to_le_bytes());
 }
 
 /// The masked checksum: a checksum of data that contains checksums would be weak.
-fn masked(bytes: &[u8]) -> u32 {
+fn mask_checksum(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 

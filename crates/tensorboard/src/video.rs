@@ -39,7 +39,7 @@ impl SummaryWriter {
         let video = vid_tensor.as_tensor();
         let (shape, scale) = (video.shape()?, scale(&video));
         let frames = or_invalid("add_video", frames(&floats(&video)?, &shape, scale))?;
-        let image = or_invalid("add_video", animated(&frames, fps))?;
+        let image = or_invalid("add_video", encode_gif(&frames, fps))?;
         self.add_value(
             "add_video",
             tag,
@@ -64,8 +64,8 @@ fn frames(values: &[f64], shape: &[usize], scale: f32) -> Result<Vec<Pixels>, St
     let cells = n.next_power_of_two();
     let columns = cells >> (n.ilog2() / 2);
     let frame_len = c * h * w;
-    let frame = |at: usize| {
-        let values = (0..n).flat_map(|i| &values[(i * t + at) * frame_len..][..frame_len]);
+    let frame = |frame_index: usize| {
+        let values = (0..n).flat_map(|i| &values[(i * t + frame_index) * frame_len..][..frame_len]);
         let mut values: Vec<f64> = values.copied().collect();
         values.resize(cells * frame_len, 0.0);
         Pixels::of_values(&values, &[cells, c, h, w], scale, "NCHW", columns)
@@ -74,7 +74,7 @@ fn frames(values: &[f64], shape: &[usize], scale: f32) -> Result<Vec<Pixels>, St
 }
 
 /// The message of an animated GIF that repeats.
-fn animated(frames: &[Pixels], fps: f64) -> Result<Image, String> {
+fn encode_gif(frames: &[Pixels], fps: f64) -> Result<Image, String> {
     let (width, height) = (frames[0].width, frames[0].height);
     let size = |n: usize| {
         u16::try_from(n)

@@ -453,8 +453,8 @@ impl SummaryWriter {
         value: ValueContent,
         plugin: Option<PluginData>,
     ) -> Result<()> {
-        let what = What::Summary(summary(tag, value, plugin));
-        self.add_event(op, &self.options.log_dir, step.into(), what)
+        let content = What::Summary(summary(tag, value, plugin));
+        self.add_event(op, &self.options.log_dir, step.into(), content)
     }
 
     /// Adds an event to the file in a folder.
@@ -464,11 +464,11 @@ impl SummaryWriter {
         op: &'static str,
         folder: &Path,
         step: MaybeInt,
-        what: What,
+        content: What,
     ) -> Result<()> {
         let step = step.0.unwrap_or(0);
         self.with_file(op, folder, |file, walltime| {
-            file.add(walltime.unwrap_or_else(now), step, what)
+            file.add(walltime.unwrap_or_else(now), step, content)
         })
     }
 
@@ -608,9 +608,9 @@ pub(crate) fn floats(t: &Tensor) -> Result<Vec<f64>> {
 fn date() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let seconds = since.unwrap_or_default().as_secs();
-    let (day, rest) = (seconds / 86400, seconds % 86400);
+    let (day, second) = (seconds / 86400, seconds % 86400);
     let (month, day) = month_and_day(day as i64);
-    let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
     format!("{}{day:02}_{h:02}-{m:02}-{s:02}", MONTHS[month])
 }
 
