@@ -52,9 +52,9 @@ impl Digits {
     /// Draws a few digits with their predictions, two rows of pixels per line of text.
     pub fn draw(&self, predictions: &[i64]) {
         let right = |i: &usize| self.labels[*i] == predictions[*i];
-        let all = 0..self.labels.len();
-        let wrong: Vec<usize> = all.clone().filter(|i| !right(i)).take(2).collect();
-        let shown: Vec<usize> = all.filter(right).take(4).chain(wrong).collect();
+        let indices = 0..self.labels.len();
+        let wrong: Vec<usize> = indices.clone().filter(|i| !right(i)).take(2).collect();
+        let shown: Vec<usize> = indices.filter(right).take(4).chain(wrong).collect();
         let shade = |p: f32| [' ', '░', '▒', '▓', '█'][(p * 4.0).round() as usize % 5];
         for row in 0..8 {
             for i in &shown {

@@ -36,26 +36,26 @@ pub fn run(
         let (loss, _) = training.step.run((images, labels))?;
         losses.push(loss.item::<f32>()?);
     }
-    let given = out.join("given.safetensors");
-    let found = out.join("found.safetensors");
+    let initial_file = out.join("given.safetensors");
+    let trained_file = out.join("found.safetensors");
     let mut tensors = StateDict::default();
     tensors.insert("images", images);
     tensors.insert("train_images", stack(batches.iter().map(|b| &b.0), 0));
     tensors.insert("train_labels", stack(batches.iter().map(|b| &b.1), 0));
     tensors.insert("lr", Tensor::from([LR]));
-    tensors.save(&given)?;
+    tensors.save(&initial_file)?;
 
     let program = program()?;
     let status = Command::new(&program)
-        .args([&package, &given, &found])
+        .args([&package, &initial_file, &trained_file])
         .status()?;
     if !status.success() {
         return Err(format!("{} failed: {status}", program.display()).into());
     }
-    let found = StateDict::load(&found)?;
-    let same = |name: &str, here: Vec<u8>| -> kiln::Result<bool> {
-        let there = found.get(name).map(Tensor::to_bytes).transpose()?;
-        Ok(there == Some(here))
+    let trained_file = StateDict::load(&trained_file)?;
+    let same = |name: &str, bytes: Vec<u8>| -> kiln::Result<bool> {
+        let trained_bytes = trained_file.get(name).map(Tensor::to_bytes).transpose()?;
+        Ok(trained_bytes == Some(bytes))
     };
     let predicted = same("predictions", predictions.to_bytes()?)?;
     let trained = same("losses", Tensor::from(&losses[..]).to_bytes()?)?;

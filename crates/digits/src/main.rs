@@ -133,10 +133,13 @@ fn run(options: &Options) -> Result<bool, Failure> {
     std::fs::create_dir_all(&options.out)?;
     let file = options.out.join("digits.safetensors");
     network.state_dict().save(&file)?;
-    let again = Network::new()?;
-    again.load_state_dict(&StateDict::load(&file)?, true)?;
-    again.eval();
-    let reloaded = predict(&self::classifier(&again, &trained.training.amp)?, &test)?;
+    let reloaded_network = Network::new()?;
+    reloaded_network.load_state_dict(&StateDict::load(&file)?, true)?;
+    reloaded_network.eval();
+    let reloaded = predict(
+        &self::classifier(&reloaded_network, &trained.training.amp)?,
+        &test,
+    )?;
     let differ = predictions
         .iter()
         .zip(&reloaded)
@@ -202,11 +205,11 @@ fn seeds(options: &Options, n: u64) -> Result<bool, Failure> {
 fn parts(seed: u64) -> Result<(Digits, Digits), Failure> {
     kiln::manual_seed(seed);
     let digits = Digits::read()?;
-    let all = TensorDataset::new(digits.tensors())?;
-    let parts = random_split(all, [0.8, 0.2], seed)?;
+    let dataset = TensorDataset::new(digits.tensors())?;
+    let subsets = random_split(dataset, [0.8, 0.2], seed)?;
     Ok((
-        digits.part(parts[0].indices()),
-        digits.part(parts[1].indices()),
+        digits.part(subsets[0].indices()),
+        digits.part(subsets[1].indices()),
     ))
 }
 
@@ -329,7 +332,7 @@ impl Trained {
         let step = &self.training.step;
         let explain = step.explain();
         let memory = step.executable().memory(&[])?;
-        let each = self.took.as_secs_f64() * 1e3 / self.losses.len().max(1) as f64;
+        let ms_per_step = self.took.as_secs_f64() * 1e3 / self.losses.len().max(1) as f64;
         sayln!("the training step: forward, backward and update in one plan");
         sayln!(
             "  kernels       {} ({} launches, of which {} start together with another)",
@@ -351,7 +354,7 @@ impl Trained {
             self.training.compiled_in.as_secs_f64() * 1e3
         );
         sayln!(
-            "  time          {each:.2} ms a step with its batch, {:.1} s in all",
+            "  time          {ms_per_step:.2} ms a step with its batch, {:.1} s in all",
             self.took.as_secs_f64()
         );
         Ok(())
