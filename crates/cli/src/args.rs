@@ -187,10 +187,10 @@ fn store() -> Arg {
 }
 
 /// Adds the arguments that bench and tune have in common.
-fn measured(command: Command) -> Command {
+fn with_measure_args(command: Command) -> Command {
     let dtype = PossibleValuesParser::new(DTYPES.map(|(name, _)| name)).map(|text| {
-        let found = DTYPES.into_iter().find(|(name, _)| *name == text);
-        found.map_or(DType::F32, |(_, dtype)| dtype)
+        let known = DTYPES.into_iter().find(|(name, _)| *name == text);
+        known.map_or(DType::F32, |(_, dtype)| dtype)
     });
     let precision = PossibleValuesParser::new(["exact", "default", "fast"])
         .try_map(|text| -> Result<Precision, UnknownWord> { text.parse() });
@@ -225,7 +225,7 @@ fn measured(command: Command) -> Command {
 }
 
 /// Adds the time and the rounds of measurements.
-fn times(command: Command) -> Command {
+fn with_time_args(command: Command) -> Command {
     command
         .arg(
             option(
@@ -246,8 +246,8 @@ fn times(command: Command) -> Command {
 }
 
 fn bench() -> Command {
-    times(entries(
-        measured(Command::new("bench")),
+    with_time_args(entries(
+        with_measure_args(Command::new("bench")),
         "An entry of a package [default: all]",
     ))
     .about("Measures ops, networks and training steps")
@@ -265,7 +265,7 @@ fn bench() -> Command {
 }
 
 fn tune() -> Command {
-    measured(Command::new("tune"))
+    with_measure_args(Command::new("tune"))
         .about("Measures the candidates of every kernel and remembers the fastest")
         .after_help(TUNE_EXAMPLES)
         .arg(store())
@@ -428,14 +428,14 @@ fn inspect() -> Command {
 }
 
 /// An option that may be given several times.
-fn several(name: &'static str, help: &'static str, value: &'static str) -> Arg {
+fn repeated(name: &'static str, help: &'static str, value: &'static str) -> Arg {
     let arg = option(name, help).value_name(value);
     arg.action(ArgAction::Append)
 }
 
 fn onnx() -> Command {
-    let of = |command: Command| command.arg(file("file", "The model"));
-    let size = || several("size", "A size that the model leaves open", "NAME=N");
+    let with_file = |command: Command| command.arg(file("file", "The model"));
+    let size = || repeated("size", "A size that the model leaves open", "NAME=N");
     let verify = entries(Command::new("verify"), "The entry, forward");
     let bench = entries(Command::new("bench"), "The entry, forward");
     Command::new("onnx")
@@ -443,33 +443,37 @@ fn onnx() -> Command {
         .after_help(ONNX_EXAMPLES)
         .subcommand_required(true)
         .subcommand(
-            of(Command::new("inspect"))
+            with_file(Command::new("inspect"))
                 .about("Says what is in a model")
                 .arg(json()),
         )
         .subcommand(
-            of(Command::new("run"))
+            with_file(Command::new("run"))
                 .about("Runs a model")
-                .arg(several(
+                .arg(repeated(
                     "input",
                     "An input and its file",
                     "NAME=FILE.npy|.pb",
                 ))
-                .arg(several(
+                .arg(repeated(
                     "output",
                     "An output and the file that gets it; printed if there are none",
                     "[NAME=]FILE.npy|.pb",
                 )),
         )
         .subcommand(
-            of(verify)
+            with_file(verify)
                 .about("Compares every kernel of a model with the reference")
-                .arg(several("input", "An input and its file", "NAME=FILE.npy"))
+                .arg(repeated("input", "An input and its file", "NAME=FILE.npy"))
                 .arg(json()),
         )
-        .subcommand(times(of(bench)).about("Measures a model").arg(json()))
         .subcommand(
-            of(Command::new("convert"))
+            with_time_args(with_file(bench))
+                .about("Measures a model")
+                .arg(json()),
+        )
+        .subcommand(
+            with_file(Command::new("convert"))
                 .about("Writes a model as a package")
                 .arg(file("package", "The package to write"))
                 .arg(size()),
@@ -478,7 +482,7 @@ fn onnx() -> Command {
 
 /// Adds the options that select entries of a package and their sizes.
 fn entries(command: Command, usual: &'static str) -> Command {
-    command.arg(several("entry", usual, "NAME")).arg(several(
+    command.arg(repeated("entry", usual, "NAME")).arg(repeated(
         "size",
         "A size that entries leave open",
         "NAME=N",
@@ -491,7 +495,7 @@ fn verify() -> Command {
         .after_help(VERIFY_EXAMPLES)
         .arg(file("file", "The package"));
     entries(command, "An entry [default: all]")
-        .arg(several(
+        .arg(repeated(
             "input",
             "An input and NumPy's file of it [default: random numbers]",
             "NAME=FILE.npy",
@@ -505,12 +509,12 @@ fn run() -> Command {
         .after_help(RUN_EXAMPLES)
         .arg(file("file", "The package"))
         .arg(option("entry", "The entry [default: the first]").value_name("NAME"))
-        .arg(several(
+        .arg(repeated(
             "input",
             "An input and NumPy's file of it",
             "NAME=FILE.npy",
         ))
-        .arg(several(
+        .arg(repeated(
             "output",
             "An output and the file that gets it; printed if there are none",
             "[NAME=]FILE.npy",
@@ -627,14 +631,14 @@ fn path(name: &'static str, help: &'static str) -> Arg {
 
 /// The named workloads; without any, the usual ones, given as text.
 pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>, spec::SpecError> {
-    let given = m.get_many::<Subject>("workload").into_iter().flatten();
-    let given = given.filter_map(|g| match g {
+    let subjects = m.get_many::<Subject>("workload").into_iter().flatten();
+    let subjects = subjects.filter_map(|g| match g {
         Subject::Workloads(all) => Some(all.clone()),
         Subject::Package(_) => None,
     });
-    let given: Vec<Workload> = given.flatten().collect();
-    if !given.is_empty() {
-        return Ok(given);
+    let subjects: Vec<Workload> = subjects.flatten().collect();
+    if !subjects.is_empty() {
+        return Ok(subjects);
     }
     let usual = usual.iter().map(|text| spec::parse(text));
     Ok(usual.collect::<Result<Vec<_>, _>>()?.concat())
@@ -642,15 +646,15 @@ pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>,
 
 /// The packages given in place of workloads. An error if packages and workloads are mixed.
 pub(crate) fn packages(m: &ArgMatches) -> Result<Vec<PathBuf>, Usage> {
-    let given = m.get_many::<Subject>("workload").into_iter().flatten();
-    let all = given.clone().count();
-    let packages: Vec<PathBuf> = given
+    let subjects = m.get_many::<Subject>("workload").into_iter().flatten();
+    let count = subjects.clone().count();
+    let packages: Vec<PathBuf> = subjects
         .filter_map(|g| match g {
             Subject::Package(path) => Some(path.clone()),
             Subject::Workloads(_) => None,
         })
         .collect();
-    match packages.is_empty() || packages.len() == all {
+    match packages.is_empty() || packages.len() == count {
         true => Ok(packages),
         false => Err(Usage(
             "packages are measured apart from other workloads".into(),

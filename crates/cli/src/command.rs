@@ -3,7 +3,7 @@
 use crate::args::{Where, command, packages, workloads};
 use crate::bench::{Effort, Peaks, Ready, WorkloadMeasurements, candidates, measure};
 use crate::doctor::Doctor;
-use crate::failure::{of, say, say_json, warn};
+use crate::failure::{from_error, say, say_json, warn};
 use crate::report::{Report, page};
 use crate::spec::{self, Workload};
 use crate::{Failure, cache, devices, groups, launch, onnx, package, tuning};
@@ -47,10 +47,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         Some(("launch", m)) => return launch::launch(m),
         Some(("devices", m)) => devices(m)?,
         Some(("doctor", m)) => {
-            let found = Doctor::examine();
+            let doctor = Doctor::examine();
             match m.get_flag("json") {
-                true => say_json(&found)?,
-                false => say(&found.to_string())?,
+                true => say_json(&doctor)?,
+                false => say(&doctor.to_string())?,
             }
         }
         Some(("completions", m)) => {
@@ -69,14 +69,14 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
 fn devices(m: &ArgMatches) -> Result<(), Failure> {
     let mut told = false;
     loop {
-        let mut found = devices::list();
+        let mut listing = devices::list();
         if std::mem::replace(&mut told, true) {
             // The reason why there is no GPU stands above.
-            found.1 = None;
+            listing.1 = None;
         }
         match m.get_flag("json") {
-            true => say_json(&json!({ "devices": found.0, "no_gpu": found.1 }))?,
-            false => say(&devices::text(&found))?,
+            true => say_json(&json!({ "devices": listing.0, "no_gpu": listing.1 }))?,
+            false => say(&devices::text(&listing))?,
         }
         match m.get_one::<u64>("watch") {
             Some(seconds) => std::thread::sleep(Duration::from_secs(*seconds)),
@@ -98,7 +98,7 @@ fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
     let json = m.get_flag("json");
     if m.get_flag("list") {
         match json {
-            true => say_json(&listed())?,
+            true => say_json(&list_json())?,
             false => say(&list())?,
         }
         return Ok(None);
@@ -120,7 +120,7 @@ fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
 }
 
 /// Everything that can be measured, with names and descriptions.
-fn listed() -> serde_json::Value {
+fn list_json() -> serde_json::Value {
     let named = |name: String, about: &str| json!({ "name": name, "about": about });
     let ops = spec::ops().map(|op| named(format!("{op}:{}", spec::example(op)), spec::about(op)));
     let models = kiln_models::workloads::names().map(|(name, about)| named(name.into(), about));
@@ -136,18 +136,18 @@ fn listed() -> serde_json::Value {
 
 /// The same list as text.
 fn list() -> String {
-    let all = listed();
+    let list = list_json();
     let titles = [
         ("ops", "ops, with sizes such as"),
         ("models", "networks and training steps"),
         ("groups", "groups"),
     ];
     let mut text = String::new();
-    for (part, title) in titles {
+    for (key, title) in titles {
         text += &format!("{title}\n");
-        for entry in all[part].as_array().into_iter().flatten() {
-            let of = |field: &str| entry[field].as_str().unwrap_or_default().to_string();
-            let line = format!("  {:<32} {}", of("name"), of("about"));
+        for entry in list[key].as_array().into_iter().flatten() {
+            let text_of = |field: &str| entry[field].as_str().unwrap_or_default().to_string();
+            let line = format!("  {:<32} {}", text_of("name"), text_of("about"));
             text += &format!("{}\n", line.trim_end());
         }
     }
@@ -168,7 +168,7 @@ fn bench(m: &ArgMatches) -> Result<(), Failure> {
         warn("this is not a release build: neither its times nor its peaks are the machine's");
     }
     let (results, left_out) = match m.get_flag("candidates") {
-        true => tried(&job, &effort)?,
+        true => try_all(&job, &effort)?,
         false => (measured(&job, &effort)?, Vec::new()),
     };
     let dtypes: BTreeSet<&str> = results.iter().map(|r| &r.dtype[..]).collect();
@@ -220,8 +220,8 @@ fn measured(job: &Job, effort: &Effort) -> Result<Vec<WorkloadMeasurements>, Fai
     let mut ready = Vec::new();
     for workload in &job.workloads {
         compiling.set_message(workload.to_string());
-        let made = Ready::new(workload, job.dtype, job.device, &options);
-        ready.push(made.map_err(|e| of(workload, &e))?);
+        let program = Ready::new(workload, job.dtype, job.device, &options);
+        ready.push(program.map_err(|e| from_error(workload, &e))?);
         compiling.inc(1);
     }
     compiling.finish_and_clear();
@@ -234,13 +234,16 @@ fn measured(job: &Job, effort: &Effort) -> Result<Vec<WorkloadMeasurements>, Fai
 }
 
 /// Measures every candidate of the workloads' kernels; also lists those that were not timed.
-fn tried(job: &Job, effort: &Effort) -> Result<(Vec<WorkloadMeasurements>, Vec<String>), Failure> {
+fn try_all(
+    job: &Job,
+    effort: &Effort,
+) -> Result<(Vec<WorkloadMeasurements>, Vec<String>), Failure> {
     let progress = Progress::new("trying", job.workloads.len() as u64);
     let (mut results, mut left_out) = (Vec::new(), Vec::new());
     for workload in &job.workloads {
         progress.set_message(workload.to_string());
         let tried = candidates(workload, job.dtype, job.device, effort);
-        let (timed, out) = tried.map_err(|e| of(workload, &e))?;
+        let (timed, out) = tried.map_err(|e| from_error(workload, &e))?;
         if timed.is_empty() && out.is_empty() {
             left_out.push(format!("{workload}: there is one way to compute it"));
         }
@@ -261,9 +264,9 @@ fn tune_command(m: &ArgMatches) -> Result<(), Failure> {
     let store = Store::of(&file);
     store.writable().map_err(failed)?;
     if m.get_flag("retry") {
-        let again = store.retry(|_| true).map_err(failed)?;
+        let removed = store.retry(|_| true).map_err(failed)?;
         if !job.json {
-            say(&format!("{again} candidates are tried again\n"))?;
+            say(&format!("{removed} candidates are tried again\n"))?;
         }
     }
     tune::set(Settings {
@@ -274,15 +277,15 @@ fn tune_command(m: &ArgMatches) -> Result<(), Failure> {
         ..Settings::default()
     });
     let packages = packages(m)?;
-    let all = match packages.is_empty() {
+    let tuned = match packages.is_empty() {
         true => tune_all(&job)?,
         false => package::tune(m, &packages)?,
     };
     match job.json {
-        true => say_json(&all)?,
+        true => say_json(&tuned)?,
         false => say(&format!("store: {}\n", file.display()))?,
     }
-    let notes: BTreeSet<&String> = all.iter().flat_map(|t| &t.notes).collect();
+    let notes: BTreeSet<&String> = tuned.iter().flat_map(|t| &t.notes).collect();
     notes.iter().for_each(|note| warn(note));
     match store.unwritten() {
         0 => Ok(()),
@@ -297,24 +300,24 @@ fn tune_all(job: &Job) -> Result<Vec<tuning::Tuned>, Failure> {
     progress.live(|| format!("{} kernels measured", tune::measured()));
     // The interval is long, since the display runs during the measurements.
     progress.tick_every(Duration::from_millis(500));
-    let mut all = Vec::new();
+    let mut tuned_all = Vec::new();
     for workload in &job.workloads {
         progress.set_message(workload.to_string());
         let tuned = tuning::tune(workload, job.dtype, job.device, &options);
-        let tuned = tuned.map_err(|e| of(workload, &e))?;
+        let tuned = tuned.map_err(|e| from_error(workload, &e))?;
         if !job.json {
             progress.suspend(|| say(&tuned.text()))?;
         }
-        all.push(tuned);
+        tuned_all.push(tuned);
         progress.inc(1);
     }
     progress.finish_and_clear();
-    Ok(all)
+    Ok(tuned_all)
 }
 
 /// The file of the store: the one given, else the user's.
 pub(crate) fn store_file(m: &ArgMatches) -> Result<PathBuf, Failure> {
-    let given = m.get_one::<PathBuf>("store").cloned();
+    let chosen = m.get_one::<PathBuf>("store").cloned();
     let none = "there is no cache folder on this machine: name the store's file with --store";
-    Ok(given.or_else(tune::store_path).ok_or(none)?)
+    Ok(chosen.or_else(tune::store_path).ok_or(none)?)
 }

@@ -60,16 +60,16 @@ impl Listed {
 
 /// All devices, and the reasons why a GPU is missing, a line each.
 pub fn list() -> (Vec<Listed>, Option<String>) {
-    let mut all = vec![Listed::new(Device::Cpu)];
+    let mut listed = vec![Listed::new(Device::Cpu)];
     let mut why = Vec::new();
     // Without a driver, that of number 0 says where it was searched.
     for n in 0..Device::cuda_count().max(1) {
         match Device::cuda(n) {
-            Ok(gpu) => all.push(Listed::new(gpu)),
+            Ok(gpu) => listed.push(Listed::new(gpu)),
             Err(e) => why.push(message(&e)),
         }
     }
-    (all, (!why.is_empty()).then(|| why.join("\n")))
+    (listed, (!why.is_empty()).then(|| why.join("\n")))
 }
 
 /// The properties of a device. If the environment asks for CPU instructions that are not there, the program that runs

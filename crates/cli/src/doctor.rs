@@ -79,8 +79,8 @@ impl Doctor {
         let level = Features::current().map(Features::name);
         let threads = DefaultThreads::find();
         let (devices, no_gpu) = devices::list();
-        let found = Feature::ALL.into_iter();
-        let found = found.filter(|f| Features::BASELINE.with(*f).is_supported());
+        let extra = Feature::ALL.into_iter();
+        let extra = extra.filter(|f| Features::BASELINE.with(*f).is_supported());
         let libraries = cuda::libraries().into_iter().map(|l| Library {
             name: l.name,
             file: l.file,
@@ -113,7 +113,7 @@ impl Doctor {
             ),
             cpu: CpuReport {
                 name: cpu.name,
-                features: found.map(|f| format!("{f:?}").to_lowercase()).collect(),
+                features: extra.map(|f| format!("{f:?}").to_lowercase()).collect(),
                 level: level.map_or_else(|e| e.to_string(), String::from),
                 caches: cpu.caches,
             },
@@ -145,14 +145,14 @@ fn matters(name: &str) -> bool {
     let begins = ["KILN_", "CUDA_", "NCCL_", "NVIDIA_"]
         .iter()
         .any(|p| name.starts_with(p));
-    let others = [
+    let read_elsewhere = [
         "LD_LIBRARY_PATH",
         "XDG_CACHE_HOME",
         "VIRTUAL_ENV",
         "CONDA_PREFIX",
     ];
     let is_secret = name == "KILN_STORE_SECRET";
-    (begins && !is_secret) || others.contains(&name) || THREAD_VARIABLES.contains(&name)
+    (begins && !is_secret) || read_elsewhere.contains(&name) || THREAD_VARIABLES.contains(&name)
 }
 
 /// The bytes of a file, or of the files in a folder.
@@ -189,10 +189,10 @@ impl fmt::Display for Doctor {
         let (machine, limit) = (self.memory.machine, self.memory.limit);
         match machine.filter(|bytes| *bytes > limit) {
             Some(bytes) => {
-                let (limit, of) = (gib(limit), gib(bytes));
+                let (limit, total) = (gib(limit), gib(bytes));
                 line(
                     "memory",
-                    &format_args!("{limit}, the limit of the control group, of {of}"),
+                    &format_args!("{limit}, the limit of the control group, of {total}"),
                 )?;
             }
             None => line("memory", &gib(machine.unwrap_or(limit)))?,

@@ -23,7 +23,7 @@ impl std::error::Error for Usage {}
 
 /// Prints the failure of a command and returns its exit code: 1, or 2 if the command line is wrong. A reader of the
 /// output that closes the pipe is not a failure.
-pub fn end(result: Result<ExitCode, Failure>) -> ExitCode {
+pub fn exit_code(result: Result<ExitCode, Failure>) -> ExitCode {
     let e = match result {
         Ok(code) => return code,
         Err(e) => e,
@@ -46,7 +46,7 @@ pub(crate) fn message(e: &kiln::Error) -> String {
 }
 
 /// The failure of a workload, caused by its sizes or by the machine.
-pub(crate) fn of(workload: &dyn fmt::Display, e: &kiln::Error) -> Failure {
+pub(crate) fn from_error(workload: &dyn fmt::Display, e: &kiln::Error) -> Failure {
     let text = format!("{workload}: {}", message(e));
     match e.kind() {
         ErrorKind::Op | ErrorKind::Value => Usage(text).into(),

@@ -78,7 +78,7 @@ pub fn launch(m: &ArgMatches) -> Result<ExitCode, Failure> {
             command.envs(secret.iter().map(|secret| ("KILN_STORE_SECRET", secret)));
             children.start(command)?;
         }
-        return children.end(&failed);
+        return children.wait_for_all(&failed);
     }
     if nodes != 1 {
         let text = "over MPI, `kiln launch` starts the processes of one node; on several, `mpiexec -hosts` or `srun` \
@@ -120,7 +120,7 @@ struct Children(Vec<Child>);
 impl Children {
     fn start(&mut self, mut command: Command) -> Result<(), Failure> {
         use std::os::unix::process::CommandExt;
-        let group = self.0.first().map_or(0, |first| first.id() as i32);
+        let group = self.0.first().map_or(0, |leader| leader.id() as i32);
         command.process_group(group).stdin(Stdio::null());
         end_with_parent(&mut command);
         match command.spawn() {
@@ -140,7 +140,7 @@ impl Children {
     }
 
     /// Waits for all; when one has failed, ends the others. Returns the code of the first that failed.
-    fn end(mut self, failed: &Path) -> Result<ExitCode, Failure> {
+    fn wait_for_all(mut self, failed: &Path) -> Result<ExitCode, Failure> {
         let mut ended: Vec<Option<ExitStatus>> = vec![None; self.0.len()];
         let mut since = None;
         loop {
@@ -156,23 +156,23 @@ impl Children {
                 since = Some(Instant::now());
                 forward(libc::SIGTERM);
             }
-            if since.is_some_and(|at| at.elapsed() > GRACE) {
+            if since.is_some_and(|time| time.elapsed() > GRACE) {
                 forward(libc::SIGKILL);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let others = ended.iter().flatten().find(|s| !s.success());
+        let failed_statuses = ended.iter().flatten().find(|s| !s.success());
         Ok(ExitCode::from(
-            first_code(failed).unwrap_or(others.map_or(0, |s| code(*s))),
+            first_code(failed).unwrap_or(failed_statuses.map_or(0, |s| code(*s))),
         ))
     }
 }
 
 /// The code of the first rank that failed.
 fn first_code(failed: &Path) -> Option<u8> {
-    let first = fs::read_to_string(failed).ok();
+    let code = fs::read_to_string(failed).ok();
     let _ = fs::remove_file(failed);
-    first?.parse().ok()
+    code?.parse().ok()
 }
 
 /// A secret that nobody else knows.
@@ -185,9 +185,9 @@ fn secret() -> io::Result<String> {
 /// Runs the program as a rank, and passes its output on, a prefix before each line.
 fn rank(program: &OsString, arguments: &[&OsString], failed: &Path) -> Result<ExitCode, Failure> {
     let number = |names: &[&str]| names.iter().find_map(|n| env::var(n).ok());
-    let place = env::var(PLACE).unwrap_or_default();
-    let place: Vec<String> = match place.is_empty() {
-        false => place.split(' ').map(String::from).collect(),
+    let rank_text = env::var(PLACE).unwrap_or_default();
+    let rank_fields: Vec<String> = match rank_text.is_empty() {
+        false => rank_text.split(' ').map(String::from).collect(),
         true => {
             let rank = number(&["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"]);
             let size = number(&["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]);
@@ -195,7 +195,7 @@ fn rank(program: &OsString, arguments: &[&OsString], failed: &Path) -> Result<Ex
             vec![rank.clone(), size.clone(), rank, size]
         }
     };
-    let [rank, size, local, local_size] = &place[..] else {
+    let [rank, size, local, local_size] = &rank_fields[..] else {
         return Err(format!("{PLACE} is set, but not by this command").into());
     };
     let mut command = Command::new(program);

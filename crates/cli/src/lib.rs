@@ -32,4 +32,4 @@ pub mod tuning;
 
 pub use args::command;
 pub use command::run;
-pub use failure::{Failure, Usage, end};
+pub use failure::{Failure, Usage, exit_code};

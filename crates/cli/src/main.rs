@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    kiln_cli::end(kiln_cli::run(std::env::args_os()))
+    kiln_cli::exit_code(kiln_cli::run(std::env::args_os()))
 }

@@ -64,9 +64,9 @@ fn inspect(m: &ArgMatches) -> Result<(), Failure> {
     for (domain, version) in model.opsets() {
         writeln!(text, "{domain} {version}")?;
     }
-    for (what, ports) in [("takes", model.inputs()), ("gives", model.outputs())] {
+    for (verb, ports) in [("takes", model.inputs()), ("gives", model.outputs())] {
         for port in ports {
-            writeln!(text, "  {what} {:<12} {port}", port.name)?;
+            writeln!(text, "  {verb} {:<12} {port}", port.name)?;
         }
     }
     writeln!(text, "  {} weights of {numbers} numbers", weights.len())?;
@@ -101,29 +101,29 @@ fn read(path: &str, kind: Kind) -> Result<Data, Failure> {
 fn run(m: &ArgMatches) -> Result<(), Failure> {
     let model = load(file(m, "file")?)?;
     let mut inputs = Vec::new();
-    for given in m.get_many::<String>("input").into_iter().flatten() {
-        let (name, path) = given
+    for argument in m.get_many::<String>("input").into_iter().flatten() {
+        let (name, path) = argument
             .split_once('=')
-            .ok_or_else(|| Usage(format!("--input {given}: an input is NAME=FILE")))?;
+            .ok_or_else(|| Usage(format!("--input {argument}: an input is NAME=FILE")))?;
         let kind = model.all_inputs().find(|p| p.name == name);
         inputs.push((name, read(path, kind.map_or(Kind::Tensor, |p| p.kind))?));
     }
     let outputs = model.run(inputs)?;
     let names: Vec<&str> = model.outputs().iter().map(|o| &o.name[..]).collect();
-    let wanted = package::files_of_outputs(m, &names)?;
-    for (name, path) in &wanted {
-        let found = outputs
+    let output_files = package::files_of_outputs(m, &names)?;
+    for (name, path) in &output_files {
+        let values = outputs
             .iter()
             .zip(model.outputs())
             .find(|((n, _), _)| n == name);
-        match found {
+        match values {
             Some(((_, value), port)) if path.ends_with(".pb") => {
                 std::fs::write(path, write_value(name, value, port.kind)?)?;
             }
             _ => write_npy(path, outputs.get(name)?)?,
         }
     }
-    if wanted.is_empty() {
+    if output_files.is_empty() {
         for (name, value) in outputs.iter() {
             match value {
                 Data::Tensor(t) => say(&format!("{name} = {t}\n"))?,

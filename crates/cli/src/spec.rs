@@ -100,22 +100,22 @@ pub fn parse(text: &str) -> Result<Vec<Workload>, SpecError> {
     if let Some(name) = text.strip_prefix('@') {
         let group = crate::groups::GROUPS.iter().find(|g| g.0 == name);
         let (.., members) = group.ok_or_else(|| unknown("group", name, crate::groups::names()))?;
-        let all = members.iter().map(|m| parse(m));
-        return Ok(all.collect::<Result<Vec<_>, _>>()?.concat());
+        let workloads = members.iter().map(|m| parse(m));
+        return Ok(workloads.collect::<Result<Vec<_>, _>>()?.concat());
     }
     let mut texts = vec![String::new()];
-    let mut first = true;
-    for part in text.split(':') {
+    let mut is_first = true;
+    for field in text.split(':') {
         // Names have no lists; options (`s2`) begin with a letter.
-        let choices = sizes(part)?;
+        let size_choices = sizes(field)?;
         let mut longer = Vec::new();
         for text in &texts {
-            for choice in &choices {
-                let colon = if first { "" } else { ":" };
+            for choice in &size_choices {
+                let colon = if is_first { "" } else { ":" };
                 longer.push(format!("{text}{colon}{choice}"));
             }
         }
-        first = false;
+        is_first = false;
         texts = longer;
         if texts.len() > 10_000 {
             return Err(SpecError(format!(
@@ -131,7 +131,7 @@ fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
     if !part.starts_with(|c: char| c.is_ascii_digit()) {
         return Ok(vec![part.to_string()]);
     }
-    let mut all = vec![String::new()];
+    let mut combinations = vec![String::new()];
     for (i, size) in part.split('x').enumerate() {
         let mut choices = Vec::new();
         for choice in size.split(',') {
@@ -149,17 +149,17 @@ fn sizes(part: &str) -> Result<Vec<String>, SpecError> {
             }
         }
         let cross = if i == 0 { "" } else { "x" };
-        let longer = all
+        let longer = combinations
             .iter()
             .flat_map(|a| choices.iter().map(move |c| format!("{a}{cross}{c}")));
-        all = longer.collect();
-        if all.len() > 10_000 {
+        combinations = longer.collect();
+        if combinations.len() > 10_000 {
             return Err(SpecError(format!(
                 "{part} stands for more than 10,000 shapes"
             )));
         }
     }
-    Ok(all)
+    Ok(combinations)
 }
 
 fn number(text: &str) -> Result<usize, SpecError> {
@@ -209,25 +209,27 @@ impl FromStr for Workload {
 
     /// Reads one workload; [`parse`] also takes lists and groups.
     fn from_str(text: &str) -> Result<Workload, SpecError> {
-        let mut parts = text.split(':');
-        let name = parts.next().unwrap_or_default();
+        let mut fields = text.split(':');
+        let name = fields.next().unwrap_or_default();
         if let Some((model, _)) = workloads::names().find(|m| m.0 == name) {
-            return match parts.next() {
+            return match fields.next() {
                 None => Ok(Workload::Model(model)),
                 Some(more) => Err(SpecError(format!("{model} takes no sizes: {more}"))),
             };
         }
-        let shape = parts.next().ok_or_else(|| match ops().any(|o| o == name) {
-            true => SpecError(format!(
-                "{name} needs sizes, as in {name}:{}",
-                example(name)
-            )),
-            false => unknown(
-                "op or model",
-                name,
-                ops().chain(workloads::names().map(|m| m.0)),
-            ),
-        })?;
+        let shape = fields
+            .next()
+            .ok_or_else(|| match ops().any(|o| o == name) {
+                true => SpecError(format!(
+                    "{name} needs sizes, as in {name}:{}",
+                    example(name)
+                )),
+                false => unknown(
+                    "op or model",
+                    name,
+                    ops().chain(workloads::names().map(|m| m.0)),
+                ),
+            })?;
         let workload = match name {
             "matmul" => {
                 let sizes = list(shape)?;
@@ -238,21 +240,21 @@ impl FromStr for Workload {
                 }
                 Workload::MatMul(sizes)
             }
-            _ if conv_axes(name).is_some() => return conv(name, shape, parts).map(Workload::Conv),
+            _ if conv_axes(name).is_some() => return conv(name, shape, fields).map(Workload::Conv),
             "attention" => Workload::Attention(exactly(shape, "attention")?),
             _ => {
                 let unary = Unary::ALL.iter().find(|u| u.0.name() == name);
                 let (op, about) = unary.ok_or_else(|| unknown("op", name, ops()))?;
                 let sizes = list(shape)?;
                 if sizes.len() < op.rank() {
-                    let least = op.rank();
-                    let text = format!("{name} ({about}) takes {least} sizes or more: {shape}");
+                    let min_rank = op.rank();
+                    let text = format!("{name} ({about}) takes {min_rank} sizes or more: {shape}");
                     return Err(SpecError(text));
                 }
                 Workload::Unary(*op, sizes)
             }
         };
-        match parts.next() {
+        match fields.next() {
             None => Ok(workload),
             Some(more) => Err(SpecError(format!("{name} takes no {more:?}"))),
         }
@@ -262,18 +264,18 @@ impl FromStr for Workload {
 fn conv<'a>(
     name: &str,
     input: &str,
-    mut parts: impl Iterator<Item = &'a str>,
+    mut fields: impl Iterator<Item = &'a str>,
 ) -> Result<Conv, SpecError> {
     let (axes, gradients) = conv_axes(name).unwrap_or((2, false));
-    let weight = parts.next().ok_or_else(|| {
+    let weight = fields.next().ok_or_else(|| {
         let kernel = vec!["3"; axes].join("x");
         let text = format!("{name} needs its weight's sizes, as in {name}:{input}:64x{kernel}");
         SpecError(text)
     })?;
-    let sizes = |text: &str, of: &str, wanted: usize| match list(text)? {
-        sizes if sizes.len() == wanted => Ok(sizes),
+    let sizes = |text: &str, operand: &str, count: usize| match list(text)? {
+        sizes if sizes.len() == count => Ok(sizes),
         sizes => Err(SpecError(format!(
-            "the {of} of {name} takes {wanted} sizes, not {}: {text}",
+            "the {operand} of {name} takes {count} sizes, not {}: {text}",
             sizes.len()
         ))),
     };
@@ -285,7 +287,7 @@ fn conv<'a>(
         padding: 0,
         groups: 1,
     };
-    for option in parts {
+    for option in fields {
         let split = option.split_at_checked(1).unwrap_or_default();
         match split {
             ("s", n) => conv.stride = number(n)?,

@@ -78,17 +78,17 @@ pub fn tune(
 /// The choices for a program that was compiled by the process's settings.
 pub fn choices(workload: String, explain: &Explain) -> Tuned {
     let mut used = Vec::new();
-    used_by(&explain.kernels, &mut used);
+    collect_used(&explain.kernels, &mut used);
     let Tuning { choices, notes, .. } = &explain.tuning;
-    let mut all: Vec<TunedChoice> = choices.iter().map(|c| tuned(c, &used)).collect();
+    let mut tuned_choices: Vec<TunedChoice> = choices.iter().map(|c| tuned(c, &used)).collect();
     // Kernels whose key was chosen for another kernel, so that the choice is not legal for their own sizes.
     let illegal = used.iter().filter(|c| c.why == Why::Illegal);
-    all.extend(illegal.map(|c| tuned(c, &used)));
-    all.sort_by(|a, b| (a.what, &a.key).cmp(&(b.what, &b.key)));
+    tuned_choices.extend(illegal.map(|c| tuned(c, &used)));
+    tuned_choices.sort_by(|a, b| (a.what, &a.key).cmp(&(b.what, &b.key)));
     let spent = choices.iter().filter(|c| c.why == Why::OutOfTime);
     Tuned {
         workload,
-        choices: all,
+        choices: tuned_choices,
         unmeasured: spent.count(),
         seconds: explain.tuning.time.as_secs_f64(),
         notes: notes.clone(),
@@ -96,14 +96,14 @@ pub fn choices(workload: String, explain: &Explain) -> Tuned {
 }
 
 /// The choices of kernels and of the kernels inside them.
-fn used_by<'a>(kernels: &'a [KernelInfo], used: &mut Vec<&'a Choice>) {
+fn collect_used<'a>(kernels: &'a [KernelInfo], used: &mut Vec<&'a Choice>) {
     for kernel in kernels {
         if let Some(choice) = kernel.choice.as_deref()
             && !used.contains(&choice)
         {
             used.push(choice);
         }
-        used_by(&kernel.inner, used);
+        collect_used(&kernel.inner, used);
     }
 }
 
@@ -184,11 +184,11 @@ impl TunedChoice {
 }
 
 /// One line per candidate.
-fn trials(all: &[Trial], indent: &str) -> String {
-    let wide = all.iter().map(|t| t.name.len()).max().unwrap_or(0);
+fn trials(trials: &[Trial], indent: &str) -> String {
+    let wide = trials.iter().map(|t| t.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for t in all {
-        let what = match (&t.outcome, t.time()) {
+    for t in trials {
+        let outcome = match (&t.outcome, t.time()) {
             (Outcome::Timed(times), Some(time)) => format!(
                 "{} in {} runs, spread {}",
                 duration(time.as_secs_f64()),
@@ -197,13 +197,13 @@ fn trials(all: &[Trial], indent: &str) -> String {
             ),
             _ => t.result(),
         };
-        let _ = writeln!(text, "{indent}{:<wide$} {what}", t.name);
+        let _ = writeln!(text, "{indent}{:<wide$} {outcome}", t.name);
     }
     text
 }
 
 /// The candidate that programs choose from a record, under the process's limits of memory and precision.
-fn chosen(record: &Record) -> String {
+fn chosen_candidate(record: &Record) -> String {
     if record.key.starts_with("layouts ") {
         return format!("{} times of convolutions", record.trials.len());
     }
@@ -227,7 +227,7 @@ fn chosen(record: &Record) -> String {
 pub fn list(records: &[Record]) -> String {
     let lines = records
         .iter()
-        .map(|r| format!("{}  {}\n", r.key, chosen(r)));
+        .map(|r| format!("{}  {}\n", r.key, chosen_candidate(r)));
     lines.collect()
 }
 
@@ -235,7 +235,7 @@ pub fn list(records: &[Record]) -> String {
 pub fn show(records: &[Record]) -> String {
     let mut text = String::new();
     for r in records {
-        let (key, at, chosen) = (&r.key, date(r.at), chosen(r));
+        let (key, at, chosen) = (&r.key, date(r.at), chosen_candidate(r));
         let _ = writeln!(text, "{key}\n  measured {at}; chosen: {chosen}");
         text += &trials(&r.trials, "  ");
         if r.failures() > 0 {

@@ -20,8 +20,8 @@ pub fn candidates(
 ) -> Result<(Vec<WorkloadMeasurements>, Vec<String>)> {
     let mut options = CompileOptions::default();
     options.tune.mode = Mode::Off;
-    let made = program(workload, dtype, device, &options)?;
-    let Some(stages) = &made.program.explain().stages else {
+    let compiled = program(workload, dtype, device, &options)?;
+    let Some(stages) = &compiled.program.explain().stages else {
         return Ok(Default::default());
     };
     let gpu = device.gpu();

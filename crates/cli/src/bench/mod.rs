@@ -56,8 +56,8 @@ impl WorkloadMeasurements {
         let mut times = self.times.clone();
         times.sort_by(f64::total_cmp);
         let last = times.len().saturating_sub(1);
-        let at = |quarter: usize| times.get(last * quarter / 4).copied().unwrap_or(f64::NAN);
-        [0, 1, 2, 3, 4].map(at)
+        let quantile = |quarter: usize| times.get(last * quarter / 4).copied().unwrap_or(f64::NAN);
+        [0, 1, 2, 3, 4].map(quantile)
     }
 
     /// The median, in seconds.
@@ -85,8 +85,8 @@ impl WorkloadMeasurements {
     /// operands come from caches. `None` if the peak of the dtype's arithmetic is unknown.
     pub fn share(&self, peaks: &Peaks) -> Option<f64> {
         let flops = peaks.flops.get(&self.dtype)?;
-        let least = (self.flops / flops).max(self.bytes / peaks.bandwidth);
-        Some(least / self.median())
+        let lower_bound = (self.flops / flops).max(self.bytes / peaks.bandwidth);
+        Some(lower_bound / self.median())
     }
 }
 
@@ -154,13 +154,13 @@ impl Ready {
     /// Measures for some time, at least once. Several runs are timed together if one is too short for the clock, or
     /// for waiting for a GPU after it.
     fn measure(&mut self, time: Duration) -> Result<()> {
-        let one = self.run(1)?;
-        let least = if self.device.gpu().is_some() {
+        let single_run = self.run(1)?;
+        let min_time = if self.device.gpu().is_some() {
             1e-3
         } else {
             2e-6
         };
-        let batch = (least / one.max(1e-9)).ceil().clamp(1.0, 1000.0) as usize;
+        let batch = (min_time / single_run.max(1e-9)).ceil().clamp(1.0, 1000.0) as usize;
         let start = Instant::now();
         loop {
             let seconds = self.run(batch)?;
@@ -193,11 +193,11 @@ pub fn measure(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Vec<WorkloadMeasurements>> {
     let rounds = effort.rounds.max(1);
-    let (parts, each) = (rounds * ready.len(), effort.time / rounds as u32);
+    let (slots, time_per_slot) = (rounds * ready.len(), effort.time / rounds as u32);
     for round in 0..rounds {
         for i in 0..ready.len() {
-            ready[i].measure(each)?;
-            progress(round * ready.len() + i + 1, parts);
+            ready[i].measure(time_per_slot)?;
+            progress(round * ready.len() + i + 1, slots);
         }
     }
     Ok(ready.into_iter().map(|r| r.measured).collect())

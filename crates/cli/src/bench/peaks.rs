@@ -57,13 +57,13 @@ fn gpu(device: Device, dtypes: &BTreeSet<&str>) -> Result<Peaks> {
     let copied = best(&|| (-&x).realize().map(drop))?;
     let mut flops = BTreeMap::new();
     // Smaller products for dtypes that may have few units.
-    let sides = [
+    let operands = [
         (DType::F16, 8192),
         (DType::BF16, 8192),
         (DType::F32, 8192),
         (DType::F64, 4096),
     ];
-    for (dtype, side) in sides {
+    for (dtype, side) in operands {
         if dtypes.contains(&dtype.to_string()[..]) {
             let m = Tensor::ones([side, side], dtype).to(device);
             let product = best(&|| m.matmul(&m).realize().map(drop))?;

@@ -35,7 +35,7 @@ pub fn program(
             let (batch, [m, k, n]) = sizes.split_last_chunk().unwrap_or((&[], &[1, 1, 1]));
             let shape = |rows: usize, columns: usize| [batch, &[rows, columns]].concat();
             let inputs = vec![random(&shape(*m, *k)), random(&shape(*k, *n))];
-            compiled(Sequential::new(), inputs, options, |_, x| {
+            compile_module(Sequential::new(), inputs, options, |_, x| {
                 x[0].matmul(&x[1])
             })
         }
@@ -49,14 +49,14 @@ pub fn program(
             };
             let mut inputs: Vec<Tensor> = (0..count).map(|_| random(shape)).collect();
             if let (Unary::Gather, Some(rows)) = (op, shape.first()) {
-                let most = (*rows).max(1) as i64;
-                inputs.push(Tensor::randint(0, most, [*rows]).to(device));
+                let max_rows = (*rows).max(1) as i64;
+                inputs.push(Tensor::randint(0, max_rows, [*rows]).to(device));
             }
-            compiled(Sequential::new(), inputs, options, |_, x| unary(*op, x))
+            compile_module(Sequential::new(), inputs, options, |_, x| unary(*op, x))
         }
         Workload::Attention(shape) => {
             let inputs = (0..3).map(|_| random(shape)).collect();
-            compiled(Sequential::new(), inputs, options, |_, x| {
+            compile_module(Sequential::new(), inputs, options, |_, x| {
                 x[0].scaled_dot_product_attention(&x[1], &x[2])
             })
         }
@@ -78,7 +78,7 @@ fn convolution(conv: &Conv, input: Tensor, options: &CompileOptions) -> Result<P
             )?;
             layer.to(input.device())?;
             layer.to_dtype(input.dtype())?;
-            compiled(layer, vec![input], options, |layer, x| layer.call(&x[0]))
+            compile_module(layer, vec![input], options, |layer, x| layer.call(&x[0]))
         }};
     }
     match kernel[..] {
@@ -110,8 +110,8 @@ fn gradients(
     let shape = result(&inputs[0], &inputs[1]).shape()?;
     let [x, w] = inputs;
     let inputs = vec![x, w, random(&shape)];
-    let program = compile_with(&inputs, options, |given| {
-        let (x, g) = (&given[..2], &given[2]);
+    let program = compile_with(&inputs, options, |operands| {
+        let (x, g) = (&operands[..2], &operands[2]);
         let leaves: Vec<Tensor> = x.iter().map(|t| t.requires_grad_(true)).collect();
         let y = result(&leaves[0], &leaves[1]);
         grad_with(y, leaves, Grad::new().grad_outputs(g))
@@ -148,7 +148,7 @@ fn unary(op: Unary, x: &[Tensor]) -> Tensor {
     }
 }
 
-fn compiled<M: Module + 'static>(
+fn compile_module<M: Module + 'static>(
     model: M,
     inputs: Vec<Tensor>,
     options: &CompileOptions,

@@ -43,7 +43,7 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
         let package: Package = open(file)?;
         for subject in subjects(&package, m)? {
             let began = Instant::now();
-            subject.entry.run(subject.given())?;
+            subject.entry.run(subject.inputs())?;
             let first = began.elapsed().as_secs_f64();
             let memory = subject.entry.memory(&pairs(&subject.sizes))?;
             let measured = EntryMeasurements {
@@ -64,10 +64,10 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
             measure(subject, measured, effort.time / rounds as u32)?;
         }
     }
-    let all: Vec<EntryMeasurements> = ready.into_iter().map(|(_, measured)| measured).collect();
+    let rows: Vec<EntryMeasurements> = ready.into_iter().map(|(_, measured)| measured).collect();
     match m.get_flag("json") {
-        true => say_json(&all),
-        false => say(&table(&all)?),
+        true => say_json(&rows),
+        false => say(&table(&rows)?),
     }
 }
 
@@ -79,22 +79,22 @@ fn measure(
 ) -> Result<(), Failure> {
     let began = Instant::now();
     loop {
-        let inputs = subject.given();
-        let now = Instant::now();
+        let inputs = subject.inputs();
+        let start = Instant::now();
         drop(subject.entry.run(inputs)?);
-        measured.times.push(now.elapsed().as_secs_f64());
+        measured.times.push(start.elapsed().as_secs_f64());
         if began.elapsed() >= time {
             return Ok(());
         }
     }
 }
 
-fn table(all: &[EntryMeasurements]) -> Result<String, Failure> {
+fn table(rows: &[EntryMeasurements]) -> Result<String, Failure> {
     let mut text = format!(
         "{:<32} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
         "entry", "least", "median", "quartile", "first", "weights", "peak"
     );
-    for m in all {
+    for m in rows {
         let [least, median, quartile] = m.quartiles().map(|t| t * 1e3);
         writeln!(
             text,

@@ -1,6 +1,6 @@
 //! Packages as C99 sources.
 
-use super::opened;
+use super::open_named;
 use super::subject::sizes;
 use crate::Failure;
 use crate::failure::{say, say_json};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// The `export-c` command.
 pub(crate) fn export(m: &ArgMatches) -> Result<(), Failure> {
-    let package = opened(m, "file")?;
+    let package = open_named(m, "file")?;
     let file = m.get_one::<PathBuf>("file");
     let stem = file
         .and_then(|f| f.file_stem())

@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub(crate) fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
+pub(crate) fn open_named(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
     let file = m.get_one::<PathBuf>(name).ok_or("no file is given")?;
     open(file)
 }
@@ -40,7 +40,7 @@ fn open(file: &Path) -> Result<Package, Failure> {
 
 /// The `inspect` command.
 pub(crate) fn inspect(m: &ArgMatches) -> Result<(), Failure> {
-    let package = opened(m, "file")?;
+    let package = open_named(m, "file")?;
     match m.get_flag("json") {
         true => say_json(&serde_json::from_str::<Value>(&package.manifest())?),
         false => say(&text(&package)?),
@@ -79,9 +79,9 @@ fn text(package: &Package) -> Result<String, Failure> {
         writeln!(text, "\nkernels compiled for: {}", compiled.join(", "))?;
     }
     for machine in package.machines() {
-        let here = package.machine() == Some(machine);
-        let here = if here { ", which this is" } else { "" };
-        writeln!(text, "\ntuned for {machine}{here}")?;
+        let ours = package.machine() == Some(machine);
+        let note = if ours { ", which this is" } else { "" };
+        writeln!(text, "\ntuned for {machine}{note}")?;
     }
     let assets: Vec<&str> = package.assets().collect();
     if !assets.is_empty() {
@@ -91,9 +91,9 @@ fn text(package: &Package) -> Result<String, Failure> {
 }
 
 fn interface(text: &mut String, about: &Interface) -> std::fmt::Result {
-    for (what, list) in [("takes", &about.inputs), ("gives", &about.outputs)] {
+    for (verb, list) in [("takes", &about.inputs), ("gives", &about.outputs)] {
         for tensor in list {
-            writeln!(text, "  {what} {:<12} {tensor}", tensor.name)?;
+            writeln!(text, "  {verb} {:<12} {tensor}", tensor.name)?;
         }
     }
     let (reads, writes) = (about.reads.len(), about.writes.len());
@@ -111,16 +111,16 @@ fn needs(entry: &Entry, about: &Interface) -> Result<String, Failure> {
     let sizes: Vec<(&str, i64)> = about.symbols.iter().map(|s| (&s.name[..], s.min)).collect();
     let memory = entry.memory(&sizes)?;
     let mb = |bytes: usize| bytes as f64 / 1e6;
-    let of: Vec<String> = sizes
+    let sizes_text: Vec<String> = sizes
         .iter()
         .map(|(name, n)| format!("{name} = {n}"))
         .collect();
-    let of = match of.is_empty() {
+    let sizes_text = match sizes_text.is_empty() {
         true => String::new(),
-        false => format!(" with {}", of.join(", ")),
+        false => format!(" with {}", sizes_text.join(", ")),
     };
     Ok(format!(
-        "needs {:.2} MB of weights, {:.2} MB at the peak and {:.2} MB of prepared weights{of}",
+        "needs {:.2} MB of weights, {:.2} MB at the peak and {:.2} MB of prepared weights{sizes_text}",
         mb(memory.weights),
         mb(memory.run.peak),
         mb(memory.run.prepared)
@@ -129,21 +129,21 @@ fn needs(entry: &Entry, about: &Interface) -> Result<String, Failure> {
 
 /// The `run` command.
 pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
-    let package = opened(m, "file")?;
-    let first = package.entries().next().unwrap_or_default().to_string();
-    let entry = m.get_one::<String>("entry").unwrap_or(&first);
+    let package = open_named(m, "file")?;
+    let first_entry = package.entries().next().unwrap_or_default().to_string();
+    let entry = m.get_one::<String>("entry").unwrap_or(&first_entry);
     let entry = package.entry(entry)?;
     let mut inputs = Inputs::new();
-    for (name, value) in given(m)? {
+    for (name, value) in read_inputs(m)? {
         inputs = inputs.with(name, value);
     }
     let outputs = entry.run(inputs)?;
     let names = entry.interface().outputs.iter().map(|o| &o.name[..]);
-    let wanted = files_of_outputs(m, &names.collect::<Vec<_>>())?;
-    for (name, file) in &wanted {
+    let output_files = files_of_outputs(m, &names.collect::<Vec<_>>())?;
+    for (name, file) in &output_files {
         write_npy(file, &tensor(outputs.get(name)?)?)?;
     }
-    if wanted.is_empty() {
+    if output_files.is_empty() {
         for (name, value) in outputs.iter() {
             say(&format!("{name} = {}\n", tensor(value)?))?;
         }
@@ -159,23 +159,24 @@ pub(crate) fn files_of_outputs<'a>(
     m: &'a ArgMatches,
     names: &[&'a str],
 ) -> Result<Vec<(&'a str, &'a str)>, Failure> {
-    let given = m.get_many::<String>("output").into_iter().flatten();
-    let given: Vec<&String> = given.collect();
-    if given.len() > names.len() {
+    let arguments = m.get_many::<String>("output").into_iter().flatten();
+    let arguments: Vec<&String> = arguments.collect();
+    if arguments.len() > names.len() {
         return Err(Usage("there are more files than outputs".into()).into());
     }
-    let pairs = given.into_iter().zip(names);
-    let pairs = pairs.map(|(given, name)| given.split_once('=').unwrap_or((*name, &given[..])));
+    let pairs = arguments.into_iter().zip(names);
+    let pairs =
+        pairs.map(|(argument, name)| argument.split_once('=').unwrap_or((*name, &argument[..])));
     Ok(pairs.collect())
 }
 
 /// The inputs given as files.
-fn given(m: &ArgMatches) -> Result<Vec<(&str, Buffer)>, Failure> {
+fn read_inputs(m: &ArgMatches) -> Result<Vec<(&str, Buffer)>, Failure> {
     let mut inputs = Vec::new();
-    for given in m.get_many::<String>("input").into_iter().flatten() {
-        let (name, file) = given
+    for argument in m.get_many::<String>("input").into_iter().flatten() {
+        let (name, file) = argument
             .split_once('=')
-            .ok_or_else(|| Usage(format!("--input {given}: an input is NAME=FILE.npy")))?;
+            .ok_or_else(|| Usage(format!("--input {argument}: an input is NAME=FILE.npy")))?;
         inputs.push((name, buffer(&read_npy(file)?)?));
     }
     Ok(inputs)
@@ -194,22 +195,22 @@ fn tensor(b: &Buffer) -> Result<Tensor, Failure> {
 
 /// The `diff` command: exits with 1 if the packages differ.
 pub(crate) fn diff(m: &ArgMatches) -> Result<ExitCode, Failure> {
-    let found = differences(&opened(m, "file")?, &opened(m, "other")?)?;
+    let differences = differences(&open_named(m, "file")?, &open_named(m, "other")?)?;
     match m.get_flag("json") {
-        true => say_json(&found)?,
-        false => say(&found
+        true => say_json(&differences)?,
+        false => say(&differences
             .iter()
             .map(|line| format!("{line}\n"))
             .collect::<String>())?,
     }
-    Ok(ExitCode::from(u8::from(!found.is_empty())))
+    Ok(ExitCode::from(u8::from(!differences.is_empty())))
 }
 
 /// The differences, one per line.
 fn differences(a: &Package, b: &Package) -> Result<Vec<String>, Failure> {
     let mut lines = Vec::new();
     let entries = |p: &Package| p.entries().map(String::from).collect();
-    for name in in_both("entry", entries(a), entries(b), &mut lines) {
+    for name in common_names("entry", entries(a), entries(b), &mut lines) {
         if a.interface(&name)? != b.interface(&name)? {
             lines.push(format!(
                 "entry {name}: takes, gives or changes something else"
@@ -220,25 +221,25 @@ fn differences(a: &Package, b: &Package) -> Result<Vec<String>, Failure> {
         }
     }
     let states = |p: &Package| p.states().iter().map(|s| s.name.clone()).collect();
-    for name in in_both("state", states(a), states(b), &mut lines) {
+    for name in common_names("state", states(a), states(b), &mut lines) {
         let (x, y) = (a.get(&name)?, b.get(&name)?);
         lines.extend(values_differ(&name, &x, &y)?);
     }
-    let sums = |p: &Package| -> Result<Vec<(String, String)>, Failure> {
+    let checksums = |p: &Package| -> Result<Vec<(String, String)>, Failure> {
         let manifest: Value = serde_json::from_str(&p.manifest())?;
         let files = manifest["files"].as_array().cloned().unwrap_or_default();
-        let of = |f: &Value, key: &str| f[key].as_str().unwrap_or_default().to_string();
+        let field = |f: &Value, key: &str| f[key].as_str().unwrap_or_default().to_string();
         Ok(files
             .iter()
-            .map(|f| (of(f, "name"), of(f, "xxh3")))
+            .map(|f| (field(f, "name"), field(f, "xxh3")))
             .collect())
     };
-    let (x, y) = (sums(a)?, sums(b)?);
+    let (x, y) = (checksums(a)?, checksums(b)?);
     let names = |s: &[(String, String)]| s.iter().map(|(name, _)| name.clone()).collect();
     let looked_at = |name: &str| name.ends_with("/graph.txt") || name == "weights.safetensors";
-    for name in in_both("file", names(&x), names(&y), &mut lines) {
-        let of = |s: &[(String, String)]| s.iter().find(|(n, _)| *n == name).cloned();
-        if of(&x) != of(&y) && !looked_at(&name) {
+    for name in common_names("file", names(&x), names(&y), &mut lines) {
+        let checksum_of = |s: &[(String, String)]| s.iter().find(|(n, _)| *n == name).cloned();
+        if checksum_of(&x) != checksum_of(&y) && !looked_at(&name) {
             lines.push(format!("file {name}: other contents"));
         }
     }
@@ -249,7 +250,7 @@ fn differences(a: &Package, b: &Package) -> Result<Vec<String>, Failure> {
 }
 
 /// The names on both sides; adds a line for each name that is on one side only.
-fn in_both(
+fn common_names(
     what: &str,
     a: BTreeSet<String>,
     b: BTreeSet<String>,
@@ -268,8 +269,8 @@ fn in_both(
 
 fn values_differ(name: &str, x: &Buffer, y: &Buffer) -> Result<Option<String>, Failure> {
     if (x.dtype(), x.shape()) != (y.dtype(), y.shape()) {
-        let of = |b: &Buffer| format!("{}{:?}", b.dtype(), b.shape());
-        return Ok(Some(format!("state {name}: {} and {}", of(x), of(y))));
+        let form = |b: &Buffer| format!("{}{:?}", b.dtype(), b.shape());
+        return Ok(Some(format!("state {name}: {} and {}", form(x), form(y))));
     }
     let (p, q) = (x.to_bytes()?, y.to_bytes()?);
     if p == q {
@@ -285,14 +286,14 @@ fn values_differ(name: &str, x: &Buffer, y: &Buffer) -> Result<Option<String>, F
         .zip(&q)
         .filter(|(a, b)| a.to_bits() != b.to_bits())
         .count();
-    let most = p
+    let largest = p
         .iter()
         .zip(&q)
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, f64::max);
-    let all = p.len();
+    let count = p.len();
     Ok(Some(format!(
-        "state {name}: {differ} of {all} elements differ, by up to {most:.3e}"
+        "state {name}: {differ} of {count} elements differ, by up to {largest:.3e}"
     )))
 }
 

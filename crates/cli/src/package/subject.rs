@@ -1,6 +1,6 @@
 //! The entries to verify, measure or tune.
 
-use super::given;
+use super::read_inputs;
 use crate::Failure;
 use crate::failure::Usage;
 use clap::ArgMatches;
@@ -23,11 +23,11 @@ pub(crate) struct BoundEntry {
 /// The sizes given on the command line.
 pub(crate) fn sizes(m: &ArgMatches) -> Result<BTreeMap<String, i64>, Failure> {
     let mut sizes = BTreeMap::new();
-    for given in m.get_many::<String>("size").into_iter().flatten() {
-        let size = given.split_once('=');
+    for argument in m.get_many::<String>("size").into_iter().flatten() {
+        let size = argument.split_once('=');
         let size = size.and_then(|(name, n)| Some((name, n.parse().ok().filter(|n| *n > 0)?)));
         let (name, n) =
-            size.ok_or_else(|| Usage(format!("--size {given}: a size is NAME=N, from 1 on")))?;
+            size.ok_or_else(|| Usage(format!("--size {argument}: a size is NAME=N, from 1 on")))?;
         sizes.insert(name.to_string(), n);
     }
     Ok(sizes)
@@ -43,7 +43,7 @@ pub(crate) fn subjects(package: &Package, m: &ArgMatches) -> Result<Vec<BoundEnt
     }
     let asked = sizes(m)?;
     let inputs = match m.try_contains_id("input") {
-        Ok(_) => given(m)?,
+        Ok(_) => read_inputs(m)?,
         Err(_) => Vec::new(),
     };
     let subjects = names
@@ -62,34 +62,35 @@ impl BoundEntry {
         package: &Package,
         name: &str,
         asked: &BTreeMap<String, i64>,
-        given: &[(&str, Buffer)],
+        files: &[(&str, Buffer)],
     ) -> Result<BoundEntry, Failure> {
         let entry = package.entry(name)?;
         let about = entry.interface();
-        let of = |usual: &dyn Fn(&kiln::package::SymbolInfo) -> i64| -> BTreeMap<String, i64> {
-            let size = |s: &kiln::package::SymbolInfo| {
-                let n = asked.get(&s.name).copied().unwrap_or_else(|| usual(s));
-                (s.name.clone(), n)
+        let symbol_values =
+            |usual: &dyn Fn(&kiln::package::SymbolInfo) -> i64| -> BTreeMap<String, i64> {
+                let size = |s: &kiln::package::SymbolInfo| {
+                    let n = asked.get(&s.name).copied().unwrap_or_else(|| usual(s));
+                    (s.name.clone(), n)
+                };
+                about.symbols.iter().map(size).collect()
             };
-            about.symbols.iter().map(size).collect()
-        };
-        let mut sizes = of(&|_| 1);
+        let mut sizes = symbol_values(&|_| 1);
         if entry.memory(&pairs(&sizes)).is_err() {
-            sizes = of(&|s| s.min);
+            sizes = symbol_values(&|s| s.min);
         }
         let mut inputs = Vec::new();
         for (i, info) in about.inputs.iter().enumerate() {
-            let found = given.iter().find(|(n, _)| *n == info.name);
-            let value = match found {
+            let file = files.iter().find(|(n, _)| *n == info.name);
+            let value = match file {
                 Some((_, value)) => value.clone(),
                 None => random(info, &sizes, i as u64)?,
             };
             inputs.push((info.name.clone(), value));
         }
-        let of: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
-        let name = match of.is_empty() {
+        let values_text: Vec<String> = sizes.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+        let name = match values_text.is_empty() {
             true => name.to_string(),
-            false => format!("{name} ({})", of.join(", ")),
+            false => format!("{name} ({})", values_text.join(", ")),
         };
         Ok(BoundEntry {
             name,
@@ -100,9 +101,9 @@ impl BoundEntry {
     }
 
     /// The inputs of a run.
-    pub fn given(&self) -> Inputs {
-        let all = self.inputs.iter().cloned();
-        all.fold(Inputs::new(), |inputs, (name, value)| {
+    pub fn inputs(&self) -> Inputs {
+        let buffers = self.inputs.iter().cloned();
+        buffers.fold(Inputs::new(), |inputs, (name, value)| {
             inputs.with(&name, value)
         })
     }
@@ -129,25 +130,25 @@ impl BoundEntry {
         compiled: &kiln_plan::Entry,
     ) -> Result<Vec<Buffer>, Failure> {
         let (signature, plan) = (&compiled.signature, &compiled.plan);
-        let mut all: Vec<Option<Buffer>> = vec![None; plan.inputs.len()];
+        let mut buffers: Vec<Option<Buffer>> = vec![None; plan.inputs.len()];
         for (named, (_, value)) in signature.arguments.iter().zip(&self.inputs) {
-            all[named.at as usize] = Some(value.clone());
+            buffers[named.at as usize] = Some(value.clone());
         }
         for state in &signature.states {
-            if let Some(at) = state.input {
-                all[at as usize] = Some(package.get(&state.name)?);
+            if let Some(input) = state.input {
+                buffers[input as usize] = Some(package.get(&state.name)?);
             }
         }
         for named in &signature.captured {
-            all[named.at as usize] = Some(package.constant(&named.name)?);
+            buffers[named.at as usize] = Some(package.constant(&named.name)?);
         }
-        for (at, input) in plan.inputs.iter().enumerate() {
+        for (index, input) in plan.inputs.iter().enumerate() {
             if input.role == Role::RandomKey {
-                all[at] = Some(Buffer::from_slice(&[1i64, at as i64 * 1_000_000], &[2])?);
+                buffers[index] = Some(Buffer::from_slice(&[1i64, index as i64 * 1_000_000], &[2])?);
             }
         }
-        let all = all.into_iter().collect::<Option<Vec<Buffer>>>();
-        Ok(all.ok_or("an input of the program is nothing")?)
+        let buffers = buffers.into_iter().collect::<Option<Vec<Buffer>>>();
+        Ok(buffers.ok_or("an input of the program is nothing")?)
     }
 }
 
@@ -163,15 +164,15 @@ pub(crate) fn graph(
     }
     let symbols = std::mem::take(&mut graph.symbols);
     let mut left: Vec<SymbolInfo> = Vec::new();
-    let by = symbols.into_iter().map(|s| match small.get(&s.name) {
+    let values = symbols.into_iter().map(|s| match small.get(&s.name) {
         Some(n) => Dim::Const(*n),
         None => {
             left.push(s);
             Dim::symbol(Sym(left.len() as u32 - 1))
         }
     });
-    let by: Vec<Dim> = by.collect();
-    graph.dims_mut(&mut |d| *d = d.substitute(&by));
+    let values: Vec<Dim> = values.collect();
+    graph.dims_mut(&mut |d| *d = d.substitute(&values));
     graph.bind(&left)?;
     Ok(graph)
 }

@@ -23,11 +23,11 @@ pub(crate) fn tune(m: &ArgMatches, files: &[PathBuf]) -> Result<Vec<Tuned>, Fail
         let machine = kiln_runtime::machine(None)?.to_string();
         let mut contents = package.contents()?;
         for entry in &mut contents.entries {
-            let here = |p: &NewProgram| p.machine.as_ref() == Some(&machine);
-            entry.programs.retain(|p| !here(p));
+            let is_for_this_machine = |p: &NewProgram| p.machine.as_ref() == Some(&machine);
+            entry.programs.retain(|p| !is_for_this_machine(p));
             let mut tuned_here = Vec::new();
             for program in entry.programs.iter().filter(|p| is_for_any_cpu(p)) {
-                let (tuned, again) = again(&package, &entry.name, program)?;
+                let (tuned, retuned) = recompile(&package, &entry.name, program)?;
                 // The file is written even if nobody reads the output.
                 if !m.get_flag("json") && said.is_ok() {
                     said = say(&tuned.text());
@@ -36,7 +36,7 @@ pub(crate) fn tune(m: &ArgMatches, files: &[PathBuf]) -> Result<Vec<Tuned>, Fail
                 tuned_here.push(NewProgram {
                     machine: Some(machine.clone()),
                     sizes: program.sizes.clone(),
-                    program: again,
+                    program: retuned,
                 });
             }
             entry.programs.extend(tuned_here);
@@ -54,33 +54,37 @@ fn is_for_any_cpu(program: &NewProgram) -> bool {
 }
 
 /// Compiles a program of an entry again by the process's settings; returns it with the choices.
-fn again(package: &Package, entry: &str, program: &NewProgram) -> Result<(Tuned, Entry), Failure> {
+fn recompile(
+    package: &Package,
+    entry: &str,
+    program: &NewProgram,
+) -> Result<(Tuned, Entry), Failure> {
     let sizes = program.sizes.iter();
     let sizes: Vec<String> = sizes.map(|(n, v)| format!(" {n}={v}")).collect();
     let name = format!("{entry}{}", sizes.concat());
     let graph = graph(package, entry, &program.sizes)?;
-    let again = compile(&graph, &[], &kiln_compiler::Options::default());
-    let again = again.map_err(|e| format!("{name}: {e}"))?;
-    let outputs = again.outputs.iter().copied();
+    let new = compile(&graph, &[], &kiln_compiler::Options::default());
+    let new = new.map_err(|e| format!("{name}: {e}"))?;
+    let outputs = new.outputs.iter().copied();
     let in_order = outputs.eq((0..graph.outputs.len()).map(Some));
     let signature = program.program.signature.clone();
-    let plan = again.executable.plan().clone();
-    let same = in_order && alike(&plan, &program.program.plan) && signature.check(&plan).is_ok();
+    let plan = new.executable.plan().clone();
+    let same = in_order && is_alike(&plan, &program.program.plan) && signature.check(&plan).is_ok();
     match same {
-        true => Ok((choices(name, &again.explain), Entry { signature, plan })),
+        true => Ok((choices(name, &new.explain), Entry { signature, plan })),
         false => Err(format!("{name}: its graph makes another program").into()),
     }
 }
 
 /// True if the programs have the same inputs, outputs and symbols.
-fn alike(a: &Plan, b: &Plan) -> bool {
+fn is_alike(a: &Plan, b: &Plan) -> bool {
     let inputs = |p: &Plan| -> Vec<_> {
-        let of = p.inputs.iter();
-        of.map(|i| (i.dtype, i.shape.clone(), i.role)).collect()
+        let inputs = p.inputs.iter();
+        inputs.map(|i| (i.dtype, i.shape.clone(), i.role)).collect()
     };
     let outputs = |p: &Plan| -> Vec<_> {
-        let of = p.outputs.iter();
-        of.map(|o| (o.dtype, o.shape.clone())).collect()
+        let outputs = p.outputs.iter();
+        outputs.map(|o| (o.dtype, o.shape.clone())).collect()
     };
     let symbols = |p: &Plan| -> Vec<_> { p.symbols.iter().map(|s| s.name.clone()).collect() };
     inputs(a) == inputs(b) && outputs(a) == outputs(b) && symbols(a) == symbols(b)

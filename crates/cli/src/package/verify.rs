@@ -1,6 +1,6 @@
 //! Comparing packages with the reference.
 
-use super::opened;
+use super::open_named;
 use super::subject::{BoundEntry, subjects};
 use crate::Failure;
 use crate::failure::{say, say_json};
@@ -17,19 +17,19 @@ use std::sync::Arc;
 
 /// The `verify` command: exits with 1 if a deviation is too large.
 pub(crate) fn verify(m: &ArgMatches) -> Result<ExitCode, Failure> {
-    let package = opened(m, "file")?;
+    let package = open_named(m, "file")?;
     let mut right = true;
-    let mut all = Vec::new();
+    let mut checks = Vec::new();
     for subject in subjects(&package, m)? {
-        let checked = checked(&package, &subject)?;
+        let checked = check_entry(&package, &subject)?;
         right &= checked.is_right();
         match m.get_flag("json") {
-            true => all.push(checked.json(&subject.name)),
+            true => checks.push(checked.json(&subject.name)),
             false => say(&format!("{}: {checked}\n", subject.name))?,
         }
     }
     if m.get_flag("json") {
-        say_json(&all)?;
+        say_json(&checks)?;
     }
     Ok(ExitCode::from(u8::from(!right)))
 }
@@ -43,16 +43,16 @@ enum Checked {
     Results(Vec<Deviation>),
 }
 
-fn checked(package: &Package, subject: &BoundEntry) -> Result<Checked, Failure> {
+fn check_entry(package: &Package, subject: &BoundEntry) -> Result<Checked, Failure> {
     let compiled = subject.compiled()?;
     let inputs = subject.plan_inputs(package, &compiled)?;
     let graph = subject.graph(package)?;
-    let again = kiln_compiler::compile(&graph, &[], &Options::default())?;
+    let compilation = kiln_compiler::compile(&graph, &[], &Options::default())?;
     let executable = Executable::new(compiled.plan.clone())?;
-    match plain(again.executable.plan()) == plain(&compiled.plan) {
+    match strip(compilation.executable.plan()) == strip(&compiled.plan) {
         true => {
-            let found = kiln_compiler::verify(&again.stages, &executable, &inputs);
-            Ok(Checked::Kernels(found?))
+            let verification = kiln_compiler::verify(&compilation.stages, &executable, &inputs);
+            Ok(Checked::Kernels(verification?))
         }
         false => Ok(Checked::Results(results(&graph, &executable, &inputs)?)),
     }
@@ -74,15 +74,15 @@ fn results(
         .filter(|x| x.is_finite())
         .fold(0.0, |m: f64, x| m.max(x.abs()));
     let oracle = Oracle::new(graph, &arrays, largest)?;
-    let found = executable.run_shared(inputs)?;
-    let deviations = found.iter().enumerate();
+    let outputs = executable.run_shared(inputs)?;
+    let deviations = outputs.iter().enumerate();
     let deviations = deviations.map(|(i, b)| Ok(oracle.compare(i, &array(b)?)?));
     deviations.collect()
 }
 
 /// The plan without the parts that may differ between compilations of the same graph: lines, and the kernels'
 /// algorithms.
-fn plain(plan: &Plan) -> Plan {
+fn strip(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     plan.sites.iter_mut().for_each(|s| s.node = 0);
     plan.needs.iter_mut().for_each(|n| n.node = 0);
@@ -94,7 +94,7 @@ fn plain(plan: &Plan) -> Plan {
             Kernel::Tile(k) => k.sizes = Default::default(),
             _ => {}
         }
-        kernel.bodies_mut().iter_mut().for_each(|b| *b = plain(b));
+        kernel.bodies_mut().iter_mut().for_each(|b| *b = strip(b));
     }
     plan
 }
@@ -108,7 +108,7 @@ impl Checked {
     }
 
     fn json(&self, name: &str) -> Value {
-        let of = |d: &Deviation| {
+        let deviation_json = |d: &Deviation| {
             json!({
                 "of_tolerance": d.ratio, "max_abs": d.max_abs, "max_rel": d.max_rel,
                 "max_ulp": d.max_ulp, "right": d.is_right(),
@@ -117,7 +117,7 @@ impl Checked {
         let checks: Vec<Value> = match self {
             Checked::Kernels(found) => (found.checks.iter())
                 .map(|c| {
-                    let mut check = of(&c.error);
+                    let mut check = deviation_json(&c.error);
                     check["kernel"] = json!(c.kernel);
                     check["value"] = json!(c.value);
                     check["prepared"] = json!(c.prepared);
@@ -127,13 +127,13 @@ impl Checked {
                     check
                 })
                 .collect(),
-            Checked::Results(found) => found.iter().map(of).collect(),
+            Checked::Results(found) => found.iter().map(deviation_json).collect(),
         };
-        let by = match self {
+        let reference = match self {
             Checked::Kernels(_) => "kernels",
             Checked::Results(_) => "results",
         };
-        json!({ "entry": name, "right": self.is_right(), "of": by, "checks": checks })
+        json!({ "entry": name, "right": self.is_right(), "of": reference, "checks": checks })
     }
 }
 

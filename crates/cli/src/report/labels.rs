@@ -54,30 +54,30 @@ const SIDES: [(i32, i32); 16] = [
 
 /// An area for the label of each point, of the given size and within `inside`: the nearest free one, in the order of
 /// the points. If none is free, the label lies next to its point and may overlap.
-pub fn beside(points: &[(i32, i32)], sizes: &[(i32, i32)], inside: Area) -> Vec<Area> {
+pub fn place_beside(points: &[(i32, i32)], sizes: &[(i32, i32)], inside: Area) -> Vec<Area> {
     let square = |(x, y): &(i32, i32)| Area {
         x: x - POINT,
         y: y - POINT,
         wide: 2 * POINT,
         high: 2 * POINT,
     };
-    let mut taken: Vec<Area> = points.iter().map(square).collect();
-    let count = taken.len();
+    let mut occupied: Vec<Area> = points.iter().map(square).collect();
+    let count = occupied.len();
     for ((x, y), (wide, high)) in points.iter().zip(sizes) {
         // By halves of the distance along each axis, so that sides lie on a square around the point.
-        let at = |distance: i32, (dx, dy): (i32, i32)| Area {
+        let label_area = |distance: i32, (dx, dy): (i32, i32)| Area {
             x: x + dx * distance / 2 - (2 - dx) * wide / 4,
             y: y + dy * distance / 2 - (2 - dy) * high / 4,
             wide: *wide,
             high: *high,
         };
         let mut rings =
-            (0..STEPS).flat_map(|ring| SIDES.map(|side| at(POINT + 1 + ring * STEP, side)));
-        let free = |area: &Area| inside.holds(area) && !taken.iter().any(|t| t.overlaps(area));
-        let found = rings.find(free);
-        taken.push(found.unwrap_or_else(|| at(POINT + 1, SIDES[0])));
+            (0..STEPS).flat_map(|ring| SIDES.map(|side| label_area(POINT + 1 + ring * STEP, side)));
+        let free = |area: &Area| inside.holds(area) && !occupied.iter().any(|t| t.overlaps(area));
+        let position = rings.find(free);
+        occupied.push(position.unwrap_or_else(|| label_area(POINT + 1, SIDES[0])));
     }
-    taken.split_off(count)
+    occupied.split_off(count)
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
             let points: Vec<(i32, i32)> = (0..40).map(at).collect();
             let sizes: Vec<(i32, i32)> =
                 (0..40).map(|i| (if i < 9 { 8 } else { 15 }, 12)).collect();
-            let areas = beside(&points, &sizes, INSIDE);
+            let areas = place_beside(&points, &sizes, INSIDE);
             assert_eq!(areas.len(), 40);
             for (i, a) in areas.iter().enumerate() {
                 assert!(INSIDE.holds(a), "{i}: {a:?}");
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_label_alone_is_beside_its_point() {
-        let areas = beside(&[(200, 100)], &[(15, 12)], INSIDE);
+        let areas = place_beside(&[(200, 100)], &[(15, 12)], INSIDE);
         let expected = Area {
             x: 205,
             y: 83,

@@ -24,7 +24,7 @@ const NOTE: &str = "Points have the numbers of their rows in the table. A roof i
 /// If a plot can't be drawn.
 pub fn page(report: &Report) -> Result<String, Failure> {
     let mut body = String::new();
-    let header = escaped(&report.header());
+    let header = escape(&report.header());
     let _ = write!(body, "<h1>Kiln benchmark</h1><p>{header}");
     if let (Some(peaks), Some(roofs)) = (report.peaks_text(), &report.roofs()) {
         let _ = write!(body, "; peaks measured in the same run: {peaks}</p>");
@@ -46,7 +46,7 @@ pub fn page(report: &Report) -> Result<String, Failure> {
         let items = report
             .left_out
             .iter()
-            .map(|l| format!("<li>{}</li>", escaped(l)));
+            .map(|l| format!("<li>{}</li>", escape(l)));
         let items: String = items.collect();
         let _ = write!(body, "<h2>Not timed</h2><ul>{items}</ul>");
     }
@@ -61,10 +61,10 @@ fn table(report: &Report) -> String {
     let roofs = report.roofs();
     for (i, r) in report.results.iter().enumerate() {
         let share = roofs.as_ref().and_then(|p| r.share(p));
-        let share = share.map_or(String::new(), |share| escaped(&share_text(share)));
+        let share = share.map_or(String::new(), |share| escape(&share_text(share)));
         let cells = [
             (i + 1).to_string(),
-            escaped(&r.workload),
+            escape(&r.workload),
             r.dtype.clone(),
             duration(r.median()),
             super::percent(r.spread()),
@@ -73,7 +73,7 @@ fn table(report: &Report) -> String {
             share,
             r.kernels.to_string(),
             r.times.len().to_string(),
-            escaped(&r.algorithms.join(", ")),
+            escape(&r.algorithms.join(", ")),
         ];
         let _ = write!(rows, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     }
@@ -96,7 +96,7 @@ fn table(report: &Report) -> String {
     )
 }
 
-fn drawn(
+fn draw_svg(
     size: (u32, u32),
     draw: impl FnOnce(&DrawingArea<SVGBackend, Shift>) -> Result<(), Failure>,
 ) -> Result<String, Failure> {
@@ -139,7 +139,7 @@ fn roofline(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, F
         .chain(fastest)
         .fold(lowest, f64::max)
         * 2.0;
-    drawn(SIZE, |root| {
+    draw_svg(SIZE, |root| {
         let mut chart = ChartBuilder::on(root)
             .margin(12)
             .x_label_area_size(40)
@@ -154,8 +154,8 @@ fn roofline(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, F
             let corners = [left, ridge(*top), right].map(|x| (x, roof(x, *top)));
             chart.draw_series(LineSeries::new(corners, &RED))?;
         }
-        let at = |r: &WorkloadMeasurements| chart.backend_coord(&(intensity(r), speed(r)));
-        let points: Vec<(i32, i32)> = results.iter().map(at).collect();
+        let pixel = |r: &WorkloadMeasurements| chart.backend_coord(&(intensity(r), speed(r)));
+        let points: Vec<(i32, i32)> = results.iter().map(pixel).collect();
         let (x, y) = chart.plotting_area().get_pixel_range();
         let inside = Area {
             x: x.start,
@@ -163,23 +163,23 @@ fn roofline(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, F
             wide: x.end - x.start,
             high: y.end - y.start,
         };
-        numbered(root, &points, inside)
+        draw_numbered(root, &points, inside)
     })
 }
 
 /// Points with their numbers, counted from 1.
-fn numbered(
+fn draw_numbered(
     root: &DrawingArea<SVGBackend, Shift>,
     points: &[(i32, i32)],
     inside: Area,
 ) -> Result<(), Failure> {
     let texts: Vec<String> = (1..=points.len()).map(|i| i.to_string()).collect();
     let sizes: Vec<(i32, i32)> = texts.iter().map(|t| (7 * t.len() as i32, 11)).collect();
-    let areas = labels::beside(points, &sizes, inside);
+    let areas = labels::place_beside(points, &sizes, inside);
     for (point, area) in points.iter().zip(&areas) {
         let middle = (area.x + area.wide / 2, area.y + area.high / 2);
-        let far = (point.0 - middle.0).abs().max((point.1 - middle.1).abs()) > 18;
-        if far {
+        let is_far = (point.0 - middle.0).abs().max((point.1 - middle.1).abs()) > 18;
+        if is_far {
             let line = PathElement::new([*point, middle], BLACK.mix(0.25));
             root.draw(&line)?;
         }
@@ -195,7 +195,7 @@ fn numbered(
 fn bars(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, Failure> {
     let rows = results.len();
     let height = 60 + 24 * rows as u32;
-    drawn((900, height), |root| {
+    draw_svg((900, height), |root| {
         let mut chart = ChartBuilder::on(root)
             .margin(12)
             .x_label_area_size(36)
@@ -222,7 +222,7 @@ fn bars(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, Failu
     })
 }
 
-fn escaped(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
