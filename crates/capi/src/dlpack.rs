@@ -1,7 +1,7 @@
 //! Tensors from and to other libraries, in DLPack's structures.
 
 use crate::dlpack_abi::*;
-use crate::status::{Failure, KilnStatus, call, given, hand_over, list, wrong};
+use crate::status::{Failure, KilnStatus, call, deref, hand_over, invalid, list};
 use crate::tensor::KilnTensor;
 use kiln_package::memory::{ALIGN, Lender, Storage};
 use kiln_package::{Buffer, DType};
@@ -99,17 +99,17 @@ impl<M: Managed> Drop for Borrowed<M> {
     }
 }
 
-fn dtype(of: DLDataType) -> Result<DType, Failure> {
-    let DLDataType { code, bits, lanes } = of;
-    let found = DType::ALL.into_iter().find(|d| {
-        let t = described(*d);
+fn dtype(dl_dtype: DLDataType) -> Result<DType, Failure> {
+    let DLDataType { code, bits, lanes } = dl_dtype;
+    let matching = DType::ALL.into_iter().find(|d| {
+        let t = dl_type(*d);
         (t.code, t.bits, t.lanes) == (code, bits, lanes)
     });
     let text = || format!("there is no dtype of kind {code} with {bits} bits in {lanes} lanes");
-    found.ok_or_else(|| Failure(KilnStatus::KILN_VALUE, text()))
+    matching.ok_or_else(|| Failure(KilnStatus::KILN_VALUE, text()))
 }
 
-fn described(dtype: DType) -> DLDataType {
+fn dl_type(dtype: DType) -> DLDataType {
     let code = match dtype {
         DType::Bool => 6,
         DType::BF16 => 4,
@@ -141,14 +141,14 @@ fn strides(shape: &[i64]) -> Vec<i64> {
 ///
 /// # Safety
 /// `managed` is null, or a tensor that is not written until it is freed.
-unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
+unsafe fn take_over<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
     // SAFETY: the caller guarantees it.
-    let of = unsafe { given(managed.cast_const(), "the tensor")? };
+    let source = unsafe { deref(managed.cast_const(), "the tensor")? };
     let value = |text: String| Failure(KilnStatus::KILN_VALUE, text);
-    if let Some(why) = of.refused() {
+    if let Some(why) = source.refused() {
         return Err(value(why));
     }
-    let t = of.tensor();
+    let t = source.tensor();
     if t.device.device_type != CPU {
         return Err(value(format!(
             "the tensor is on a device of type {}, and only memory of the processor (1) is read",
@@ -157,7 +157,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
     }
     let dtype = dtype(t.dtype)?;
     let rank = usize::try_from(t.ndim).ok().filter(|n| *n <= MAX_DIMS);
-    let rank = rank.ok_or_else(|| wrong(format!("a tensor can't have {} dims", t.ndim)))?;
+    let rank = rank.ok_or_else(|| invalid(format!("a tensor can't have {} dims", t.ndim)))?;
     // SAFETY: the caller guarantees it.
     let shape = unsafe { list(t.shape.cast_const(), rank, "the shape")? };
     let len = shape.iter().try_fold(dtype.size(), |n, d| {
@@ -166,7 +166,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
     let len = len.filter(|n| *n <= isize::MAX as usize);
     let len = len.ok_or_else(|| value(format!("there is no tensor of shape {shape:?}")))?;
     if len > 0 && t.data.is_null() {
-        return Err(wrong("the data is null"));
+        return Err(invalid("the data is null"));
     }
     let steps = match t.strides.is_null() {
         true => strides(shape),
@@ -181,12 +181,13 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
         .cast_const()
         .wrapping_add(t.byte_offset as usize);
     if row_major && len > 0 && data.addr().is_multiple_of(ALIGN) {
-        let held = Arc::new(Borrowed { managed, data, len });
-        let lent = Storage::lent(&held, 0..len).and_then(|s| Buffer::from_storage(dtype, shape, s));
+        let borrowed = Arc::new(Borrowed { managed, data, len });
+        let lent =
+            Storage::lent(&borrowed, 0..len).and_then(|s| Buffer::from_storage(dtype, shape, s));
         return lent.map_err(|e| {
             // The caller keeps the tensor.
-            if let Some(held) = Arc::into_inner(held) {
-                std::mem::forget(held);
+            if let Some(last_owner) = Arc::into_inner(borrowed) {
+                std::mem::forget(last_owner);
             }
             e.into()
         });
@@ -213,9 +214,16 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
 unsafe fn gather(to: &mut Vec<u8>, from: *const u8, size: usize, (shape, steps): (&[i64], &[i64])) {
     match (shape, steps) {
         ([n, shape @ ..], [step, steps @ ..]) => (0..*n).for_each(|i| {
-            let at = i.wrapping_mul(*step).wrapping_mul(size as i64);
+            let skip = i.wrapping_mul(*step).wrapping_mul(size as i64);
             // SAFETY: the caller guarantees it for the elements at this index.
-            unsafe { gather(to, from.wrapping_offset(at as isize), size, (shape, steps)) };
+            unsafe {
+                gather(
+                    to,
+                    from.wrapping_offset(skip as isize),
+                    size,
+                    (shape, steps),
+                )
+            };
         }),
         // SAFETY: the caller guarantees it.
         _ => to.extend_from_slice(unsafe { std::slice::from_raw_parts(from, size) }),
@@ -232,9 +240,9 @@ struct Exported {
 }
 
 /// Describes a tensor for another library. With `copies` its memory is a copy, which the library may write.
-fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failure> {
+fn export_parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failure> {
     let bytes = buffer.bytes()?;
-    let mut given = Box::new(Exported {
+    let mut exported = Box::new(Exported {
         shape: buffer.shape().to_vec(),
         strides: strides(buffer.shape()),
         _buffer: (!copies).then(|| buffer.clone()),
@@ -243,12 +251,12 @@ fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failu
     let mut data = bytes.as_ptr().cast_mut();
     if copies {
         let words = bytes.len().div_ceil(8);
-        if given.copy.try_reserve_exact(words).is_err() {
+        if exported.copy.try_reserve_exact(words).is_err() {
             let text = format!("a copy of {} bytes can't be allocated", bytes.len());
             return Err(Failure(KilnStatus::KILN_MEMORY, text));
         }
-        given.copy.resize(words, 0);
-        data = given.copy.as_mut_ptr().cast();
+        exported.copy.resize(words, 0);
+        data = exported.copy.as_mut_ptr().cast();
         // SAFETY: the words have room for the bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
     }
@@ -261,13 +269,13 @@ fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failu
             device_type: CPU,
             device_id: 0,
         },
-        ndim: given.shape.len() as i32,
-        dtype: described(buffer.dtype()),
-        shape: given.shape.as_mut_ptr(),
-        strides: given.strides.as_mut_ptr(),
+        ndim: exported.shape.len() as i32,
+        dtype: dl_type(buffer.dtype()),
+        shape: exported.shape.as_mut_ptr(),
+        strides: exported.strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    Ok((tensor, Box::into_raw(given).cast()))
+    Ok((tensor, Box::into_raw(exported).cast()))
 }
 
 /// # Safety
@@ -330,7 +338,7 @@ pub unsafe extern "C" fn kiln_tensor_from_dlpack_versioned(
 unsafe fn from_managed<M: Managed>(from: *mut M, to: *mut *mut KilnTensor) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        unsafe { hand_over(to, || Ok(KilnTensor(taken(from)?))) }
+        unsafe { hand_over(to, || Ok(KilnTensor(take_over(from)?))) }
     })
 }
 
@@ -383,9 +391,9 @@ unsafe fn to_managed<M>(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
+        let KilnTensor(buffer) = unsafe { deref(tensor, "the tensor")? };
         let make = || {
-            let (tensor, context) = parts(buffer, copies)?;
+            let (tensor, context) = export_parts(buffer, copies)?;
             Ok(managed(tensor, context))
         };
         // SAFETY: the caller guarantees it.

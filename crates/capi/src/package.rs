@@ -1,6 +1,6 @@
 //! Packages and their state.
 
-use crate::status::{Failure, KilnStatus, call, free, give, given, hand_over, list, text, wrong};
+use crate::status::{Failure, KilnStatus, call, deref, free, give, hand_over, invalid, list, text};
 use crate::tensor::KilnTensor;
 use kiln_package::{Options, Package, memory};
 use std::ffi::{CString, c_char, c_void};
@@ -18,11 +18,11 @@ fn options(flags: u32) -> Result<Options, Failure> {
     match flags {
         0 => Ok(Options::new()),
         KILN_TRUSTED => Ok(Options::new().trusted(true)),
-        other => Err(wrong(format!("there are no flags {other}"))),
+        other => Err(invalid(format!("there are no flags {other}"))),
     }
 }
 
-fn described(package: Package) -> KilnPackage {
+fn with_description(package: Package) -> KilnPackage {
     let about = CString::new(package.manifest()).unwrap_or_default();
     KilnPackage { package, about }
 }
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn kiln_open(
         // SAFETY: the caller guarantees it.
         let path = unsafe { text(path, "the path")? };
         // SAFETY: the caller guarantees it.
-        unsafe { hand_over(to, || Ok(described(options(flags)?.open(path)?))) }
+        unsafe { hand_over(to, || Ok(with_description(options(flags)?.open(path)?))) }
     })
 }
 
@@ -61,7 +61,11 @@ pub unsafe extern "C" fn kiln_open_bytes(
         // SAFETY: the caller guarantees it.
         let bytes = unsafe { list(data.cast::<u8>(), bytes, "the data")? };
         // SAFETY: the caller guarantees it.
-        unsafe { hand_over(to, || Ok(described(options(flags)?.open_bytes(bytes)?))) }
+        unsafe {
+            hand_over(to, || {
+                Ok(with_description(options(flags)?.open_bytes(bytes)?))
+            })
+        }
     })
 }
 
@@ -102,7 +106,7 @@ pub unsafe extern "C" fn kiln_asset(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
+        let (package, name) = unsafe { (deref(package, "the package")?, text(name, "the name")?) };
         let asset = package.package.asset(name)?;
         // SAFETY: the caller guarantees it.
         unsafe {
@@ -124,7 +128,7 @@ pub unsafe extern "C" fn kiln_state_get(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
+        let (package, name) = unsafe { (deref(package, "the package")?, text(name, "the name")?) };
         // SAFETY: the caller guarantees it.
         unsafe { hand_over(to, || Ok(KilnTensor(package.package.get(name)?))) }
     })
@@ -142,9 +146,9 @@ pub unsafe extern "C" fn kiln_state_set(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
+        let (package, name) = unsafe { (deref(package, "the package")?, text(name, "the name")?) };
         // SAFETY: the caller guarantees it.
-        let KilnTensor(value) = unsafe { given(value, "the value")? };
+        let KilnTensor(value) = unsafe { deref(value, "the value")? };
         Ok(package.package.set(name, value.clone())?)
     })
 }
@@ -163,7 +167,7 @@ pub unsafe extern "C" fn kiln_number_get(
     call(|| {
         // SAFETY: the caller guarantees it.
         let (package, state) =
-            unsafe { (given(package, "the package")?, text(state, "the state")?) };
+            unsafe { (deref(package, "the package")?, text(state, "the state")?) };
         // SAFETY: the caller guarantees it.
         let element = unsafe { text(element, "the element")? };
         let value = package.package.number(state, element)?;
@@ -186,7 +190,7 @@ pub unsafe extern "C" fn kiln_number_set(
     call(|| {
         // SAFETY: the caller guarantees it.
         let (package, state) =
-            unsafe { (given(package, "the package")?, text(state, "the state")?) };
+            unsafe { (deref(package, "the package")?, text(state, "the state")?) };
         // SAFETY: the caller guarantees it.
         let element = unsafe { text(element, "the element")? };
         Ok(package.package.set_number(state, element, value)?)
@@ -201,7 +205,7 @@ pub unsafe extern "C" fn kiln_number_set(
 pub unsafe extern "C" fn kiln_state_reset(package: *const KilnPackage) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let package = unsafe { given(package, "the package")? };
+        let package = unsafe { deref(package, "the package")? };
         Ok(package.package.reset()?)
     })
 }
@@ -217,7 +221,7 @@ pub unsafe extern "C" fn kiln_state_save(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, path) = unsafe { (given(package, "the package")?, text(path, "the path")?) };
+        let (package, path) = unsafe { (deref(package, "the package")?, text(path, "the path")?) };
         Ok(package.package.save_state(path)?)
     })
 }
@@ -233,7 +237,7 @@ pub unsafe extern "C" fn kiln_state_load(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, path) = unsafe { (given(package, "the package")?, text(path, "the path")?) };
+        let (package, path) = unsafe { (deref(package, "the package")?, text(path, "the path")?) };
         Ok(package.package.load_state(path)?)
     })
 }
@@ -246,7 +250,7 @@ pub unsafe extern "C" fn kiln_state_load(
 pub unsafe extern "C" fn kiln_save(package: *const KilnPackage, path: *const c_char) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, path) = unsafe { (given(package, "the package")?, text(path, "the path")?) };
+        let (package, path) = unsafe { (deref(package, "the package")?, text(path, "the path")?) };
         Ok(package.package.save(path)?)
     })
 }

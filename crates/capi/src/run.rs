@@ -1,8 +1,8 @@
 //! Running entries.
 
 use crate::package::KilnPackage;
-use crate::status::{Failure, KilnStatus, call, free, give, given, hand_over, list, text, wrong};
-use crate::tensor::{KilnTensor, KilnView, copied, copy_out};
+use crate::status::{Failure, KilnStatus, call, deref, free, give, hand_over, invalid, list, text};
+use crate::tensor::{KilnTensor, KilnView, copy_in, copy_out};
 use kiln_package::{Buffer, Entry, Outputs};
 use std::ffi::c_char;
 
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn kiln_entry(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
+        let (package, name) = unsafe { (deref(package, "the package")?, text(name, "the name")?) };
         // SAFETY: the caller guarantees it.
         unsafe { hand_over(to, || Ok(KilnEntry(package.package.entry(name)?))) }
     })
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn kiln_entry_counts(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        let KilnEntry(entry) = unsafe { deref(entry, "the entry")? };
         // SAFETY: the caller guarantees it.
         unsafe {
             give(inputs, entry.interface().inputs.len(), "inputs")?;
@@ -72,12 +72,12 @@ pub unsafe extern "C" fn kiln_entry_memory(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        let KilnEntry(entry) = unsafe { deref(entry, "the entry")? };
         // SAFETY: the caller guarantees it.
         let sizes = unsafe { list(sizes, count, "the sizes")? };
         let symbols = &entry.interface().symbols;
         if symbols.len() != count {
-            return Err(wrong(format!(
+            return Err(invalid(format!(
                 "there are {} sizes, not {count}",
                 symbols.len()
             )));
@@ -109,9 +109,9 @@ pub unsafe extern "C" fn kiln_run(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        let KilnEntry(entry) = unsafe { deref(entry, "the entry")? };
         if outputs.is_null() && output_count > 0 {
-            return Err(wrong("outputs is null"));
+            return Err(invalid("outputs is null"));
         }
         // SAFETY: the caller guarantees it.
         let results = unsafe { run(entry, (inputs, input_count), output_count)? };
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn kiln_run_into(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let KilnEntry(entry) = unsafe { given(entry, "the entry")? };
+        let KilnEntry(entry) = unsafe { deref(entry, "the entry")? };
         // SAFETY: the caller guarantees it.
         let outputs = unsafe { list(outputs, output_count, "the outputs")? };
         // SAFETY: the caller guarantees it.
@@ -167,7 +167,7 @@ unsafe fn run(
 ) -> Result<Outputs, Failure> {
     let gives = entry.interface().outputs.len();
     if gives != outputs {
-        return Err(wrong(format!(
+        return Err(invalid(format!(
             "`{}` has {gives} outputs, not {outputs}",
             entry.name()
         )));
@@ -175,7 +175,7 @@ unsafe fn run(
     // SAFETY: the caller guarantees it.
     let views = unsafe { list(inputs, count, "the inputs")? };
     // SAFETY: the caller guarantees it.
-    let values = views.iter().map(|view| unsafe { copied(view) });
+    let values = views.iter().map(|view| unsafe { copy_in(view) });
     let values: Vec<Buffer> = values.collect::<Result<_, _>>()?;
     Ok(entry.run(values)?)
 }

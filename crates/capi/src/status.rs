@@ -114,7 +114,7 @@ pub(crate) fn call(f: impl FnOnce() -> Result<(), Failure>) -> KilnStatus {
 }
 
 /// The failure of a call with a wrong argument.
-pub(crate) fn wrong(text: impl Into<String>) -> Failure {
+pub(crate) fn invalid(text: impl Into<String>) -> Failure {
     Failure(KilnStatus::KILN_ARGUMENT, text.into())
 }
 
@@ -122,9 +122,9 @@ pub(crate) fn wrong(text: impl Into<String>) -> Failure {
 ///
 /// # Safety
 /// It is null, or points to a `T` that lives as long as the call and does not change meanwhile.
-pub(crate) unsafe fn given<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn deref<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
     // SAFETY: the caller guarantees it.
-    unsafe { pointer.as_ref() }.ok_or_else(|| wrong(format!("{what} is null")))
+    unsafe { pointer.as_ref() }.ok_or_else(|| invalid(format!("{what} is null")))
 }
 
 /// The list that a pointer points to.
@@ -138,9 +138,9 @@ pub(crate) unsafe fn list<'a, T>(
 ) -> Result<&'a [T], Failure> {
     match (count, pointer.is_null()) {
         (0, _) => Ok(&[]),
-        (_, true) => Err(wrong(format!("{what} is null"))),
+        (_, true) => Err(invalid(format!("{what} is null"))),
         (n, _) if n > isize::MAX as usize / size_of::<T>().max(1) => {
-            Err(wrong(format!("{what} can't have {n} elements")))
+            Err(invalid(format!("{what} can't have {n} elements")))
         }
         // SAFETY: the caller guarantees it; the length is one that a slice can have.
         _ => Ok(unsafe { std::slice::from_raw_parts(pointer, count) }),
@@ -153,12 +153,12 @@ pub(crate) unsafe fn list<'a, T>(
 /// It is null, or points to bytes that end with a zero and live as long as the call.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
     if pointer.is_null() {
-        return Err(wrong(format!("{what} is null")));
+        return Err(invalid(format!("{what} is null")));
     }
     // SAFETY: the caller guarantees it.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str()
-        .map_err(|_| wrong(format!("{what} is no UTF-8")))
+        .map_err(|_| invalid(format!("{what} is no UTF-8")))
 }
 
 /// Writes a result through the caller's pointer.
@@ -167,7 +167,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
 /// The pointer is null, or points to memory for a `T`.
 pub(crate) unsafe fn give<T>(to: *mut T, value: T, what: &str) -> Result<(), Failure> {
     if to.is_null() {
-        return Err(wrong(format!("{what} is null")));
+        return Err(invalid(format!("{what} is null")));
     }
     // SAFETY: the caller guarantees it.
     unsafe { to.write(value) };
@@ -183,7 +183,7 @@ pub(crate) unsafe fn hand_over<T>(
     make: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(), Failure> {
     if to.is_null() {
-        return Err(wrong("the result is null"));
+        return Err(invalid("the result is null"));
     }
     let handle = Box::into_raw(Box::new(make()?));
     // SAFETY: the caller guarantees it.

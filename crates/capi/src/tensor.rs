@@ -1,6 +1,6 @@
 //! Tensors that cross the border.
 
-use crate::status::{Failure, KilnStatus, call, free, give, given, hand_over, list, wrong};
+use crate::status::{Failure, KilnStatus, call, deref, free, give, hand_over, invalid, list};
 use kiln_package::{Buffer, DType};
 use std::ffi::c_void;
 
@@ -65,7 +65,7 @@ pub struct KilnView {
 pub struct KilnTensor(pub(crate) Buffer);
 
 impl KilnDType {
-    pub(crate) fn of(dtype: DType) -> KilnDType {
+    pub(crate) fn from_dtype(dtype: DType) -> KilnDType {
         ALL[DType::ALL.iter().position(|d| *d == dtype).unwrap_or(0)]
     }
 }
@@ -92,16 +92,16 @@ const ALL: [KilnDType; 17] = [
 ];
 
 fn dtype(number: i32) -> Result<DType, Failure> {
-    let found = ALL.iter().position(|d| *d as i32 == number);
-    let found = found.map(|at| DType::ALL[at]);
-    found.ok_or_else(|| wrong(format!("there is no dtype {number}")))
+    let index = ALL.iter().position(|d| *d as i32 == number);
+    let dtype = index.map(|index| DType::ALL[index]);
+    dtype.ok_or_else(|| invalid(format!("there is no dtype {number}")))
 }
 
 /// A copy of a tensor of the caller.
 ///
 /// # Safety
 /// Its pointers are valid for the sizes that it states.
-pub(crate) unsafe fn copied(view: &KilnView) -> Result<Buffer, Failure> {
+pub(crate) unsafe fn copy_in(view: &KilnView) -> Result<Buffer, Failure> {
     let dtype = dtype(view.dtype)?;
     // SAFETY: the caller guarantees it.
     let shape = unsafe { list(view.shape, view.rank as usize, "the shape")? };
@@ -125,7 +125,7 @@ pub(crate) unsafe fn copy_out(from: &Buffer, to: &KilnView, what: &str) -> Resul
         return Err(Failure(KilnStatus::KILN_VALUE, text));
     }
     if !bytes.is_empty() && to.data.is_null() {
-        return Err(wrong("the data is null"));
+        return Err(invalid("the data is null"));
     }
     // SAFETY: there is memory for all the bytes, and it is not the library's.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.data.cast(), bytes.len()) };
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn kiln_tensor_new(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        unsafe { hand_over(to, || Ok(KilnTensor(copied(given(from, "the view")?)?))) }
+        unsafe { hand_over(to, || Ok(KilnTensor(copy_in(deref(from, "the view")?)?))) }
     })
 }
 
@@ -160,12 +160,12 @@ pub unsafe extern "C" fn kiln_tensor_view(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let KilnTensor(tensor) = unsafe { given(tensor, "the tensor")? };
+        let KilnTensor(tensor) = unsafe { deref(tensor, "the tensor")? };
         let bytes = tensor.bytes()?;
         let view = KilnView {
             data: bytes.as_ptr().cast_mut().cast(),
             bytes: bytes.len(),
-            dtype: KilnDType::of(tensor.dtype()) as i32,
+            dtype: KilnDType::from_dtype(tensor.dtype()) as i32,
             rank: tensor.shape().len() as u32,
             shape: tensor.shape().as_ptr(),
         };
