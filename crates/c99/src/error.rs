@@ -53,13 +53,13 @@ impl Error {
         }
     }
 
-    /// The error of a function that the C library lacks; [`Error::within`] adds the kernel.
+    /// The error of a function that the C library lacks; [`Error::in_kernel`] adds the kernel.
     pub(crate) fn function(name: &str) -> Error {
         Error::kernel("", format!("libm has no function {name}"))
     }
 
     /// The same error, of this kernel unless it names one already.
-    pub(crate) fn within(self, name: &str) -> Error {
+    pub(crate) fn in_kernel(self, name: &str) -> Error {
         match self {
             Error::Kernel { kernel, why } if kernel.is_empty() => Error::kernel(name, why),
             other => other,

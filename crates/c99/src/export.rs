@@ -39,7 +39,7 @@ impl Export {
         self
     }
 
-    /// Sets the place of the weights.
+    /// Sets the storage of the weights.
     pub fn weights(mut self, weights: Weights) -> Export {
         self.weights = weights;
         self
@@ -50,7 +50,7 @@ impl Export {
     /// # Errors
     /// If there is no such entry or size, or a part of it can't be emitted.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
-        let entries = self.chosen(package)?;
+        let entries = self.chosen_entries(package)?;
         let mut used = vec![false; self.sizes.len()];
         let (mut compiled, mut changing) = (Vec::new(), false);
         for name in &entries {
@@ -58,9 +58,9 @@ impl Export {
             changing |= !interface.writes.is_empty() || interface.random;
             let mut sizes = Vec::new();
             for symbol in &interface.symbols {
-                let given = self.sizes.iter().position(|(n, _)| *n == symbol.name);
-                given.into_iter().for_each(|i| used[i] = true);
-                let n = given.map_or(1, |i| self.sizes[i].1);
+                let option = self.sizes.iter().position(|(n, _)| *n == symbol.name);
+                option.into_iter().for_each(|i| used[i] = true);
+                let n = option.map_or(1, |i| self.sizes[i].1);
                 sizes.push((&symbol.name[..], n));
             }
             compiled.push(package.entry(name)?.compiled(&sizes)?);
@@ -80,9 +80,9 @@ impl Export {
                 inputs[named.at as usize] = Some(Input::Argument(info.name.clone()));
             }
             for state in &signature.states {
-                if let Some(at) = state.input {
+                if let Some(input) = state.input {
                     let value = package.get(&state.name)?;
-                    inputs[at as usize] = Some(match changing {
+                    inputs[input as usize] = Some(match changing {
                         true => Input::State(state.name.clone(), value),
                         false => Input::Fixed(value),
                     });
@@ -93,8 +93,8 @@ impl Export {
                 inputs[named.at as usize] = Some(Input::Fixed(value));
             }
             let mut count = 0;
-            let keys = signature.keys(symbols, |all| {
-                count = all;
+            let keys = signature.keys(symbols, |dims| {
+                count = dims;
                 [0; 2]
             });
             let keys = keys.filter(|_| count >= 0).ok_or_else(|| Error::Entry {
@@ -102,8 +102,8 @@ impl Export {
                 why: "it draws more random numbers than an i64 counts".into(),
             })?;
             for (draw, [_, first]) in signature.draws.iter().zip(keys) {
-                if let Some(at) = draw.input {
-                    inputs[at as usize] = Some(Input::Key(first));
+                if let Some(input) = draw.input {
+                    inputs[input as usize] = Some(Input::Key(first));
                 }
             }
             let draws = match interface.random {
@@ -120,8 +120,8 @@ impl Export {
                 outputs[named.at as usize] = Output::Named(info.name.clone());
             }
             for state in &signature.states {
-                if let Some(at) = state.output {
-                    outputs[at as usize] = Output::State(state.name.clone());
+                if let Some(output) = state.output {
+                    outputs[output as usize] = Output::State(state.name.clone());
                 }
             }
             let inputs = inputs.into_iter().collect::<Option<Vec<Input>>>();
@@ -138,7 +138,7 @@ impl Export {
     }
 
     /// The entries to emit: the named ones, or all that can be emitted.
-    fn chosen(&self, package: &Package) -> Result<Vec<String>> {
+    fn chosen_entries(&self, package: &Package) -> Result<Vec<String>> {
         if !self.entries.is_empty() {
             return Ok(self.entries.clone());
         }
@@ -146,9 +146,9 @@ impl Export {
             let about = package.interface(name);
             about.is_ok_and(|i| i.writes.is_empty() && !i.random)
         };
-        let found: Vec<String> = package.entries().filter(pure).map(String::from).collect();
-        match found.is_empty() {
-            false => Ok(found),
+        let names: Vec<String> = package.entries().filter(pure).map(String::from).collect();
+        match names.is_empty() {
+            false => Ok(names),
             true => Err(Error::Entry {
                 entry: package.entries().collect::<Vec<_>>().join("`, `"),
                 why:

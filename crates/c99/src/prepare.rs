@@ -5,35 +5,35 @@ use crate::error::{Error, Result};
 use kiln_plan::{Allocation, Output, Plan};
 use kiln_runtime::{Buffer, Executable};
 
-/// The values of the buffers that *prepare* computes, with their numbers. `fixed` are the plan's constant inputs;
+/// The values of the buffers that *prepare* computes, with their numbers. `add_constant` are the plan's constant inputs;
 /// *prepare* depends on no other inputs.
-pub(crate) fn prepared(
+pub(crate) fn run_prepare(
     plan: &Plan,
     values: &[i64],
     fixed: &[Option<&Buffer>],
 ) -> Result<Vec<(usize, Buffer)>> {
-    let made = |b: &kiln_plan::Buffer| b.allocation == Allocation::Prepared;
-    let places: Vec<usize> = (0..plan.buffers.len())
-        .filter(|i| made(&plan.buffers[*i]))
+    let is_prepared = |b: &kiln_plan::Buffer| b.allocation == Allocation::Prepared;
+    let prepared_buffers: Vec<usize> = (0..plan.buffers.len())
+        .filter(|i| is_prepared(&plan.buffers[*i]))
         .collect();
-    if places.is_empty() {
+    if prepared_buffers.is_empty() {
         return Ok(Vec::new());
     }
     // A plan whose run is the work that the other one prepares.
-    let mut first = plan.clone();
-    first.run = std::mem::take(&mut first.prepare);
-    first.commit = first.run.len() as u32;
-    first.outputs.clear();
-    for buffer in &mut first.buffers {
+    let mut prepare_plan = plan.clone();
+    prepare_plan.run = std::mem::take(&mut prepare_plan.prepare);
+    prepare_plan.commit = prepare_plan.run.len() as u32;
+    prepare_plan.outputs.clear();
+    for buffer in &mut prepare_plan.buffers {
         buffer.allocation = match buffer.allocation {
             Allocation::Output => Allocation::Temporary,
             Allocation::Prepared => Allocation::Output,
             other => other,
         };
     }
-    for i in &places {
-        let buffer = &first.buffers[*i];
-        first.outputs.push(Output {
+    for i in &prepared_buffers {
+        let buffer = &prepare_plan.buffers[*i];
+        prepare_plan.outputs.push(Output {
             dtype: buffer.dtype,
             shape: vec![buffer.len.clone()],
             buffer: kiln_plan::BufferId(*i as u32),
@@ -41,8 +41,8 @@ pub(crate) fn prepared(
         });
     }
     let mut inputs = Vec::new();
-    for (input, given) in plan.inputs.iter().zip(fixed) {
-        inputs.push(match given {
+    for (input, value) in plan.inputs.iter().zip(fixed) {
+        inputs.push(match value {
             Some(buffer) => (*buffer).clone(),
             None => {
                 let shape: Result<Vec<i64>> =
@@ -51,9 +51,9 @@ pub(crate) fn prepared(
             }
         });
     }
-    let run = Executable::new(first).and_then(|e| e.run_shared(&inputs));
-    Ok(places
+    let outcome = Executable::new(prepare_plan).and_then(|e| e.run_shared(&inputs));
+    Ok(prepared_buffers
         .into_iter()
-        .zip(run.map_err(Error::Prepare)?)
+        .zip(outcome.map_err(Error::Prepare)?)
         .collect())
 }

@@ -2,8 +2,8 @@
 
 use crate::emit::{Memory, ProgramEmitter, SHARED, Text, elements, identifier, memory, number};
 use crate::error::{Error, Result};
-use crate::prepare::prepared;
-use crate::state::{States, unprepared};
+use crate::prepare::run_prepare;
+use crate::state::{States, without_prepare};
 use kiln_base::{DType, Dim, Role};
 use kiln_plan::{Plan, Site, SiteKind};
 use kiln_runtime::Buffer;
@@ -60,7 +60,7 @@ pub enum Input {
     Key(i64),
 }
 
-/// The place of the weights.
+/// The storage of the weights.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
     /// In arrays up to a megabyte, else in a file.
@@ -191,14 +191,14 @@ impl Drawn {
         Ok(drawn)
     }
 
-    /// Emits the key of numbers at offset `first` from the generator's position, and returns its name.
-    fn key(&mut self, first: i64, body: &mut Text) -> Result<String> {
+    /// Emits the key of numbers at offset `offset` from the generator's position, and returns its name.
+    fn key(&mut self, offset: i64, body: &mut Text) -> Result<String> {
         if self.array.is_empty() {
             return Err(Error::Damaged("a key without a generator".into()));
         }
         let (name, array) = (format!("key{}", self.keys), &self.array);
         self.keys += 1;
-        let wrapped_offset = wrapped_offset(array, first);
+        let wrapped_offset = wrapped_offset(array, offset);
         body.line(format!(
             "const int64_t {name}[2] = {{{array}[0], {wrapped_offset}}};"
         ));
@@ -215,27 +215,30 @@ impl Drawn {
     }
 }
 
-/// The position at offset `by` from a generator's position; it wraps around.
-fn wrapped_offset(array: &str, by: i64) -> String {
-    format!("(int64_t)((uint64_t){array}[1] + UINT64_C({}))", by as u64)
+/// The position at offset `offset` from a generator's position; it wraps around.
+fn wrapped_offset(array: &str, offset: i64) -> String {
+    format!(
+        "(int64_t)((uint64_t){array}[1] + UINT64_C({}))",
+        offset as u64
+    )
 }
 
 /// The results that depend on weights alone, with the numbers of their buffers.
-fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
+fn precompute(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
     let fixed = p.inputs.iter().map(|i| match i {
         Input::Fixed(value) => Some(value),
         Input::Argument(_) | Input::State(..) | Input::Key(_) => None,
     });
     let fixed: Vec<Option<&Buffer>> = fixed.collect();
-    let given = |i: &usize| match &p.inputs[*i] {
+    let is_state = |i: &usize| match &p.inputs[*i] {
         Input::Argument(name) | Input::State(name, _) => Some(name),
         Input::Fixed(_) | Input::Key(_) => None,
     };
-    if let Some(name) = prepare_reads(p.plan).iter().find_map(given) {
+    if let Some(name) = prepare_reads(p.plan).iter().find_map(is_state) {
         let text = format!("prepared work reads `{name}`, which each call passes");
         return Err(Error::Damaged(text));
     }
-    prepared(p.plan, p.symbols, &fixed)
+    run_prepare(p.plan, p.symbols, &fixed)
 }
 
 /// Names that a parameter can't have.
@@ -263,14 +266,14 @@ impl Emission {
         let state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
         match prepare_reads(p.plan).iter().any(state) {
             true => {
-                let plan = &unprepared(p.plan);
-                self.planned(&Program { plan, ..p.clone() })
+                let plan = &without_prepare(p.plan);
+                self.emit_planned(&Program { plan, ..p.clone() })
             }
-            false => self.planned(p),
+            false => self.emit_planned(p),
         }
     }
 
-    fn planned(&mut self, p: &Program<'_>) -> Result<()> {
+    fn emit_planned(&mut self, p: &Program<'_>) -> Result<()> {
         let plan = p.plan;
         let mut known = self.emitter.known(plan);
         let (mut params, mut body) = (Params::new(), Text::default());
@@ -278,10 +281,10 @@ impl Emission {
         for (input, is) in plan.inputs.iter().zip(&p.inputs) {
             known[input.buffer.0 as usize] = Some(match is {
                 Input::Argument(name) => {
-                    let of = (input.dtype, &input.shape[..], p.symbols);
-                    Memory::At(params.add("const ", name, of)?)
+                    let typed = (input.dtype, &input.shape[..], p.symbols);
+                    Memory::At(params.add("const ", name, typed)?)
                 }
-                Input::Fixed(value) => self.fixed(value)?,
+                Input::Fixed(value) => self.add_constant(value)?,
                 Input::State(name, value) => {
                     params.reads_state = true;
                     Memory::At(self.states.array(&mut self.emitter, name, value)?)
@@ -289,8 +292,8 @@ impl Emission {
                 Input::Key(first) => Memory::At(draws.key(*first, &mut body)?),
             });
         }
-        for (i, value) in beforehand(p)? {
-            known[i] = Some(self.fixed(&value)?);
+        for (i, value) in precompute(p)? {
+            known[i] = Some(self.add_constant(&value)?);
         }
         params.about.push("->".into());
         // An output that no kernel computes is copied to the caller's array. New values of states wait in the arena
@@ -305,21 +308,21 @@ impl Emission {
                 }
                 Output::State(name) => {
                     params.writes_state = true;
-                    let of = memory(output.dtype);
-                    let wait = format!("(({of} *)(void *)(arena + {staged}))");
+                    let ctype = memory(output.dtype);
+                    let wait = format!("(({ctype} *)(void *)(arena + {staged}))");
                     staged += (bytes as usize).next_multiple_of(kiln_plan::memory::ALIGN);
-                    commits.push((self.states.found(name)?, wait.clone(), bytes));
+                    commits.push((self.states.find(name)?, wait.clone(), bytes));
                     wait
                 }
             };
-            let at = output.buffer.0 as usize;
-            match known[at].clone() {
-                None => known[at] = Some(Memory::At(name)),
+            let buffer = output.buffer.0 as usize;
+            match known[buffer].clone() {
+                None => known[buffer] = Some(Memory::At(name)),
                 Some(from) => copies.push((name, from, bytes)),
             }
         }
-        let first = self.sites.len() as u32;
-        let sites: Vec<u32> = (first..first + plan.sites.len() as u32).collect();
+        let first_site = self.sites.len() as u32;
+        let sites: Vec<u32> = (first_site..first_site + plan.sites.len() as u32).collect();
         self.sites.extend(plan.sites.iter().cloned());
         let peak = self
             .emitter
@@ -341,7 +344,7 @@ impl Emission {
     }
 
     /// Adds a constant.
-    fn fixed(&mut self, value: &Buffer) -> Result<Memory> {
+    fn add_constant(&mut self, value: &Buffer) -> Result<Memory> {
         let bytes = value.to_bytes().map_err(Error::Prepare)?;
         Ok(Memory::Fixed(
             self.emitter.weights.add(value.dtype(), bytes),
@@ -355,24 +358,24 @@ impl Emission {
         let guard = format!("#ifdef {}_STATIC", self.emitter.prefix.to_ascii_uppercase());
         let about = params.about.join(", ").replace(", ->, ", " -> ");
         let bytes = (staged + peak).max(kiln_plan::memory::ALIGN);
-        let mut all: Vec<String> = Vec::new();
+        let mut parameters: Vec<String> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
         if self.emitter.in_file() {
-            all.push("const void *weights_file".into());
+            parameters.push("const void *weights_file".into());
             names.push("weights_file");
         }
         if params.reads_state || params.writes_state {
             let qualifier = if params.writes_state { "" } else { "const " };
-            all.push(format!("{qualifier}{}_state *state", self.emitter.prefix));
+            parameters.push(format!("{qualifier}{}_state *state", self.emitter.prefix));
             names.push("state");
         }
-        all.extend(params.list.iter().map(|(text, _)| text.clone()));
+        parameters.extend(params.list.iter().map(|(text, _)| text.clone()));
         names.extend(params.list.iter().map(|(_, name)| &name[..]));
-        let wrapped = match all.is_empty() {
+        let wrapped = match parameters.is_empty() {
             true => "void".into(),
-            false => all.join(", "),
+            false => parameters.join(", "),
         };
-        all.push("void *memory".into());
+        parameters.push("void *memory".into());
         let h = &mut self.header;
         h.line(format!("/* {about}"));
         h.line(format!(
@@ -380,7 +383,7 @@ impl Emission {
         ));
         h.line(" * Returns 0, or the number of an error. */");
         h.line(format!("#define {large}_ARENA {bytes}"));
-        h.line(format!("int {function}({});", all.join(", ")));
+        h.line(format!("int {function}({});", parameters.join(", ")));
         h.line(&guard);
         h.line("/* The same in memory of its own. Not reentrant: calls from several threads, or from signals, must not");
         h.line(" * overlap. */");
@@ -388,7 +391,7 @@ impl Emission {
         h.line("#endif");
         h.line("");
         let e = &mut self.entries;
-        e.open(format!("int {function}({})", all.join(", ")));
+        e.open(format!("int {function}({})", parameters.join(", ")));
         e.line("unsigned char *const arena = (unsigned char *)memory;");
         e.line(format!("unsigned char *const room = arena + {staged};"));
         if self.emitter.in_file() {
@@ -433,7 +436,7 @@ impl Emission {
         let mut files: Vec<(String, Vec<u8>)> = shared.collect();
         let begins = self.states.defined(&mut self.emitter)?;
         let states = self.states.declared(name, self.emitter.in_file());
-        let (places, declared) = self.weights(name, &head, &mut files);
+        let (pointers, declared) = self.weights(name, &head, &mut files);
         let errors = self.errors(name);
         let in_file = self.emitter.in_file();
         let about = match in_file {
@@ -449,7 +452,7 @@ impl Emission {
         );
         files.push((format!("{name}.h"), header.into_bytes()));
         let source = format!(
-            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{begins}{}{errors}",
+            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{pointers}\n{}{begins}{}{errors}",
             self.emitter.functions.into_string(),
             self.entries.into_string(),
         );
@@ -468,9 +471,9 @@ impl Emission {
     ) -> (String, String) {
         let weights = &self.emitter.weights;
         if self.emitter.in_file() {
-            let (places, file) = weights.file(name);
+            let (pointers, file) = weights.file(name);
             files.push((format!("{name}_weights.bin"), file));
-            return (places, String::new());
+            return (pointers, String::new());
         }
         let large = name.to_ascii_uppercase();
         let text = format!(
@@ -493,14 +496,14 @@ impl Emission {
         errors.open("switch (number)");
         errors.line("case 0: return \"no error\";");
         for (i, site) in self.sites.iter().enumerate() {
-            let what = match site.kind {
+            let text = match site.kind {
                 SiteKind::IndexOutOfRange => "an index is out of range",
                 SiteKind::DivisionByZero => "an integer is divided by zero",
                 SiteKind::Custom => "a custom operator failed",
             };
             // A plan is untrusted: the name of its op must not become code of C.
             let op = identifier(&site.op);
-            errors.line(format!("case {}: return \"{op}: {what}\";", i + 1));
+            errors.line(format!("case {}: return \"{op}: {text}\";", i + 1));
         }
         errors.line("default: return \"no such error\";");
         errors.close_all(2);

@@ -33,8 +33,8 @@ impl States {
         name: &str,
         value: &Buffer,
     ) -> Result<String> {
-        if let Some(found) = self.all.iter().find(|m| m.name == name) {
-            return Ok(format!("state->{}", found.text));
+        if let Some(member) = self.all.iter().find(|m| m.name == name) {
+            return Ok(format!("state->{}", member.text));
         }
         let mut text = identifier(name);
         while self.all.iter().any(|m| m.text == text) {
@@ -56,10 +56,10 @@ impl States {
     ///
     /// # Errors
     /// If no entry reads it.
-    pub fn found(&self, name: &str) -> Result<String> {
-        let found = self.all.iter().find(|m| m.name == name);
+    pub fn find(&self, name: &str) -> Result<String> {
+        let member = self.all.iter().find(|m| m.name == name);
         let unread = || Error::Damaged(format!("state `{name}` is written and never read"));
-        found
+        member
             .map(|m| format!("state->{}", m.text))
             .ok_or_else(unread)
     }
@@ -75,17 +75,17 @@ impl States {
         );
         text.open(format!("typedef struct {prefix}_state"));
         for m in &self.all {
-            let (of, shape) = (memory(m.value.dtype()), m.value.shape());
+            let (ctype, shape) = (memory(m.value.dtype()), m.value.shape());
             let len = m.value.len().max(1);
             // A name is untrusted: it must not become code of C.
             let name = identifier(&m.name);
             text.line(format!(
-                "{of} {}[{len}]; /* {name} {}{shape:?} */",
+                "{ctype} {}[{len}]; /* {name} {}{shape:?} */",
                 m.text,
                 m.value.dtype()
             ));
         }
-        text.end(&format!(" {prefix}_state;"));
+        text.close_with(&format!(" {prefix}_state;"));
         text.line("/* Sets the state that the package holds. */");
         text.line(format!("{};", head(prefix, in_file)));
         text.line("");
@@ -129,7 +129,7 @@ fn head(prefix: &str, in_file: bool) -> String {
 }
 
 /// The plan with its prepared work moved into each run, since the inputs of that work may change.
-pub(crate) fn unprepared(plan: &Plan) -> Plan {
+pub(crate) fn without_prepare(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let mut run = std::mem::take(&mut plan.prepare);
     plan.commit += run.len() as u32;

@@ -49,14 +49,14 @@ pub(super) fn emit(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
         body.line(format!("const {ty} *restrict {name} = {};", x.start()));
     }
     // Transposes the keys, so that sums run over many contiguous keys at once.
-    body.each("x", width);
+    body.loop_to("x", width);
     body.line(format!(
         "for (kiln_int j = 0; j < {keys}; ++j) {transposed}[x * {keys} + j] = kk[j * {} + x * {}];",
         key.row, key.col
     ));
     body.close();
     if let Some(gathered) = &gathered {
-        body.each("j", keys);
+        body.loop_to("j", keys);
         body.line(format!("for (kiln_int x = 0; x < {columns}; ++x) {gathered}[j * {columns} + x] = v[j * {} + x * {}];", value.row, value.col));
         body.close();
     }
@@ -68,24 +68,24 @@ pub(super) fn emit(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
     body.line(format!(
         "const kiln_int m = {length} - i < {ROWS} ? {length} - i : {ROWS};"
     ));
-    let first = format!("(({number}) * {length} + i) * {columns}");
-    body.line(format!("{ty} *restrict z = {};", out.block(&first)));
+    let first_row = format!("(({number}) * {length} + i) * {columns}");
+    body.line(format!("{ty} *restrict z = {};", out.block(&first_row)));
     body.line(format!(
         "memset({scores}, 0, (size_t)(m * {keys}) * sizeof *{scores});"
     ));
     body.line(format!("kiln_product_{name}(m, {keys}, {width}, q + i * {0}, {0}, {1}, {transposed}, {keys}, {scores}, {keys});", query.row, query.col));
-    weighed(body, p, &scores, keys, mask.as_ref());
+    softmax(body, p, &scores, keys, mask.as_ref());
     body.line(format!(
         "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
     ));
     body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
-    out.finish("z", &first, &format!("m * {columns}"), body);
+    out.finish("z", &first_row, &format!("m * {columns}"), body);
     body.close_all(1 + batch.len());
     Ok(())
 }
 
 /// Emits the scaling, masking and softmax of the scores of a block's rows.
-fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(Operand, DType)>) {
+fn softmax(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(Operand, DType)>) {
     let (ty, name) = (memory(p.dtype), p.dtype.name());
     body.open("for (kiln_int r = 0; r < m; ++r)");
     body.line(format!("{ty} *restrict s = {scores} + r * {keys};"));
@@ -97,10 +97,10 @@ fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(
         let strides = [&mask.batch[..], &[mask.row, mask.col]].concat();
         let mut names = indices("b", mask.batch.len());
         names.extend(["(i + r)", "j"].map(String::from));
-        let at = format!("{}[{}]", mask.array, affine(mask.offset, &strides, &names));
+        let element = format!("{}[{}]", mask.array, affine(mask.offset, &strides, &names));
         let step = match dtype {
-            DType::Bool => format!("if (!{at}) s[j] = -INFINITY"),
-            _ => format!("s[j] += {at}"),
+            DType::Bool => format!("if (!{element}) s[j] = -INFINITY"),
+            _ => format!("s[j] += {element}"),
         };
         body.line(format!("for (kiln_int j = 0; j < {keys}; ++j) {step};"));
     }

@@ -36,8 +36,8 @@ impl Bodies<'_> {
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
         let mut params: Vec<Param> = Vec::new();
         let mut args = Vec::new();
-        for (i, (arg, of)) in contract.args.iter().zip(&self.args).enumerate() {
-            let Memory::At(name) = of else { continue };
+        for (i, (arg, arg_name)) in contract.args.iter().zip(&self.args).enumerate() {
+            let Memory::At(name) = arg_name else { continue };
             if params.iter().any(|p| p.name == *name) {
                 continue;
             }
@@ -60,7 +60,7 @@ impl Bodies<'_> {
         let text = &mut emitter.functions;
         function.open(weights, text);
         text.block(&body.into_string());
-        let mut unused = function.own();
+        let mut unused = function.own_arguments();
         unused.extend(["failed", "scratch"].map(String::from));
         unused.extend(weights.iter().map(|_| "weights".into()));
         for name in unused {
@@ -73,27 +73,27 @@ impl Bodies<'_> {
 }
 
 /// Emits a loop.
-pub(super) fn each(
+pub(super) fn emit_loop(
     emitter: &mut ProgramEmitter,
     l: &Loop,
-    of: Bodies<'_>,
+    bodies: Bodies<'_>,
 ) -> Result<EmittedKernel> {
     let plan = &*l.body;
-    let trips = number(&l.trips, of.values)?;
+    let trips = number(&l.trips, bodies.values)?;
     let mut text = Text::default();
     let mut known = emitter.known(plan);
     let mut scratch = 0;
     let mut room = |bytes: usize| {
-        let at = scratch;
+        let arena = scratch;
         scratch += bytes.next_multiple_of(ALIGN);
-        at
+        arena
     };
     let carried = l.first.len();
     let mut spares = Vec::new();
-    for (i, (first, last)) in l.first.iter().zip(&l.last).enumerate() {
+    for (i, (start, end)) in l.first.iter().zip(&l.last).enumerate() {
         let input = &plan.inputs[1 + i];
-        let bytes = elements(&input.shape, of.values)? as usize * input.dtype.size();
-        let (from, to) = (of.arg(*first, emitter)?, of.arg(*last, emitter)?);
+        let bytes = elements(&input.shape, bodies.values)? as usize * input.dtype.size();
+        let (from, to) = (bodies.arg(*start, emitter)?, bodies.arg(*end, emitter)?);
         if trips == 0 {
             text.line(format!("memcpy({to}, {from}, {bytes});"));
         }
@@ -136,43 +136,43 @@ pub(super) fn each(
         text.close();
     }
     for (i, arg) in l.scanned.iter().enumerate() {
-        let at = 1 + carried + i;
-        let len = elements(&plan.inputs[at].shape, of.values)?;
-        let array = of.arg(*arg, emitter)?;
-        known[input(at)] = Some(Memory::At(format!("({array} + step * {len})")));
+        let index = 1 + carried + i;
+        let len = elements(&plan.inputs[index].shape, bodies.values)?;
+        let array = bodies.arg(*arg, emitter)?;
+        known[input(index)] = Some(Memory::At(format!("({array} + step * {len})")));
     }
     for (i, arg) in l.alike.iter().enumerate() {
-        let at = 1 + carried + l.scanned.len() + i;
-        known[input(at)] = Some(of.args[usize::from(*arg)].clone());
+        let index = 1 + carried + l.scanned.len() + i;
+        known[input(index)] = Some(bodies.args[usize::from(*arg)].clone());
     }
     for (i, arg) in l.stacked.iter().enumerate() {
-        let len = elements(&plan.outputs[carried + i].shape, of.values)?;
-        let array = of.arg(*arg, emitter)?;
+        let len = elements(&plan.outputs[carried + i].shape, bodies.values)?;
+        let array = bodies.arg(*arg, emitter)?;
         known[output(carried + i)] = Some(Memory::At(format!("({array} + step * {len})")));
     }
     let arena = room(0);
     let needs = emitter.frame(
         plan,
         &known,
-        (of.values, &of.sites),
+        (bodies.values, &bodies.sites),
         &format!("scratch + {arena}"),
         &mut text,
     )?;
     room(needs);
     text.close();
-    of.finish(l, text, scratch, emitter)
+    bodies.finish(l, text, scratch, emitter)
 }
 
 /// Emits a branch.
-pub(super) fn branch(
+pub(super) fn emit_branch(
     emitter: &mut ProgramEmitter,
     b: &If,
-    of: Bodies<'_>,
+    bodies: Bodies<'_>,
 ) -> Result<EmittedKernel> {
     let mut text = Text::default();
-    let condition = of.arg(b.condition, emitter)?;
+    let condition = bodies.arg(b.condition, emitter)?;
     let mut scratch = 0;
-    let mut first = 0;
+    let mut first_arg = 0;
     for (i, plan) in b.branches.iter().enumerate() {
         match i {
             0 => text.open(format!("if ({condition}[0])")),
@@ -180,16 +180,16 @@ pub(super) fn branch(
         }
         let mut known = emitter.known(plan);
         for (input, arg) in plan.inputs.iter().zip(&b.inputs) {
-            known[input.buffer.0 as usize] = Some(of.args[usize::from(*arg)].clone());
+            known[input.buffer.0 as usize] = Some(bodies.args[usize::from(*arg)].clone());
         }
         for (output, arg) in plan.outputs.iter().zip(&b.outputs) {
-            known[output.buffer.0 as usize] = Some(of.args[usize::from(*arg)].clone());
+            known[output.buffer.0 as usize] = Some(bodies.args[usize::from(*arg)].clone());
         }
-        let sites = &of.sites[first..];
-        first += plan.sites.len().min(sites.len());
-        let needs = emitter.frame(plan, &known, (of.values, sites), "scratch", &mut text)?;
+        let sites = &bodies.sites[first_arg..];
+        first_arg += plan.sites.len().min(sites.len());
+        let needs = emitter.frame(plan, &known, (bodies.values, sites), "scratch", &mut text)?;
         scratch = scratch.max(needs);
         text.close();
     }
-    of.finish(b, text, scratch, emitter)
+    bodies.finish(b, text, scratch, emitter)
 }

@@ -30,14 +30,14 @@ pub(super) struct Sizes {
 impl Sizes {
     pub fn new(k: &Emitter<'_>, c: &Conv) -> Result<Sizes> {
         let three = |dims: &[Dim], missing: i64| -> Result<[i64; 3]> {
-            let found = k.numbers(dims)?;
-            let mut all = [missing; 3];
-            let from = 3usize.checked_sub(found.len());
+            let sizes = k.numbers(dims)?;
+            let mut padded_dims = [missing; 3];
+            let from = 3usize.checked_sub(sizes.len());
             let from = from.ok_or_else(|| {
                 Error::kernel(c.role.name(), "it has more than three spatial axes")
             })?;
-            all[from..].copy_from_slice(&found);
-            Ok(all)
+            padded_dims[from..].copy_from_slice(&sizes);
+            Ok(padded_dims)
         };
         Ok(Sizes {
             dtype: c.dtype(),
@@ -56,8 +56,9 @@ impl Sizes {
 
     /// True if each output position depends on the input position of the same number only.
     fn is_pointwise(&self) -> bool {
-        let is = |all: &[i64; 3], n: i64| all.iter().all(|x| *x == n);
-        let taps = is(&self.kernel, 1) && is(&self.stride, 1) && is(&self.padding, 0);
+        let all_equal = |values: &[i64; 3], n: i64| values.iter().all(|x| *x == n);
+        let taps =
+            all_equal(&self.kernel, 1) && all_equal(&self.stride, 1) && all_equal(&self.padding, 0);
         taps && self.input == self.output
     }
 
@@ -158,7 +159,7 @@ pub(super) fn filters(s: &Sizes) -> View {
 
 /// The operand `at` of the kernel in the layout of a view: laid out in the weights if it is constant, else copied at
 /// each call.
-pub(super) fn viewed(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
+pub(super) fn lay_out(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
     let name = k.arg(at);
     let arg = &mut k.args[usize::from(at)];
     if arg.fixed && arg.view.is_none() {
@@ -166,10 +167,10 @@ pub(super) fn viewed(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> 
         return Ok(name);
     }
     let copy = k.array(dtype, view.extents.iter().product())?;
-    let laid = view.laid();
+    let laid = view.packed_strides();
     let names = indices("e", laid.len());
     for (name, n) in names.iter().zip(&view.extents) {
-        k.body.each(name, *n);
+        k.body.loop_to(name, *n);
     }
     let to = affine(0, &laid, &names);
     let from = affine(view.offset, &view.strides, &names);
@@ -207,7 +208,7 @@ impl Image {
     pub fn emit(&self, k: &mut Emitter<'_>, to: &str, copy: &Option<String>, x: &str) {
         let image = match copy {
             Some(copy) => {
-                self.copied(k, copy, x);
+                self.copy_padded(k, copy, x);
                 copy.clone()
             }
             None => {
@@ -219,17 +220,17 @@ impl Image {
         k.body.line(format!("const {ty} *restrict {to} = {image};"));
     }
 
-    fn copied(&self, k: &mut Emitter<'_>, to: &str, x: &str) {
+    fn copy_padded(&self, k: &mut Emitter<'_>, to: &str, x: &str) {
         let (channels, [_, h, w]) = (self.channels, self.padded);
         let [p0, p1, p2] = self.padding;
         let [d0, h0, w0] = self.extents;
         if self.is_padded() {
-            let all = self.padded.iter().product::<i64>() * channels;
+            let len = self.padded.iter().product::<i64>() * channels;
             k.body
-                .line(format!("memset({to}, 0, (size_t){all} * sizeof *{to});"));
+                .line(format!("memset({to}, 0, (size_t){len} * sizeof *{to});"));
         }
-        k.body.each("z", d0);
-        k.body.each("y", h0);
+        k.body.loop_to("z", d0);
+        k.body.loop_to("y", h0);
         let address = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
         match self.last {
             true => {
@@ -237,7 +238,7 @@ impl Image {
                 k.body.line(format!("memcpy({to} + {address}, {x} + ((n * {d0} + z) * {h0} + y) * {line}, {line} * sizeof *{to});"));
             }
             false => {
-                k.body.each("c", channels);
+                k.body.loop_to("c", channels);
                 k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{address} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
                 k.body.close();
             }
@@ -275,20 +276,20 @@ impl Results {
         k.body.line(format!("{ty} *restrict u = {block};"));
     }
 
-    /// Emits the transposition of a block of `positions` positions, from number `first` of its image, to its place.
+    /// Emits the transposition of a block of `positions` positions, from number `base` of its image, to its place.
     pub fn transpose(
         &self,
         k: &mut Emitter<'_>,
         (channels, plane): (i64, i64),
         positions: &str,
-        first: &str,
+        base: &str,
     ) {
         if self.untransposed.is_none() {
             return;
         }
         let n = if self.to.has_epilogue() { "0" } else { "n" };
-        k.body.each("c", channels);
-        k.body.line(format!("for (kiln_int p = 0; p < {positions}; ++p) {}[({n} * {channels} + c) * {plane} + {first} + p] = u[p * {channels} + c];", self.to.array));
+        k.body.loop_to("c", channels);
+        k.body.line(format!("for (kiln_int p = 0; p < {positions}; ++p) {}[({n} * {channels} + c) * {plane} + {base} + p] = u[p * {channels} + c];", self.to.array));
         k.body.close();
     }
 }
@@ -298,7 +299,7 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let (ty, name) = (memory(s.dtype), s.dtype.name());
     let [x_last, y_last] = c.images.last();
     let x = k.operand(c.operands[0], &c.prologue)?;
-    let w = viewed(k, c.operands[1], s.dtype, filters(&s))?;
+    let w = lay_out(k, c.operands[1], s.dtype, filters(&s))?;
     let channels = s.y_channels();
     let [depth, height, width] = s.output;
     let line = width * channels;
@@ -308,17 +309,17 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let results = Results::new(k, c, (len, rows * line))?;
     let images = s.x(x_last);
     let copy = images.copy(k)?;
-    k.body.each("n", s.batch);
+    k.body.loop_to("n", s.batch);
     images.emit(k, "v", &copy, &x);
-    k.body.each("oz", depth);
+    k.body.loop_to("oz", depth);
     k.body.open(format!(
         "for (kiln_int oy = 0; oy < {height}; oy += {rows})"
     ));
     k.body.line(format!(
         "const kiln_int rows = {height} - oy < {rows} ? {height} - oy : {rows};"
     ));
-    let first = format!("((n * {depth} + oz) * {height} + oy) * {line}");
-    results.begin(k, ty, &first);
+    let first_element = format!("((n * {depth} + oz) * {height} + oy) * {line}");
+    results.begin(k, ty, &first_element);
     match s.has_filter_a_channel() {
         true => each_channel(k, &s, &w),
         false => {
@@ -330,17 +331,17 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     }
     if y_last {
         let len = format!("rows * {line}");
-        results.to.finish("u", &first, &len, &mut k.body);
+        results.to.finish("u", &first_element, &len, &mut k.body);
     }
     let position = format!("(oz * {height} + oy) * {width}");
     let positions = format!("rows * {width}");
     results.transpose(k, (channels, plane), &positions, &position);
     k.body.close_all(2);
     if !y_last {
-        let (raw, first) = (&results.to.array, format!("n * {len}"));
+        let (raw, first_element) = (&results.to.array, format!("n * {len}"));
         results
             .to
-            .finish(raw, &first, &len.to_string(), &mut k.body);
+            .finish(raw, &first_element, &len.to_string(), &mut k.body);
     }
     k.body.close();
     Ok(())
@@ -360,10 +361,10 @@ fn products(k: &mut Emitter<'_>, s: &Sizes, w: &str, name: &str) {
         true => (1, kx * s.ins),
         false => (kx, s.ins),
     };
-    k.body.each("g", s.groups);
-    k.body.each("tz", kz);
-    k.body.each("ty", ky);
-    k.body.each("tx", runs);
+    k.body.loop_to("g", s.groups);
+    k.body.loop_to("tz", kz);
+    k.body.loop_to("ty", ky);
+    k.body.loop_to("tx", runs);
     k.body
         .open(format!("for (kiln_int d = 0; d < {run}; d += {DEEP})"));
     k.body.line(format!(
@@ -395,7 +396,7 @@ fn each_channel(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
     let [_, _, width] = s.output;
     let name = s.dtype.name();
     k.body.open("for (kiln_int r = 0; r < rows; ++r)");
-    k.body.each("ox", width);
+    k.body.loop_to("ox", width);
     k.body.line(format!(
         "const {} *restrict p = v + ((oz * {} * {h} + (oy + r) * {}) * {wide} + ox * {}) * {channels};",
         memory(s.dtype),
@@ -407,16 +408,17 @@ fn each_channel(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
         "{} *restrict q = u + (r * {width} + ox) * {channels};",
         memory(s.dtype)
     ));
-    k.body.each("c", channels);
+    k.body.loop_to("c", channels);
     k.body.line(format!("{} s = 0;", memory(s.dtype)));
     let mut tap = 0;
     for z in 0..s.kernel[0] {
         for y in 0..s.kernel[1] {
             for x in 0..s.kernel[2] {
-                let at = ((z * s.dilation[0] * h + y * s.dilation[1]) * wide + x * s.dilation[2])
+                let offset = ((z * s.dilation[0] * h + y * s.dilation[1]) * wide
+                    + x * s.dilation[2])
                     * channels;
                 k.body.line(format!(
-                    "s = kiln_fma_{name}(p[c + {at}], {w}[c + {}], s);",
+                    "s = kiln_fma_{name}(p[c + {offset}], {w}[c + {}], s);",
                     tap * channels
                 ));
                 tap += 1;

@@ -21,7 +21,7 @@ pub(crate) struct View {
 
 impl View {
     /// The row-major strides of the new array.
-    pub fn laid(&self) -> Vec<i64> {
+    pub fn packed_strides(&self) -> Vec<i64> {
         let mut strides = vec![1; self.extents.len()];
         for i in (1..strides.len()).rev() {
             strides[i - 1] = strides[i] * self.extents[i];
@@ -31,14 +31,14 @@ impl View {
 
     /// The position in the old array of each element of the new one.
     pub fn positions(&self) -> Vec<i64> {
-        let mut places = vec![self.offset];
+        let mut offsets = vec![self.offset];
         for (n, stride) in self.extents.iter().zip(&self.strides) {
-            let each = places.iter();
-            places = each
+            let current = offsets.iter();
+            offsets = current
                 .flat_map(|p| (0..*n).map(move |i| p + i * stride))
                 .collect();
         }
-        places
+        offsets
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct EmittedKernel {
 }
 
 impl<'a> Emitter<'a> {
-    /// The emission of a kernel with these names of arguments; `fixed` marks the constant ones.
+    /// The emission of a kernel with these names of arguments; `add_constant` marks the constant ones.
     pub fn new(
         name: String,
         kernel: &Kernel,
@@ -125,19 +125,19 @@ impl<'a> Emitter<'a> {
 
     /// Reserves bytes of scratch memory and returns their offset.
     pub fn room(&mut self, bytes: usize) -> usize {
-        let at = self.scratch;
+        let offset = self.scratch;
         self.scratch += bytes.next_multiple_of(ALIGN);
-        at
+        offset
     }
 
     /// Declares an array in scratch memory and returns its name.
     pub fn array(&mut self, dtype: DType, len: i64) -> Result<String> {
-        let at = self.room(bytes(len, dtype)?);
+        let offset = self.room(bytes(len, dtype)?);
         let name = format!("own{}", self.arrays);
         self.arrays += 1;
-        let of = memory(dtype);
+        let ctype = memory(dtype);
         self.body.line(format!(
-            "{of} *restrict {name} = ({of} *)(void *)(scratch + {at});"
+            "{ctype} *restrict {name} = ({ctype} *)(void *)(scratch + {offset});"
         ));
         Ok(name)
     }
@@ -153,7 +153,7 @@ impl<'a> Emitter<'a> {
         };
         let raw = in_part.then_some(names.len());
         names.push(last.into());
-        let called = Called {
+        let call = Called {
             name,
             program,
             values: self.values,
@@ -161,7 +161,7 @@ impl<'a> Emitter<'a> {
             sites: self.sites,
             raw,
         };
-        let function = tile::emit(&called, &mut self.before)?;
+        let function = tile::emit(&call, &mut self.before)?;
         for p in &function.params {
             if let Some(arg) = self.args.iter_mut().find(|a| a.name == p.name) {
                 arg.used = true;
@@ -174,13 +174,13 @@ impl<'a> Emitter<'a> {
     /// The array of an operand: an argument, or what its prologue computes.
     pub fn operand(&mut self, arg: u16, prologue: &Option<Box<Prologue>>) -> Result<String> {
         match prologue {
-            Some(prologue) => self.materialised(prologue),
+            Some(prologue) => self.materialise(prologue),
             None => Ok(self.arg(arg)),
         }
     }
 
     /// Computes a whole operand by its prologue, into an array in scratch memory.
-    fn materialised(&mut self, prologue: &Prologue) -> Result<String> {
+    fn materialise(&mut self, prologue: &Prologue) -> Result<String> {
         let program = &prologue.program;
         let points = self.numbers(&program.axes)?.iter().product();
         let dtype = program.args.last().map(|a| a.dtype);
@@ -188,7 +188,7 @@ impl<'a> Emitter<'a> {
         let array = self.array(dtype, points)?;
         let function = self.program(program, &array)?;
         let room = self.room(function.scratch);
-        let call = function.call(&function.own(), &[], &format!("scratch + {room}"));
+        let call = function.call(&function.own_arguments(), &[], &format!("scratch + {room}"));
         self.body.line(call);
         Ok(array)
     }
@@ -302,7 +302,7 @@ struct EpilogueCode {
 impl EpilogueCode {
     /// A call for the `len` elements of `raw` from number `first` on.
     fn call(&self, raw: &str, first: &str, len: &str) -> String {
-        let arrays = self.function.own().into_iter();
+        let arrays = self.function.own_arguments().into_iter();
         let arrays = arrays.map(|name| if name == RAW { raw.into() } else { name });
         let arrays: Vec<String> = arrays.collect();
         let point = |n: &str| match self.row {

@@ -22,12 +22,12 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let tiled = tiled || s.numbers.program.stages.iter().any(|s| s.over_inner);
     let blocks = match s.raw {
         Some(_) => range(axes, tiled, text),
-        None => whole(axes, tiled, text),
+        None => open_point_loops(axes, tiled, text),
     };
-    let mut at = address(s.numbers);
+    let mut position = address(s.numbers);
     let from = axes.len() - usize::from(last.is_some());
     if let Some(last) = last {
-        at.index[last] = match tiled || s.raw.is_some() {
+        position.index[last] = match tiled || s.raw.is_some() {
             true => vec![format!("i{from}"), "l".into()],
             false => vec!["l".into()],
         };
@@ -38,13 +38,13 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
         }
         text.open("for (kiln_int l = 0; l < n; ++l)");
         for stage in 0..s.numbers.program.stages.len() {
-            s.point(stage, &at, text)?;
+            s.point(stage, &position, text)?;
         }
         text.close();
     } else {
-        at.lane = "[l]";
-        at.part = "[l]";
-        tile(s, at, text)?;
+        position.lane = "[l]";
+        position.part = "[l]";
+        tile(s, position, text)?;
     }
     if s.raw.is_some() {
         text.line("at += n;");
@@ -54,7 +54,7 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
 }
 
 /// Opens loops over all points; their body covers `n` points from `i` of the last axis on.
-fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
+fn open_point_loops(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     let Some((last, outer)) = axes.split_last() else {
         text.open("");
         if tiled {
@@ -63,7 +63,7 @@ fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
         return 1;
     };
     for (i, n) in outer.iter().enumerate() {
-        text.each(&format!("i{i}"), *n);
+        text.loop_to(&format!("i{i}"), *n);
     }
     if !tiled {
         text.open("");
@@ -81,14 +81,14 @@ fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
 
 /// Emits the coordinates of point number `at` along each axis.
 pub(super) fn coordinates(axes: &[i64], text: &mut Text) {
-    let mut rest = "at".to_string();
+    let mut quot = "at".to_string();
     for (i, n) in axes.iter().enumerate().rev() {
         match i {
-            0 => text.line(format!("const kiln_int i0 = {rest};")),
-            _ => text.line(format!("const kiln_int i{i} = {rest} % {};", (*n).max(1))),
+            0 => text.line(format!("const kiln_int i0 = {quot};")),
+            _ => text.line(format!("const kiln_int i{i} = {quot} % {};", (*n).max(1))),
         }
         text.line(format!("(void)i{i};"));
-        rest = format!("{rest} / {}", (*n).max(1));
+        quot = format!("{quot} / {}", (*n).max(1));
     }
 }
 
@@ -126,19 +126,19 @@ fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> 
         text.open("");
         for r in &reductions {
             text.line(format!("{} s{}[{TILE}];", C99::ctype(r.ty), r.acc));
-            let places = if r.address {
+            let positions = if r.address {
                 format!(" r{}[l] = 0;", r.acc)
             } else {
                 String::new()
             };
-            let first = r.identity();
+            let identity = r.identity();
             text.line(format!(
-                "for (kiln_int l = 0; l < n; ++l) {{ s{}[l] = {first};{places} }}",
+                "for (kiln_int l = 0; l < n; ++l) {{ s{}[l] = {identity};{positions} }}",
                 r.acc
             ));
         }
         for (j, n) in s.numbers.inner.iter().enumerate() {
-            text.each(&format!("j{j}"), *n);
+            text.loop_to(&format!("j{j}"), *n);
         }
         at.number = inner_number(s.numbers, &at);
         at.slot = sum(0, [(TILE, &format!("({})", at.number)[..]), (1, "l")]);

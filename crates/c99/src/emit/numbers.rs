@@ -82,7 +82,7 @@ impl<'a> Numbers<'a> {
             } => Some(affine(offset, strides)),
             _ => None,
         });
-        let mut found = Numbers {
+        let mut program_numbers = Numbers {
             program,
             values,
             axes: numbers(&program.axes, values)?,
@@ -90,47 +90,47 @@ impl<'a> Numbers<'a> {
             accesses,
             indices: indices.collect::<Result<_>>()?,
         };
-        found.merge();
-        found.drop_bounds();
-        Ok(found)
+        program_numbers.merge();
+        program_numbers.drop_bounds();
+        Ok(program_numbers)
     }
 
     /// All affine expressions.
-    fn all(&mut self) -> impl Iterator<Item = &mut Affine> {
+    fn expressions_mut(&mut self) -> impl Iterator<Item = &mut Affine> {
         let accesses = self.accesses.iter_mut();
-        let of = accesses.flat_map(|a| {
+        let expressions = accesses.flat_map(|a| {
             let bounds = a.bounds.iter_mut().map(|b| &mut b.0);
             std::iter::once(&mut a.at).chain(bounds)
         });
-        of.chain(self.indices.iter_mut())
+        expressions.chain(self.indices.iter_mut())
     }
 
     /// Merges two axes if every expression moves over both as over one, and drops axes of one element.
     fn merge(&mut self) {
         let mut extents = [&self.axes[..], &self.inner].concat();
         let mut outer = self.axes.len();
-        let first = match self.program.serial {
+        let first_parallel = match self.program.serial {
             0 => 0,
             _ => outer,
         };
-        for at in (first..extents.len()).rev() {
-            let n = extents[at];
-            let begins = at == first || at == outer;
-            let moves = |a: &mut Affine| a.strides[at - 1] == a.strides[at].wrapping_mul(n);
-            if n != 1 && (begins || !self.all().all(moves)) {
+        for axis in (first_parallel..extents.len()).rev() {
+            let n = extents[axis];
+            let begins = axis == first_parallel || axis == outer;
+            let moves = |a: &mut Affine| a.strides[axis - 1] == a.strides[axis].wrapping_mul(n);
+            if n != 1 && (begins || !self.expressions_mut().all(moves)) {
                 continue;
             }
-            for a in self.all() {
-                let stride = a.strides.remove(at);
+            for a in self.expressions_mut() {
+                let stride = a.strides.remove(axis);
                 if n != 1 {
-                    a.strides[at - 1] = stride;
+                    a.strides[axis - 1] = stride;
                 }
             }
             if n != 1 {
-                extents[at - 1] *= n;
+                extents[axis - 1] *= n;
             }
-            extents.remove(at);
-            outer -= usize::from(at < outer);
+            extents.remove(axis);
+            outer -= usize::from(axis < outer);
         }
         self.inner = extents.split_off(outer);
         self.axes = extents;

@@ -13,16 +13,16 @@ pub(super) fn scan(k: &mut Emitter<'_>, p: &Scan) -> Result<()> {
     let (outer, len, inner) = (k.number(&p.outer)?, k.number(&p.len)?, k.number(&p.inner)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
     let compute = p.dtype.compute();
-    let (first, combine) = match p.kind.reduction() {
+    let (identity, combine) = match p.kind.reduction() {
         Some(op) => (C99::identity(op, compute), op.combine().name()),
         None => (C99::identity(Reduction::Max, compute), p.kind.name()),
     };
     let combine = C99::function(combine, compute);
-    k.body.each("o", outer);
-    k.body.each("j", inner);
+    k.body.loop_to("o", outer);
+    k.body.loop_to("j", inner);
     let ty = C99::ctype(compute);
-    k.body.line(format!("{ty} s = {first};"));
-    k.body.each("i", len);
+    k.body.line(format!("{ty} s = {identity};"));
+    k.body.loop_to("i", len);
     let address = match p.reverse {
         true => format!("{} - i", len - 1),
         false => "i".into(),
@@ -56,8 +56,8 @@ pub(super) fn sort(k: &mut Emitter<'_>, p: &ArgSort) -> Result<()> {
     text.open(format!(
         "static int {before}(const {element} *x, int64_t a, int64_t b)"
     ));
-    for (name, at) in [("p", "a"), ("q", "b")] {
-        let value = C99::loaded(&format!("x[{at}]"), p.dtype);
+    for (name, index) in [("p", "a"), ("q", "b")] {
+        let value = C99::loaded(&format!("x[{index}]"), p.dtype);
         text.line(format!("const {ty} {name} = {value};"));
     }
     text.line(format!("const int nan = {nan};"));
@@ -71,7 +71,7 @@ pub(super) fn sort(k: &mut Emitter<'_>, p: &ArgSort) -> Result<()> {
     text.line("");
     let order = k.array(DType::I64, len)?;
     let body = &mut k.body;
-    body.each("lane", lanes);
+    body.loop_to("lane", lanes);
     body.line(format!("const {element} *v = {x} + lane * {len};"));
     body.line(format!(
         "for (kiln_int i = 0; i < {len}; ++i) {order}[i] = i;"
@@ -121,18 +121,18 @@ pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
         k.arg(p.out),
     );
     k.fails();
-    let all: i64 = shape.iter().product();
+    let len: i64 = shape.iter().product();
     if x != out {
         k.body.line(format!(
-            "memcpy({out}, {x}, (size_t){all} * sizeof *{out});"
+            "memcpy({out}, {x}, (size_t){len} * sizeof *{out});"
         ));
     }
     let names = indices("i", index_shape.len());
     for (name, n) in names.iter().zip(&index_shape) {
-        k.body.each(name, *n);
+        k.body.loop_to(name, *n);
     }
     if index_shape.is_empty() {
-        k.body.each("once", 1);
+        k.body.loop_to("once", 1);
     }
     let strided = |k: &Emitter<'_>, s: &kiln_plan::Strided| -> Result<String> {
         Ok(affine(
@@ -149,7 +149,7 @@ pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
     k.body.line(format!(
         "if (to < 0 || to >= {extent}) {{ kiln_fail(failed, {site}); continue; }}"
     ));
-    let mut stride = all;
+    let mut stride = len;
     let mut terms = Vec::new();
     for (i, n) in shape.iter().enumerate() {
         stride /= (*n).max(1);

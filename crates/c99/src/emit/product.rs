@@ -33,26 +33,27 @@ impl Operand {
 
     /// A pointer to the start of a batch's matrix; the indices of the batch are `b0`, `b1`, ...
     pub fn start(&self) -> String {
-        let at = affine(self.offset, &self.batch, &indices("b", self.batch.len()));
-        match &at[..] {
+        let offset = affine(self.offset, &self.batch, &indices("b", self.batch.len()));
+        match &offset[..] {
             "0" => self.array.clone(),
-            at => format!("{} + {at}", self.array),
+            offset => format!("{} + {offset}", self.array),
         }
     }
 }
 
 /// The operands of a product, which prologues may compute.
 pub(super) fn operands(k: &mut Emitter<'_>, p: &MatMul) -> Result<[Operand; 2]> {
-    let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(m, made)| {
-        let array = k.operand(m.arg, made)?;
-        Operand::new(k, m, array)
-    });
+    let [left, right] =
+        [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(m, prologue)| {
+            let array = k.operand(m.arg, prologue)?;
+            Operand::new(k, m, array)
+        });
     Ok([left?, right?])
 }
 
 /// Makes the rows of an operand contiguous: in the weights if it is constant, else returns `None`, and its reader
 /// copies it.
-pub(super) fn laid(
+pub(super) fn make_rows_contiguous(
     k: &mut Emitter<'_>,
     m: &Matrix,
     x: &mut Operand,
@@ -76,7 +77,7 @@ pub(super) fn laid(
         extents,
         strides,
     };
-    let laid = view.laid();
+    let laid = view.packed_strides();
     x.offset = 0;
     for (i, stride) in moving.iter().zip(&laid) {
         x.batch[*i] = *stride;
@@ -91,7 +92,7 @@ pub(super) fn each_matrix(k: &mut Emitter<'_>, batch: &[i64]) -> String {
     let names = indices("b", batch.len());
     let mut stride: i64 = batch.iter().product();
     let number = batch.iter().zip(&names).map(|(n, name)| {
-        k.body.each(name, *n);
+        k.body.loop_to(name, *n);
         stride /= (*n).max(1);
         (stride, &name[..])
     });
@@ -114,7 +115,7 @@ pub(super) fn emit(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     let dots = left.col == 1 && right.row == 1 && (n < 8 || !fixed && m <= 4);
     let copied = !dots
         && match fixed {
-            true => laid(k, &p.rhs, &mut right, &batch, [deep, n]).is_none(),
+            true => make_rows_contiguous(k, &p.rhs, &mut right, &batch, [deep, n]).is_none(),
             false => right.col != 1,
         };
     let copy = match copied {
@@ -130,7 +131,7 @@ pub(super) fn emit(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     k.body
         .line(format!("const {ty} *restrict y = {};", right.start()));
     if let Some(copy) = &copy {
-        k.body.each("i", deep);
+        k.body.loop_to("i", deep);
         k.body.line(format!(
             "for (kiln_int j = 0; j < {n}; ++j) {copy}[{n} * i + j] = y[{} * i + {} * j];",
             right.row, right.col
@@ -146,20 +147,20 @@ pub(super) fn emit(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     k.body.line(format!(
         "const kiln_int m = {m} - i < {rows} ? {m} - i : {rows};"
     ));
-    let first = format!("({number}) * {} + i * {n}", m * n);
+    let first_element = format!("({number}) * {} + i * {n}", m * n);
     k.body
-        .line(format!("{ty} *restrict z = {};", out.block(&first)));
+        .line(format!("{ty} *restrict z = {};", out.block(&first_element)));
     match dots {
-        true => dotted(k, (&left, &right), [deep, n], name),
-        false => summed(k, &left, (y, y_row), [deep, n], name),
+        true => emit_dot_products(k, (&left, &right), [deep, n], name),
+        false => emit_row_sums(k, &left, (y, y_row), [deep, n], name),
     }
-    out.finish("z", &first, &format!("m * {n}"), &mut k.body);
+    out.finish("z", &first_element, &format!("m * {n}"), &mut k.body);
     k.body.close_all(1 + batch.len());
     Ok(())
 }
 
 /// Emits a block of C as dot products of contiguous operands.
-fn dotted(
+fn emit_dot_products(
     k: &mut Emitter<'_>,
     (left, right): (&Operand, &Operand),
     [deep, n]: [i64; 2],
@@ -174,7 +175,7 @@ fn dotted(
 }
 
 /// Emits a block of C that accumulates blocks of rows of B.
-fn summed(
+fn emit_row_sums(
     k: &mut Emitter<'_>,
     left: &Operand,
     (y, y_row): (&str, i64),

@@ -95,26 +95,28 @@ impl ProgramEmitter {
         let root = roots(plan).map_err(Error::Damaged)?;
         let mut steps = Vec::new();
         for step in &plan.run {
-            steps.push(self.ready(plan, step, (known, &root), (values, sites))?);
+            steps.push(self.prepare_step(plan, step, (known, &root), (values, sites))?);
         }
         let sizes = plan.buffers.iter();
         let sizes = sizes.map(|b| bytes(number(&b.len, values)?, b.dtype));
         let bytes = sizes.collect::<Result<Vec<_>>>()?;
         let room = |i: usize| steps[i].emitted.function.scratch;
-        let found = Temporaries::new(plan, &plan.run, &bytes, &root, room);
-        let layout = solve(&found.blocks);
-        let at = |buffer: usize| found.of[root[buffer]].map(|block| layout.offsets[block]);
+        let temporaries = Temporaries::new(plan, &plan.run, &bytes, &root, room);
+        let layout = solve(&temporaries.blocks);
+        let offset_of =
+            |buffer: usize| temporaries.of[root[buffer]].map(|block| layout.offsets[block]);
         for (i, step) in steps.iter().enumerate() {
             let mut arrays = Vec::new();
             for (arg, view) in &step.emitted.args {
                 let buffer = step.buffers[*arg].0 as usize;
-                let address = (arena, at(buffer));
+                let address = (arena, offset_of(buffer));
                 arrays.push(self.array(plan, known, buffer, view.clone(), address)?);
             }
             let guard = plan.run[i].guard;
             if let Some(guard) = guard {
-                let mut array =
-                    |buffer: usize| self.array(plan, known, buffer, None, (arena, at(buffer)));
+                let mut array = |buffer: usize| {
+                    self.array(plan, known, buffer, None, (arena, offset_of(buffer)))
+                };
                 text.open(format!("if (*{})", array(guard.0 as usize)?));
                 // A skipped step keeps the previous contents.
                 for (to, from) in guarded_outputs(plan, &plan.run[i])? {
@@ -126,7 +128,7 @@ impl ProgramEmitter {
                 text.close();
                 text.open("else");
             }
-            let offset = found.scratch[i].map_or(0, |block| layout.offsets[block]);
+            let offset = temporaries.scratch[i].map_or(0, |block| layout.offsets[block]);
             let kernel = &plan.kernels[plan.run[i].kernel as usize];
             let weights = match (self.in_file, &**kernel) {
                 (true, Kernel::Loop(_) | Kernel::If(_)) => vec!["weights".to_string()],
@@ -157,15 +159,15 @@ impl ProgramEmitter {
             }
             (Some(Memory::At(name)), _) => name.clone(),
             (None, Some(offset)) => {
-                let of = memory(plan.buffers[buffer].dtype);
-                format!("({of} *)(void *)({arena} + {offset})")
+                let ctype = memory(plan.buffers[buffer].dtype);
+                format!("({ctype} *)(void *)({arena} + {offset})")
             }
             (None, None) => return Err(Error::Damaged("a buffer nowhere".into())),
         })
     }
 
     /// The function of a step.
-    fn ready(
+    fn prepare_step(
         &mut self,
         plan: &Plan,
         step: &Step,
@@ -182,8 +184,8 @@ impl ProgramEmitter {
             root[a] == root[b] || known[a].is_some() && known[a] == known[b]
         };
         let named = buffers.iter().map(|b| {
-            let first = buffers.iter().position(|other| same(other, b));
-            format!("a{}", first.unwrap_or(0))
+            let alias = buffers.iter().position(|other| same(other, b));
+            format!("a{}", alias.unwrap_or(0))
         });
         let names: Vec<String> = named.collect();
         let args = buffers.iter().map(|b| known[b.0 as usize].as_ref());
@@ -216,17 +218,17 @@ impl ProgramEmitter {
             sites,
         };
         let emitted = match kernel {
-            Kernel::Loop(l) => control::each(self, l, bodies(sites))?,
-            Kernel::If(b) => control::branch(self, b, bodies(sites))?,
+            Kernel::Loop(l) => control::emit_loop(self, l, bodies(sites))?,
+            Kernel::If(b) => control::emit_branch(self, b, bodies(sites))?,
             kernel => {
-                let found = leaf(
+                let emitted = leaf(
                     &mut self.functions,
                     name,
                     kernel,
                     (&names, &fixed),
                     (&sites, values),
                 );
-                found.map_err(|e| e.within(kernel.name()))?
+                emitted.map_err(|e| e.in_kernel(kernel.name()))?
             }
         };
         let emitted = Rc::new(emitted);
@@ -281,11 +283,11 @@ fn leaf(
             },
             text,
         )?;
-        let of = function.params.iter().filter_map(|p| {
-            let at = args.0.iter().position(|name| *name == p.name);
-            Some((at?, None))
+        let alternatives = function.params.iter().filter_map(|p| {
+            let index = args.0.iter().position(|name| *name == p.name);
+            Some((index?, None))
         });
-        let args = of.collect();
+        let args = alternatives.collect();
         return Ok(EmittedKernel { function, args });
     }
     let mut k = Emitter::new(name, kernel, args, (sites, values))?;

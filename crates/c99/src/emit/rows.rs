@@ -26,7 +26,7 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
         }
         None => {
             for (i, n) in axes.iter().enumerate() {
-                text.each(&format!("i{i}"), *n);
+                text.loop_to(&format!("i{i}"), *n);
             }
             if axes.is_empty() {
                 text.open("");
@@ -36,14 +36,14 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     };
     let serial = axes.len().saturating_sub(program.serial.into())..axes.len();
     for (i, stage) in program.stages.iter().enumerate() {
-        let turns = |of: &dyn Fn(usize) -> String| {
-            let all: Vec<String> = serial.clone().map(of).collect();
-            (!all.is_empty()).then(|| all.join(" && "))
+        let serial_loops = |name_of: &dyn Fn(usize) -> String| {
+            let names: Vec<String> = serial.clone().map(name_of).collect();
+            (!names.is_empty()).then(|| names.join(" && "))
         };
         let when = match stage.serial_points {
             SerialPoints::Every => None,
-            SerialPoints::First => turns(&|i| format!("i{i} == 0")),
-            SerialPoints::Last => turns(&|i| format!("i{i} == {}", axes[i] - 1)),
+            SerialPoints::First => serial_loops(&|i| format!("i{i} == 0")),
+            SerialPoints::Last => serial_loops(&|i| format!("i{i} == {}", axes[i] - 1)),
         };
         match when {
             Some(when) => text.open(format!("if ({when})")),
@@ -83,37 +83,37 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     }
     let outer = inner.len().saturating_sub(1);
     for (j, n) in inner[..outer].iter().enumerate() {
-        text.each(&format!("j{j}"), *n);
+        text.loop_to(&format!("j{j}"), *n);
     }
-    let mut at = address(s.numbers);
-    at.part = "[l]";
-    let last = at.index.len().saturating_sub(1);
-    let whole = match in_parts {
+    let mut position = address(s.numbers);
+    position.part = "[l]";
+    let last = position.index.len().saturating_sub(1);
+    let full = match in_parts {
         true => len / PARTIAL_RESULTS * PARTIAL_RESULTS,
         false => 0,
     };
     let mut run = |index: Vec<String>, n: i64, text: &mut Text| -> Result<()> {
         if !inner.is_empty() {
-            at.index[last] = index;
+            position.index[last] = index;
         }
-        at.number = inner_number(s.numbers, &at);
-        at.slot = at.number.clone();
-        text.each("l", n);
-        s.point(stage, &at, text)?;
+        position.number = inner_number(s.numbers, &position);
+        position.slot = position.number.clone();
+        text.loop_to("l", n);
+        s.point(stage, &position, text)?;
         text.close();
         Ok(())
     };
-    if whole > 0 {
+    if full > 0 {
         text.open(format!(
-            "for (kiln_int j{outer} = 0; j{outer} < {whole}; j{outer} += {PARTIAL_RESULTS})"
+            "for (kiln_int j{outer} = 0; j{outer} < {full}; j{outer} += {PARTIAL_RESULTS})"
         ));
         run(vec![format!("j{outer}"), "l".into()], PARTIAL_RESULTS, text)?;
         text.close();
     }
     // The rest of the row, or all of it: it is accumulated into the first partial results.
-    let left = len - whole;
+    let left = len - full;
     if left > 0 {
-        run(vec![whole.to_string(), "l".into()], left, text)?;
+        run(vec![full.to_string(), "l".into()], left, text)?;
     }
     text.close_all(outer);
     reductions.iter().try_for_each(|r| fold(s, r, text))

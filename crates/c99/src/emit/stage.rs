@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The number of steps of a sum of f32 above which it accumulates in double precision.
 pub(super) const MAX_F32_TERMS: i64 = 256;
 
-/// The place of a stage: the expression of each axis's index, and the places of its results.
+/// The address of a stage: the expression of each axis's index, and the suffixes of its results.
 pub(super) struct StageAddress {
     /// For each axis, the terms whose sum is its index.
     pub index: Vec<Vec<String>>,
@@ -131,8 +131,8 @@ impl<'a> Stages<'a> {
     }
 
     fn define(&self, r: Reg, value: &str, p: &mut Point<'_>, text: &mut Text) -> Result<()> {
-        let at = self.names.replace(self.names.get() + 1);
-        let name = format!("v{at}");
+        let number = self.names.replace(self.names.get() + 1);
+        let name = format!("v{number}");
         text.line(format!(
             "const {} {name} = {value};",
             C99::ctype(self.ty(r)?)
@@ -160,21 +160,21 @@ impl<'a> Stages<'a> {
         more: &[String],
         address: &StageAddress,
     ) -> Result<(String, Option<String>, DType)> {
-        let of = self.numbers.accesses.get(usize::from(access));
-        let of = of.ok_or_else(|| Error::Damaged(format!("no access {access}")))?;
-        let dtype = self.numbers.program.args[of.arg].dtype;
-        let mut index = self.affine(&of.at, address);
+        let access = (self.numbers.accesses.get(usize::from(access)))
+            .ok_or_else(|| Error::Damaged(format!("no access {access}")))?;
+        let dtype = self.numbers.program.args[access.arg].dtype;
+        let mut index = self.affine(&access.at, address);
         more.iter().for_each(|m| index += &format!(" + {m}"));
-        if self.raw == Some(of.arg) {
+        if self.raw == Some(access.arg) {
             index += " - first";
         }
-        let bounds = of.bounds.iter().map(|(at, extent)| match extent {
+        let bounds = access.bounds.iter().map(|(index, extent)| match extent {
             ..=0 => "0".to_string(),
-            n => format!("(size_t)({}) < {n}u", self.affine(at, address)),
+            n => format!("(size_t)({}) < {n}u", self.affine(index, address)),
         });
         let bounds: Vec<String> = bounds.collect();
-        let all = (!bounds.is_empty()).then(|| bounds.join(" && "));
-        Ok((format!("{}[{index}]", self.args[of.arg]), all, dtype))
+        let guard = (!bounds.is_empty()).then(|| bounds.join(" && "));
+        Ok((format!("{}[{index}]", self.args[access.arg]), guard, dtype))
     }
 
     fn load(
@@ -269,14 +269,14 @@ impl<'a> Stages<'a> {
                 let ty = self.ty(*acc)?;
                 let value = self.read(*a, p)?;
                 let sum = self.sum_type(*op, ty);
-                let part = format!("s{}{}", acc.0, p.address.part);
-                let next = combine(*op, &part, &value, sum);
-                text.line(format!("{part} = {next};"));
+                let partial = format!("s{}{}", acc.0, p.address.part);
+                let next = combine(*op, &partial, &value, sum);
+                text.line(format!("{partial} = {next};"));
                 Ok(())
             }
             Inst::ArgReduce { op, acc, a } => {
                 let (value, lane) = (self.read(*a, p)?, p.address.lane);
-                let (best, at) = (format!("s{}{lane}", acc.0), format!("r{}{lane}", acc.0));
+                let (best, position) = (format!("s{}{lane}", acc.0), format!("r{}{lane}", acc.0));
                 let beats = match op {
                     Reduction::Max => ">",
                     _ => "<",
@@ -287,7 +287,7 @@ impl<'a> Stages<'a> {
                 };
                 text.open(format!("if ({value} {beats} {best}{nan})"));
                 text.line(format!("{best} = {value};"));
-                text.line(format!("{at} = {};", p.address.number));
+                text.line(format!("{position} = {};", p.address.number));
                 text.close();
                 Ok(())
             }
@@ -323,21 +323,21 @@ impl<'a> Stages<'a> {
     /// The reductions of a stage.
     pub fn reductions(&self, at: usize) -> Result<Vec<Reduced>> {
         let code = self.numbers.program.stages[at].code.iter();
-        let of = code.filter_map(|i| match i {
+        let regs = code.filter_map(|i| match i {
             Inst::Reduce { op, acc, a } => Some((*op, *acc, *a, false)),
             Inst::ArgReduce { op, acc, a } => Some((*op, *acc, *a, true)),
             _ => None,
         });
-        of.map(|(op, acc, a, address)| {
+        regs.map(|(op, acc, a, address)| {
             let ty = self.ty(a)?;
-            let part = match address {
+            let suffix = match address {
                 true => ty,
                 false => self.sum_type(op, ty),
             };
             Ok(Reduced {
                 op,
                 acc: acc.0,
-                ty: part,
+                ty: suffix,
                 address,
             })
         })
@@ -351,7 +351,7 @@ pub(super) struct Reduced {
     pub acc: u16,
     /// The type of its partial results.
     pub ty: Compute,
-    /// True if it returns the place of an element instead of its value.
+    /// True if it returns the position of an element instead of its value.
     pub address: bool,
 }
 
@@ -367,13 +367,13 @@ fn live_out(numbers: &Numbers<'_>) -> BTreeSet<Reg> {
     let constants: BTreeSet<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
     let mut live_out = BTreeSet::new();
     for stage in &program.stages {
-        let mut here = constants.clone();
+        let mut defined = constants.clone();
         for inst in &stage.code {
             let (reads, writes) = inst.operands();
-            live_out.extend(reads.into_iter().filter(|r| !here.contains(r)));
+            live_out.extend(reads.into_iter().filter(|r| !defined.contains(r)));
             match inst {
                 Inst::Reduce { .. } | Inst::ArgReduce { .. } => live_out.extend(writes),
-                _ => here.extend(writes),
+                _ => defined.extend(writes),
             }
         }
     }

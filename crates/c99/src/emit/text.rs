@@ -23,7 +23,7 @@ impl Text {
     }
 
     /// Opens a loop over `0..n`.
-    pub fn each(&mut self, index: &str, n: i64) {
+    pub fn loop_to(&mut self, index: &str, n: i64) {
         self.open(format!(
             "for (kiln_int {index} = 0; {index} < {n}; ++{index})"
         ));
@@ -38,11 +38,11 @@ impl Text {
     }
 
     pub fn close(&mut self) {
-        self.end("");
+        self.close_with("");
     }
 
     /// Closes a block, with `rest` after the brace.
-    pub fn end(&mut self, rest: &str) {
+    pub fn close_with(&mut self, rest: &str) {
         self.depth -= 1;
         self.line(format!("}}{rest}"));
     }
@@ -58,18 +58,18 @@ impl Text {
 
 /// `offset + Σ factor · name`, without terms that are 0.
 pub(crate) fn sum<'a>(offset: i64, terms: impl IntoIterator<Item = (i64, &'a str)>) -> String {
-    let mut parts = Vec::new();
+    let mut terms_text = Vec::new();
     for (factor, name) in terms {
         match (factor, name) {
             (0, _) | (_, "0") => {}
-            (1, name) => parts.push(name.to_string()),
-            (factor, name) => parts.push(format!("{factor} * {name}")),
+            (1, name) => terms_text.push(name.to_string()),
+            (factor, name) => terms_text.push(format!("{factor} * {name}")),
         }
     }
-    if offset != 0 || parts.is_empty() {
-        parts.push(offset.to_string());
+    if offset != 0 || terms_text.is_empty() {
+        terms_text.push(offset.to_string());
     }
-    parts.join(" + ").replace("+ -", "- ")
+    terms_text.join(" + ").replace("+ -", "- ")
 }
 
 /// `offset + Σ stride · name`.

@@ -67,24 +67,24 @@ impl Function {
     }
 
     /// The arrays by their own names, for a call from a function whose arrays have the same names.
-    pub fn own(&self) -> Vec<String> {
+    pub fn own_arguments(&self) -> Vec<String> {
         self.params.iter().map(|p| p.name.clone()).collect()
     }
 }
 
 /// Emits a program: over all its points, or over the points `from..to` if an argument exists in part.
 pub(crate) fn emit(called: &Called<'_>, text: &mut Text) -> Result<Function> {
-    let within = |e: Error| e.within(&called.program.name);
-    emitted(called, text).map_err(within)
+    let with_name = |e: Error| e.in_kernel(&called.program.name);
+    emit_program(called, text).map_err(with_name)
 }
 
-fn emitted(called: &Called<'_>, text: &mut Text) -> Result<Function> {
+fn emit_program(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let numbers = Numbers::new(called.program, called.values)?;
     let stages = Stages::new(&numbers, called.args, called.sites, called.raw);
     let function = Function {
         name: called.name.clone(),
         params: params(&numbers, called),
-        fails: fails(called.program),
+        fails: can_fail(called.program),
         scratch: scratch(&numbers)?,
     };
     let range: &[&str] = match called.raw {
@@ -106,7 +106,7 @@ fn emitted(called: &Called<'_>, text: &mut Text) -> Result<Function> {
 }
 
 /// True if a program can report an error.
-fn fails(program: &TileProgram) -> bool {
+fn can_fail(program: &TileProgram) -> bool {
     let mut code = program.stages.iter().flat_map(|s| &s.code);
     code.any(|i| match i {
         Inst::LoadAt { dynamic, .. } => !dynamic.is_empty(),
@@ -136,20 +136,20 @@ fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> Vec<Param> {
         }
         let same = called.args.iter().zip(&numbers.program.args);
         let written = same.clone().any(|(n, a)| n == name && a.written);
-        let of = memory(numbers.program.args[arg].dtype);
+        let ctype = memory(numbers.program.args[arg].dtype);
         params.push(Param {
             name: name.clone(),
-            text: pointer(of, written, name),
+            text: pointer(ctype, written, name),
         });
     }
     params
 }
 
 /// A parameter that is an array.
-pub(crate) fn pointer(of: &str, written: bool, name: &str) -> String {
+pub(crate) fn pointer(ctype: &str, written: bool, name: &str) -> String {
     match written {
-        true => format!("{of} *restrict {name}"),
-        false => format!("const {of} *restrict {name}"),
+        true => format!("{ctype} *restrict {name}"),
+        false => format!("const {ctype} *restrict {name}"),
     }
 }
 
@@ -175,18 +175,18 @@ fn width(ty: Compute) -> usize {
 
 fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
     let len = slot_len(numbers)?;
-    let mut at = 0;
+    let mut offset = 0;
     for (i, ty) in numbers.program.slots.iter().enumerate() {
-        let of = C99::ctype(*ty);
+        let ctype = C99::ctype(*ty);
         text.line(format!(
-            "{of} *restrict k{i} = ({of} *)(void *)(scratch + {at});"
+            "{ctype} *restrict k{i} = ({ctype} *)(void *)(scratch + {offset});"
         ));
-        at += (len * width(*ty)).next_multiple_of(kiln_plan::memory::ALIGN);
+        offset += (len * width(*ty)).next_multiple_of(kiln_plan::memory::ALIGN);
     }
     Ok(())
 }
 
-/// The place of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
+/// The address of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
 pub(super) fn address(numbers: &Numbers<'_>) -> StageAddress {
     let axes = numbers.axes.len();
     let names = indices("i", axes).into_iter();

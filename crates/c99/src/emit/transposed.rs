@@ -1,7 +1,7 @@
 //! Transposed convolutions, which gradients of images are too. Each position of the operand is multiplied by the taps
 //! of the filter, and the products are added to the positions of the result under the taps.
 
-use super::conv::{Results, Sizes, viewed};
+use super::conv::{Results, Sizes, lay_out};
 use super::dialect::memory;
 use super::kernel::{Emitter, View};
 use crate::error::Result;
@@ -19,16 +19,16 @@ pub(super) fn emit(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
         extents: vec![s.groups, taps, s.outs, s.ins],
         strides: vec![s.outs * s.ins * taps, 1, s.ins * taps, taps],
     };
-    let w = viewed(k, c.operands[1], c.dtype(), filters)?;
+    let w = lay_out(k, c.operands[1], c.dtype(), filters)?;
     let (to, result) = (s.groups * s.ins, s.input.iter().product::<i64>());
     let len = result * to;
     let results = Results::new(k, c, (len, len))?;
     let images = s.y(c.images.last()[1]);
     let copy = images.copy(k)?;
-    k.body.each("n", s.batch);
+    k.body.loop_to("n", s.batch);
     images.emit(k, "v", &copy, &y);
-    let first = format!("n * {len}");
-    results.begin(k, ty, &first);
+    let first_element = format!("n * {len}");
+    results.begin(k, ty, &first_element);
     k.body
         .line(format!("memset(u, 0, (size_t){len} * sizeof *u);"));
     each_tap(k, &s, &w);
@@ -39,7 +39,7 @@ pub(super) fn emit(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     };
     results
         .to
-        .finish(raw, &first, &len.to_string(), &mut k.body);
+        .finish(raw, &first_element, &len.to_string(), &mut k.body);
     k.body.close();
     Ok(())
 }
@@ -51,10 +51,10 @@ fn each_tap(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
     let ([kz, ky, kx], [sz, sy, sx]) = (s.kernel, s.stride);
     let ([pz, py, px], [dz, dy, dx]) = (s.padding, s.dilation);
     let ([depth, height, width], [oz, oy, ox]) = (s.input, s.output);
-    k.body.each("g", s.groups);
-    k.body.each("tz", kz);
-    k.body.each("ty", ky);
-    k.body.each("tx", kx);
+    k.body.loop_to("g", s.groups);
+    k.body.loop_to("tz", kz);
+    k.body.loop_to("ty", ky);
+    k.body.loop_to("tx", kx);
     // The first position whose tap falls on the image, and the end of these positions.
     k.body.line(format!(
         "const kiln_int ahead = {px} - tx * {dx}, rest = {} - tx * {dx};",
@@ -68,12 +68,12 @@ fn each_tap(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
         "const kiln_int high = rest < 0 ? 0 : rest / {sx} + 1 < {ox} ? rest / {sx} + 1 : {ox};"
     ));
     k.body.line("if (high <= low) continue;");
-    k.body.each("z", oz);
+    k.body.loop_to("z", oz);
     k.body
         .line(format!("const kiln_int iz = z * {sz} + tz * {dz} - {pz};"));
     k.body
         .line(format!("if (iz < 0 || iz >= {depth}) continue;"));
-    k.body.each("y", oy);
+    k.body.loop_to("y", oy);
     k.body
         .line(format!("const kiln_int iy = y * {sy} + ty * {dy} - {py};"));
     k.body
@@ -86,12 +86,12 @@ fn each_tap(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
         "{w} + (((g * {kz} + tz) * {ky} + ty) * {kx} + tx) * {}",
         s.ins * s.outs
     );
-    let places = format!(
+    let sums = format!(
         "u + ((iz * {height} + iy) * {width} + low * {sx} + tx * {dx} - {px}) * {to} + g * {}",
         s.ins
     );
     k.body.line(format!(
-        "kiln_product_{name}(high - low, {0}, {1}, {positions}, {from}, 1, {filter}, {0}, {places}, {2});",
+        "kiln_product_{name}(high - low, {0}, {1}, {positions}, {from}, 1, {filter}, {0}, {sums}, {2});",
         s.ins,
         s.outs,
         sx * to

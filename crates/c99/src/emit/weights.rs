@@ -35,24 +35,24 @@ impl WeightTable {
     /// The number of the array of a tensor in this layout.
     pub fn array(&mut self, source: usize, view: Option<View>) -> Result<usize> {
         let key = (source, view);
-        if let Some(at) = self.laid.get(&key) {
-            return Ok(*at);
+        if let Some(index) = self.laid.get(&key) {
+            return Ok(*index);
         }
-        let of = &self.sources[source];
+        let source_bytes = &self.sources[source];
         let tensor = match &key.1 {
-            None => of.clone(),
-            Some(view) => of.laid(view)?,
+            None => source_bytes.clone(),
+            Some(view) => source_bytes.lay_out(view)?,
         };
-        let at = match self.same.get(&tensor) {
-            Some(at) => *at,
+        let index = match self.same.get(&tensor) {
+            Some(index) => *index,
             None => {
                 self.arrays.push(tensor.clone());
                 self.same.insert(tensor, self.arrays.len() - 1);
                 self.arrays.len() - 1
             }
         };
-        self.laid.insert(key, at);
-        Ok(at)
+        self.laid.insert(key, index);
+        Ok(index)
     }
 
     /// Bytes of all arrays.
@@ -78,8 +78,8 @@ impl WeightTable {
     pub fn defined(&self, prefix: &str) -> String {
         let mut text = String::new();
         for (i, a) in self.arrays.iter().enumerate() {
-            let (of, len) = (memory(a.dtype), a.len());
-            let _ = writeln!(text, "const {of} {prefix}_w{i}[{len}] = {{");
+            let (ctype, len) = (memory(a.dtype), a.len());
+            let _ = writeln!(text, "const {ctype} {prefix}_w{i}[{len}] = {{");
             let mut elements = a.elements();
             elements.resize(len, "0".into());
             for line in elements.chunks(8) {
@@ -94,11 +94,11 @@ impl WeightTable {
     pub fn file(&self, prefix: &str) -> (String, Vec<u8>) {
         let (mut text, mut file) = (String::new(), Vec::new());
         for (i, a) in self.arrays.iter().enumerate() {
-            let of = memory(a.dtype);
-            let at = file.len();
+            let ctype = memory(a.dtype);
+            let offset = file.len();
             let _ = writeln!(
                 text,
-                "#define {prefix}_w{i} ((const {of} *)(const void *)(weights + {at}))"
+                "#define {prefix}_w{i} ((const {ctype} *)(const void *)(weights + {offset}))"
             );
             file.extend_from_slice(&a.bytes);
             file.resize(file.len().next_multiple_of(ALIGN), 0);
@@ -113,7 +113,7 @@ impl Tensor {
         (self.bytes.len() / self.dtype.size()).max(1)
     }
 
-    fn laid(&self, view: &View) -> Result<Tensor> {
+    fn lay_out(&self, view: &View) -> Result<Tensor> {
         let size = self.dtype.size();
         let mut bytes = Vec::with_capacity(self.bytes.len());
         for position in view.positions() {
@@ -131,7 +131,7 @@ impl Tensor {
 
     /// Each element as a literal of C.
     fn elements(&self) -> Vec<String> {
-        let each = self.bytes.chunks_exact(self.dtype.size());
+        let elements = self.bytes.chunks_exact(self.dtype.size());
         let dtype = self.dtype;
         let text = |b: &[u8]| match dtype {
             DType::F16 | DType::BF16 => DType::U16.ints(b)[0].to_string(),
@@ -142,6 +142,6 @@ impl Tensor {
             DType::U64 => format!("{}U", dtype.ints(b)[0] as u64),
             _ => C99::number(Scalar::Int(dtype.ints(b)[0]), dtype.compute()),
         };
-        each.map(text).collect()
+        elements.map(text).collect()
     }
 }
