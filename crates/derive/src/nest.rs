@@ -98,7 +98,7 @@ fn member(i: usize, field: &Field) -> Member {
 
 /// Returns the statements that flatten the fields.
 fn flatten(fields: &Fields) -> TokenStream {
-    let part = |(i, field): (usize, &Field)| {
+    let statement = |(i, field): (usize, &Field)| {
         let member = member(i, field);
         let label = match &field.ident {
             Some(name) => name.to_string().trim_start_matches("r#").to_string(),
@@ -106,40 +106,40 @@ fn flatten(fields: &Fields) -> TokenStream {
         };
         quote! { flat.part(#label, &self.#member); }
     };
-    fields.iter().enumerate().map(part).collect()
+    fields.iter().enumerate().map(statement).collect()
 }
 
 /// Returns the fields, built from a feed.
 fn build(fields: &Fields, nest: &TokenStream) -> TokenStream {
-    let part = |(i, field): (usize, &Field)| {
+    let built = |(i, field): (usize, &Field)| {
         let (member, ty) = (member(i, field), &field.ty);
         quote! { #member: <#ty as #nest>::build(feed), }
     };
-    let parts: TokenStream = fields.iter().enumerate().map(part).collect();
-    quote!({ #parts })
+    let fields_built: TokenStream = fields.iter().enumerate().map(built).collect();
+    quote!({ #fields_built })
 }
 
 /// Returns the impl of `NestOf`, for a struct whose fields all use its type parameters.
 fn of(input: &DeriveInput, fields: &Fields, tensor: &TokenStream) -> TokenStream {
     let bound = quote!(#tensor::NestOf);
-    let held = quote!(__Held);
+    let leaf = quote!(__Held);
     let Header { start, name, other } =
-        header(input, &bound, |p| quote!(<#p as #bound>::Of<#held>));
-    let part = |(i, field): (usize, &Field)| {
+        header(input, &bound, |p| quote!(<#p as #bound>::Of<#leaf>));
+    let built = |(i, field): (usize, &Field)| {
         let (member, ty) = (member(i, field), &field.ty);
         quote! { #member: <#ty as #bound>::build_of(feed, each), }
     };
-    let parts: TokenStream = fields.iter().enumerate().map(part).collect();
+    let built_fields: TokenStream = fields.iter().enumerate().map(built).collect();
     quote! {
         #[automatically_derived]
         #start {
-            type Of<#held> = #other;
+            type Of<#leaf> = #other;
 
-            fn build_of<#held>(
+            fn build_of<#leaf>(
                 feed: &mut #tensor::Feed<'_>,
-                each: &mut dyn FnMut() -> #held,
-            ) -> Self::Of<#held> {
-                #name { #parts }
+                each: &mut dyn FnMut() -> #leaf,
+            ) -> Self::Of<#leaf> {
+                #name { #built_fields }
             }
         }
     }
