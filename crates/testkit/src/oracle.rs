@@ -40,15 +40,15 @@ impl Oracle {
     /// A description of the difference.
     pub fn check_arrays(&self, outputs: &[Option<Array>]) -> Result<(), String> {
         if outputs.len() != self.reference.outputs() {
-            let (found, wanted) = (outputs.len(), self.reference.outputs());
-            return Err(format!("{found} outputs, not {wanted}"));
+            let (actual, expected) = (outputs.len(), self.reference.outputs());
+            return Err(format!("{actual} outputs, not {expected}"));
         }
         for (i, output) in outputs.iter().enumerate() {
             let Some(array) = output else { continue };
             let wrong = |e: String| format!("output {i}: {e}");
-            let found = self.reference.compare(i, array).map_err(wrong)?;
-            if !found.is_right() {
-                return Err(wrong(format!("{found:?}")));
+            let deviation = self.reference.compare(i, array).map_err(wrong)?;
+            if !deviation.is_right() {
+                return Err(wrong(format!("{deviation:?}")));
             }
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Engine {
         Ok(self
             .outputs
             .iter()
-            .map(|o| o.map(|at| values[at].clone()))
+            .map(|o| o.map(|index| values[index].clone()))
             .collect())
     }
 }

@@ -34,8 +34,12 @@ fn rounds(rule: &str) -> bool {
 ///
 /// # Errors
 /// A description of the difference, and of the compilation.
-pub fn check(graph: &Graph, seed: u64, ways: &[Options]) -> Result<Vec<&'static str>, String> {
-    check_by(graph, seed, ways, &|engine, oracle| {
+pub fn check(
+    graph: &Graph,
+    seed: u64,
+    option_sets: &[Options],
+) -> Result<Vec<&'static str>, String> {
+    check_by(graph, seed, option_sets, &|engine, oracle| {
         let outputs = engine.run(&oracle.inputs).map_err(|e| e.to_string())?;
         oracle.check(&outputs)
     })
@@ -51,12 +55,12 @@ pub type Run<'a> = dyn Fn(&Engine, &Oracle) -> Result<(), String> + 'a;
 pub fn check_by(
     graph: &Graph,
     seed: u64,
-    ways: &[Options],
+    option_sets: &[Options],
     run: &Run<'_>,
 ) -> Result<Vec<&'static str>, String> {
     let oracle = Oracle::new(graph, random_inputs(graph, seed));
     let mut fired = Vec::new();
-    for options in ways {
+    for options in option_sets {
         let explained = |e: String| match options.fuse {
             true => format!("fused: {e}"),
             false => format!("plain: {e}"),
@@ -70,10 +74,10 @@ pub fn check_by(
             .collect();
         let mut result = agree(&engine, &oracle, run);
         if result.is_err() && rules.iter().any(|rule| rounds(rule)) {
-            let whole = rules.contains(&FOR_FINITE_DATA);
+            let finite_only = rules.contains(&FOR_FINITE_DATA);
             let ids = graph.inputs().into_iter().zip(&oracle.inputs);
             let inputs = ids.map(|(id, array)| match &graph.node(id).op {
-                Op::Input(i) if whole || i.role == Role::Parameter => finite(array),
+                Op::Input(i) if finite_only || i.role == Role::Parameter => finite(array),
                 _ => array.clone(),
             });
             result = agree(&engine, &Oracle::new(graph, inputs.collect()), run);
@@ -106,11 +110,11 @@ fn finite(array: &Array) -> Array {
 fn cotangent(b: &mut GraphBuilder<'_>, y: &Value) -> Result<Value, OpError> {
     let fact = b.fact(y);
     let len = numel(&fact.shape);
-    let places = b.op(Iota { len }, &[])?;
-    let places = b.with(Pw::Mul, &places, 5)?;
-    let turns = b.with(Pw::Remainder, &places, 7)?;
-    let turns = b.cast(&turns, fact.dtype)?;
-    let quarters = b.with(Pw::Mul, &turns, 0.25)?;
+    let numbers = b.op(Iota { len }, &[])?;
+    let numbers = b.with(Pw::Mul, &numbers, 5)?;
+    let remainders = b.with(Pw::Remainder, &numbers, 7)?;
+    let remainders = b.cast(&remainders, fact.dtype)?;
+    let quarters = b.with(Pw::Mul, &remainders, 0.25)?;
     let around = b.with(Pw::Sub, &quarters, 0.375)?;
     b.reshape(&around, &fact.shape)
 }
@@ -131,9 +135,9 @@ pub fn differentiated(mut graph: Graph) -> Option<Graph> {
         seeds.push((y, cotangent(&mut b, &y).ok()?));
     }
     // Some row and window operations have no derivative.
-    let found = gradients(&mut graph, &seeds, &inputs).ok()?;
+    let derived = gradients(&mut graph, &seeds, &inputs).ok()?;
     graph.outputs.clear();
-    found
+    derived
         .into_iter()
         .flatten()
         .for_each(|g| graph.add_output(g));

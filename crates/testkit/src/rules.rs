@@ -35,8 +35,8 @@ pub fn program(rule: &str, seed: u64) -> Option<Graph> {
 /// # Panics
 /// If a rule has no program.
 pub fn some_program(seed: u64) -> Graph {
-    let all: Vec<&str> = rules().collect();
-    let rule = all[seed as usize % all.len()];
+    let names: Vec<&str> = rules().collect();
+    let rule = names[seed as usize % names.len()];
     program(rule, seed).unwrap_or_else(|| panic!("no program fires {rule}"))
 }
 

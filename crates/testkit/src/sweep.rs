@@ -6,9 +6,9 @@ use std::ops::Range;
 /// The seeds of a test of random programs: `count` from 0 on, unless `KILN_FUZZ_SEEDS` sets the number and
 /// `KILN_FUZZ_FIRST` the first one.
 pub fn seeds(count: u64) -> Range<u64> {
-    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
-    first..first + given("KILN_FUZZ_SEEDS").unwrap_or(count)
+    let number_of = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let first_seed = number_of("KILN_FUZZ_FIRST").unwrap_or(0);
+    first_seed..first_seed + number_of("KILN_FUZZ_SEEDS").unwrap_or(count)
 }
 
 /// A part of the full sweep.
