@@ -59,9 +59,9 @@ fn units(plans: &[&Plan], code: Code) -> Vec<Unit> {
     let mut known: HashSet<Key> = HashSet::new();
     let mut units = Vec::new();
     for plan in plans {
-        let all = cuda_kernels(plan, true).into_iter();
-        let all = all.chain(control::of_plan(plan));
-        let keyed = all.map(|kernel| (key_of(&kernel, code), kernel));
+        let plan_kernels = cuda_kernels(plan, true).into_iter();
+        let plan_kernels = plan_kernels.chain(control::of_plan(plan));
+        let keyed = plan_kernels.map(|kernel| (key_of(&kernel, code), kernel));
         let new: Vec<(Key, Unloaded)> = keyed.filter(|(key, _)| known.insert(*key)).collect();
         for unit in new.chunks(UNIT) {
             let source = unit_source(unit.iter().map(|(_, k)| k.source.as_ref()));

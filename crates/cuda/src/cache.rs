@@ -51,8 +51,8 @@ impl Compiler {
     fn from_bytes(bytes: &[u8]) -> Option<Compiler> {
         let (version, known) = bytes.split_first_chunk::<8>()?;
         let version = u64::from_le_bytes(*version);
-        let (known, rest) = known.as_chunks::<4>();
-        rest.is_empty().then(|| Compiler {
+        let (known, tail) = known.as_chunks::<4>();
+        tail.is_empty().then(|| Compiler {
             version: ((version >> 32) as i32, version as i32),
             architectures: known.iter().map(|a| u32::from_le_bytes(*a)).collect(),
         })
@@ -91,15 +91,15 @@ impl Cache {
 
     /// The unit that a kernel was compiled in.
     pub(super) fn unit_of(&self, kernel: Key, version: Option<(i32, i32)>) -> Option<Key> {
-        let found = self.read(&format!("{kernel:032x}.kernel"), version)?;
-        Some(Key::from_le_bytes(found.try_into().ok()?))
+        let entry = self.read(&format!("{kernel:032x}.kernel"), version)?;
+        Some(Key::from_le_bytes(entry.try_into().ok()?))
     }
 
     /// The code of a unit.
     pub(super) fn code(&self, unit: Key, version: Option<(i32, i32)>) -> Option<Vec<u8>> {
-        let found = self.read(&format!("{unit:032x}.code"), version)?;
+        let code = self.read(&format!("{unit:032x}.code"), version)?;
         HITS.fetch_add(1, Ordering::Relaxed);
-        Some(found)
+        Some(code)
     }
 
     /// Stores the code of a unit of these kernels. Failure to write the cache is not an error.
@@ -121,26 +121,26 @@ impl Cache {
         let loader = (variable("LD_LIBRARY_PATH"), loader.ok());
         let name = nvrtc_candidates().into_iter().find_map(|path| {
             let file = path.is_absolute().then(|| path.metadata().ok()).flatten()?;
-            let seen = format!(
+            let signature = format!(
                 "{path:?} {} {:?} {loader:?}",
                 file.len(),
                 file.modified().ok()?
             );
-            Some(format!("{:032x}.nvrtc", xxh3_128(seen.as_bytes())))
+            Some(format!("{:032x}.nvrtc", xxh3_128(signature.as_bytes())))
         });
         let known = name.as_ref().and_then(|name| self.read(name, None));
         if let Some(known) = known.as_deref().and_then(Compiler::from_bytes) {
             return Some(known);
         }
         let nvrtc = Nvrtc::get().ok()?;
-        let found = Compiler {
+        let compiler = Compiler {
             version: nvrtc.version(),
             architectures: nvrtc.architectures(),
         };
         if let Some(name) = name {
-            let _ = self.write(&name, &found.bytes(), found.version);
+            let _ = self.write(&name, &compiler.bytes(), compiler.version);
         }
-        Some(found)
+        Some(compiler)
     }
 
     /// Removes the least recently used files until all are within the limit.
@@ -178,8 +178,8 @@ impl Cache {
         let path = self.0.as_ref()?.join(name);
         let mut bytes = std::fs::read(&path).ok()?;
         let (head, body) = bytes.split_at_checked(16)?;
-        let (by, contents) = body.split_at_checked(8)?;
-        let fits = version.is_none_or(|v| by == version_bytes(v));
+        let (written_by, contents) = body.split_at_checked(8)?;
+        let fits = version.is_none_or(|v| written_by == version_bytes(v));
         if !fits || xxh3_128(body).to_le_bytes() != head || contents.is_empty() {
             return None;
         }

@@ -40,13 +40,15 @@ impl Collective {
         values: &[i64],
         lens: &[i64],
     ) -> Result<Collective> {
-        let [given, made] = bytes(of, values, lens)?;
+        let [input_bytes, output_bytes] = bytes(of, values, lens)?;
         let copies = of.ranks == 1 || matches!(of.kind, Kind::Reduce(..));
-        let copies = copies && given > 0 && given == made;
+        let copies = copies && input_bytes > 0 && input_bytes == output_bytes;
         Ok(Collective {
             of: of.clone(),
-            bytes: [given, made],
-            copy: copies.then(|| control::copy(loader, given)).transpose()?,
+            bytes: [input_bytes, output_bytes],
+            copy: copies
+                .then(|| control::copy(loader, input_bytes))
+                .transpose()?,
             next: control::next(loader)?,
         })
     }
@@ -99,7 +101,7 @@ impl Collective {
             .as_ref()
             .is_none_or(|g| root.is_some_and(|r| r != g.rank()));
         if let (Some(copy), true) = (&self.copy, copies) {
-            let [input, output] = [device_call.input, device_call.output].map(|(at, _)| at);
+            let [input, output] = [device_call.input, device_call.output].map(|(arg, _)| arg);
             let copy = LaunchCall {
                 launch: &**copy,
                 args: smallvec![input as *mut u8, output as *mut u8],
@@ -125,12 +127,16 @@ impl calls::Launch for Collective {
 
 impl LinkedKernel for Collective {
     fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
-        let Expand { args, within, .. } = with;
+        let Expand {
+            args,
+            within: parent,
+            ..
+        } = with;
         let [token, next] = [self.of.token, self.of.next].map(|arg| args[usize::from(arg)]);
-        let after = calls.add(within.call(self, args))?;
+        let after = calls.add(parent.call(self, args))?;
         let counted = calls::Around {
             after: &after,
-            ..within
+            ..parent
         };
         calls.add(counted.call(&*self.next, smallvec![token, next]))
     }
@@ -213,7 +219,7 @@ impl<'a> Launcher<'a> {
             return Ok(());
         }
         // Operations end one after the other.
-        let needed = |(at, _): &(u32, Arc<Event>)| call.after.contains(at);
+        let needed = |(index, _): &(u32, Arc<Event>)| call.after.contains(index);
         if let Some(last) = self.open.iter().rposition(needed) {
             self.wait(last + 1)?;
         }
@@ -296,7 +302,7 @@ impl Watched {
 impl DeviceRun for Watched {
     fn has_ended(&self) -> bool {
         // Of a lost device nothing is to be waited for.
-        self.device.context.activate().is_err() || self.end.happened()
+        self.device.context.activate().is_err() || self.end.has_happened()
     }
 
     fn fail(&self) {

@@ -66,7 +66,7 @@ impl CollectiveGraphs {
         if !ran || list.disagreements >= DISAGREEMENTS {
             return Ok(None);
         }
-        let Some(operations) = Operations::of(&run)? else {
+        let Some(operations) = Operations::from_run(&run)? else {
             list.disagreements = DISAGREEMENTS;
             return Ok(None);
         };
@@ -113,8 +113,8 @@ impl CollectiveGraphs {
 impl Operations {
     /// The operations of a run; `None` unless they can be in a graph. Messages between two ranks are not, and neither are
     /// operations of several groups, since a rank can't agree with both, and guarded ones, whose guards have addresses.
-    fn of(run: &Run) -> Result<Option<Operations>> {
-        let mut found: Option<Operations> = None;
+    fn from_run(run: &Run) -> Result<Option<Operations>> {
+        let mut operations: Option<Operations> = None;
         let mut fits = true;
         (run.calls)(&mut |call| {
             let Some(operation) = Collective::of_launch(&call) else {
@@ -127,19 +127,19 @@ impl Operations {
                 .group(&call)
                 .map_err(|text| (run.failed)(site, text))?;
             fits &= !matches!(call.kind, Kind::Send(_) | Kind::Receive(_));
-            let all = found.get_or_insert_with(|| Operations {
+            let collected = operations.get_or_insert_with(|| Operations {
                 group: group.clone(),
                 site,
                 calls: Vec::new(),
             });
-            fits &= match (&all.group, &group) {
+            fits &= match (&collected.group, &group) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b),
                 (a, b) => a.is_none() && b.is_none(),
             };
-            all.calls.push(call);
+            collected.calls.push(call);
             Ok(())
         })?;
-        Ok(found.filter(|_| fits))
+        Ok(operations.filter(|_| fits))
     }
 
     /// Agrees with the other ranks.
@@ -158,8 +158,8 @@ impl CollectiveGraph {
             number,
         });
         if let Some(group) = &operations.group {
-            let held: Arc<dyn DeviceGraph> = graph.clone();
-            group.hold(Arc::downgrade(&held));
+            let device_graph: Arc<dyn DeviceGraph> = graph.clone();
+            group.hold(Arc::downgrade(&device_graph));
         }
         graph
     }

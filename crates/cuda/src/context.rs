@@ -25,7 +25,7 @@ pub(super) struct Described {
     pub(super) name: String,
     /// Bytes of its memory.
     pub(super) memory: usize,
-    /// Its place on the PCI bus.
+    /// Its address on the PCI bus.
     pub(super) bus: CString,
 }
 
@@ -41,7 +41,7 @@ impl Described {
 
 impl Context {
     /// Retains the context of the device of this number, and makes it the current one of the calling thread.
-    pub(super) fn of(driver: &'static Driver, ordinal: u32) -> Result<(Context, Described)> {
+    pub(super) fn retain(driver: &'static Driver, ordinal: u32) -> Result<(Context, Described)> {
         let (mut device, mut handle) = (0, Object(null_mut()));
         let (mut memory, mut name, mut bus) = (0usize, [0u8; 256], [0u8; 32]);
         // SAFETY: all pointers are to writable memory of the stated sizes.
@@ -78,7 +78,7 @@ impl Context {
     }
 
     /// Calls a function with the context current. Then the thread has the context that it had before.
-    pub(super) fn within<T>(self, f: impl FnOnce() -> T) -> Result<T> {
+    pub(super) fn with_current<T>(self, f: impl FnOnce() -> T) -> Result<T> {
         // SAFETY: the context is retained for the process's lifetime.
         unsafe { call!(cuCtxPushCurrent_v2(self.handle.0)) }?;
         let result = f();

@@ -56,7 +56,7 @@ pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
         let mut steps = plan.prepare.iter().chain(&plan.run);
         steps.any(|s| s.guard.is_some()) || plan.kernels.iter().any(|k| !k.bodies().is_empty())
     }
-    let mut found = match needs(plan) {
+    let mut kernels = match needs(plan) {
         true => vec![
             branch_kernel(),
             guard_kernel(),
@@ -66,8 +66,8 @@ pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
         false => Vec::new(),
     };
     let communicates = |kernel: &Arc<Kernel>| matches!(**kernel, Kernel::Collective(_));
-    found.extend((plan.kernels.iter().any(communicates)).then(next_kernel));
-    found
+    kernels.extend((plan.kernels.iter().any(communicates)).then(next_kernel));
+    kernels
 }
 
 /// The kernel from a condition to the records of the two sides, one of which says that its side is skipped. Guarded

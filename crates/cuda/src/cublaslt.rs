@@ -73,7 +73,7 @@ crate::symbols! {
 const NOT_SUPPORTED: c_int = 15;
 
 /// An error unless a call succeeded.
-fn checked(function: &str, status: c_int) -> Result<()> {
+fn check_status(function: &str, status: c_int) -> Result<()> {
     let meaning = match status {
         0 => return Ok(()),
         1 => "not initialised",
@@ -93,7 +93,7 @@ fn checked(function: &str, status: c_int) -> Result<()> {
 /// Calls a function that returns a status.
 macro_rules! lt {
     ($functions:expr, $name:ident($($argument:expr),* $(,)?)) => {
-        checked(stringify!($name), ($functions.$name)($($argument),*))
+        check_status(stringify!($name), ($functions.$name)($($argument),*))
     };
 }
 
@@ -159,7 +159,7 @@ pub fn library_algorithms(
     let handle = handle(functions, device)?;
     let described = Described::new(functions, product)?;
     let mut preference = Preference(functions, null_mut());
-    let mut found = [Found::default(); MAX_ALGORITHMS];
+    let mut results = [Found::default(); MAX_ALGORITHMS];
     let mut count = 0;
     // SAFETY: all objects are alive, and each pointer is to memory of the stated type.
     let asked = unsafe {
@@ -184,15 +184,15 @@ pub fn library_algorithms(
             result,
             preference.1,
             MAX_ALGORITHMS as c_int,
-            found.as_mut_ptr(),
+            results.as_mut_ptr(),
             &mut count,
         )
     };
     if asked == NOT_SUPPORTED {
         return Ok(Vec::new());
     }
-    checked("cublasLtMatmulAlgoGetHeuristic", asked)?;
-    let found = found.iter().take(count.max(0) as usize);
+    check_status("cublasLtMatmulAlgoGetHeuristic", asked)?;
+    let results = results.iter().take(count.max(0) as usize);
     let fits = |f: &&Found| f.status == 0 && f.workspace as u64 <= WORKSPACE;
     let algorithm = |f: &Found| LibraryAlgorithm {
         description: f.algorithm,
@@ -201,7 +201,7 @@ pub fn library_algorithms(
             bytes => (bytes + WORKSPACE_ALIGN - ALIGN) as u64,
         },
     };
-    Ok(found.filter(fits).map(algorithm).collect())
+    Ok(results.filter(fits).map(algorithm).collect())
 }
 
 /// The alignment of an operand, in bytes.
@@ -247,7 +247,7 @@ unsafe impl Send for Described {}
 unsafe impl Sync for Described {}
 
 /// `cudaDataType_t` of a dtype.
-fn kind(dtype: DType) -> Result<c_int> {
+fn cuda_type(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::F32 => 0,
         DType::F16 => 2,
@@ -261,7 +261,7 @@ fn kind(dtype: DType) -> Result<c_int> {
 impl Described {
     fn new(functions: &'static Functions, product: &LibraryProduct) -> Result<Described> {
         let LibraryProduct { m, k, n, .. } = *product;
-        let (of, stored) = (kind(product.dtype)?, kind(product.stored)?);
+        let (operand, stored) = (cuda_type(product.dtype)?, cuda_type(product.stored)?);
         // CUBLAS_COMPUTE_32I, CUBLAS_COMPUTE_32F_FAST_TF32 and CUBLAS_COMPUTE_32F, and the dtype of factors.
         let (computed, scale) = match (product.dtype, product.tf32) {
             (DType::I8, _) => (72, 10),
@@ -275,13 +275,13 @@ impl Described {
         };
         let [a, b] = &product.operands;
         // Bᵀ has n rows and k columns, Aᵀ k rows and m columns.
-        let seen = |x: &kiln_plan::LibraryMatrix, rows: i64, columns: i64| match x.transposed {
+        let shape = |x: &kiln_plan::LibraryMatrix, rows: i64, columns: i64| match x.transposed {
             false => (rows, columns),
             true => (columns, rows),
         };
         let layouts = [
-            (of, seen(b, n, k), b.leading, b.batch_stride),
-            (of, seen(a, k, m), a.leading, a.batch_stride),
+            (operand, shape(b, n, k), b.leading, b.batch_stride),
+            (operand, shape(a, k, m), a.leading, a.batch_stride),
             (stored, (n, m), n, m * n),
         ];
         let transposed = [b, a].map(|x| c_int::from(x.transposed));
@@ -294,33 +294,33 @@ impl Described {
             )?;
             // CUBLASLT_MATMUL_DESC_TRANSA and ..TRANSB.
             for (attribute, transposed) in (3..).zip(&transposed) {
-                let (at, size) = (from_ref(transposed).cast(), size_of::<c_int>());
-                let of = described.operation;
+                let (value, size) = (from_ref(transposed).cast(), size_of::<c_int>());
+                let operation = described.operation;
                 lt!(
                     functions,
-                    cublasLtMatmulDescSetAttribute(of, attribute, at, size)
+                    cublasLtMatmulDescSetAttribute(operation, attribute, value, size)
                 )?;
             }
-            for (layout, (kind, (rows, columns), leading, stride)) in
+            for (layout, (cuda_type, (rows, columns), leading, stride)) in
                 described.layouts.iter_mut().zip(layouts)
             {
                 let [rows, columns] = [rows, columns].map(|n| n as u64);
                 lt!(
                     functions,
-                    cublasLtMatrixLayoutCreate(layout, kind, rows, columns, leading)
+                    cublasLtMatrixLayoutCreate(layout, cuda_type, rows, columns, leading)
                 )?;
                 let count = i32::try_from(product.batch);
                 let count = count.map_err(|_| damaged!("a batch of {} products", product.batch))?;
                 // CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT and ..STRIDED_BATCH_OFFSET.
-                let (at, size) = (from_ref(&count).cast(), size_of::<i32>());
+                let (value, size) = (from_ref(&count).cast(), size_of::<i32>());
                 lt!(
                     functions,
-                    cublasLtMatrixLayoutSetAttribute(*layout, 5, at, size)
+                    cublasLtMatrixLayoutSetAttribute(*layout, 5, value, size)
                 )?;
-                let (at, size) = (from_ref(&stride).cast(), size_of::<i64>());
+                let (value, size) = (from_ref(&stride).cast(), size_of::<i64>());
                 lt!(
                     functions,
-                    cublasLtMatrixLayoutSetAttribute(*layout, 6, at, size)
+                    cublasLtMatrixLayoutSetAttribute(*layout, 6, value, size)
                 )?;
             }
         }
@@ -357,7 +357,7 @@ impl LibraryLaunch {
         let (functions, device) = (functions()?, loader.device().clone());
         let handle = handle(functions, &device)?;
         let described = Described::new(functions, product)?;
-        let mut found = Found::default();
+        let mut check = Found::default();
         let [x, y, result] = described.layouts;
         let (operation, algorithm) = (described.operation, &product.algorithm);
         // SAFETY: all objects are alive, and the pointers are to memory of the stated types.
@@ -365,13 +365,13 @@ impl LibraryLaunch {
             lt!(
                 functions,
                 cublasLtMatmulAlgoCheck(
-                    handle, operation, x, y, result, result, algorithm, &mut found
+                    handle, operation, x, y, result, result, algorithm, &mut check
                 )
             )
         }?;
         let room = product.workspace_bytes as usize + ALIGN;
-        if found.workspace > 0 && found.workspace + WORKSPACE_ALIGN > room {
-            let bytes = found.workspace;
+        if check.workspace > 0 && check.workspace + WORKSPACE_ALIGN > room {
+            let bytes = check.workspace;
             return Err(damaged!(
                 "a product by cuBLASLt takes {bytes} bytes of workspace"
             ));
@@ -393,18 +393,18 @@ impl LibraryLaunch {
     /// Enqueues it on a stream of the device whose context is current.
     pub(super) fn run(&self, args: &[*mut u8], stream: &Stream) -> Result<()> {
         let (product, functions) = (&self.product, self.described.functions);
-        let at = |arg: u16| args[usize::from(arg)];
+        let pointer = |arg: u16| args[usize::from(arg)];
         let [a, b] = product.operands.each_ref().map(|x| {
             let bytes = x.offset as usize * product.dtype.size();
-            at(x.arg).wrapping_add(bytes) as *const c_void
+            pointer(x.arg).wrapping_add(bytes) as *const c_void
         });
-        let (float, whole) = ([1f32, 0.0], [1i32, 0]);
+        let (float, integer) = ([1f32, 0.0], [1i32, 0]);
         let [one, zero]: [*const c_void; 2] = match product.dtype {
-            DType::I8 => whole.each_ref().map(|x| from_ref(x).cast()),
+            DType::I8 => integer.each_ref().map(|x| from_ref(x).cast()),
             _ => float.each_ref().map(|x| from_ref(x).cast()),
         };
         let workspace = product.workspace.map(|arg| {
-            let address = at(arg);
+            let address = pointer(arg);
             let aligned = (address as usize).next_multiple_of(WORKSPACE_ALIGN);
             let skipped = aligned - address as usize;
             (
@@ -413,7 +413,7 @@ impl LibraryLaunch {
             )
         });
         let (workspace, bytes) = workspace.unwrap_or((null_mut(), 0));
-        let (out, [x, y, result]) = (at(product.out) as *mut c_void, self.described.layouts);
+        let (out, [x, y, result]) = (pointer(product.out) as *mut c_void, self.described.layouts);
         // SAFETY: all objects are alive. Binding proved that the footprints of the product lie in the memory behind the
         // pointers, and the algorithm was found to fit its workspace.
         unsafe {
@@ -442,7 +442,7 @@ impl LibraryLaunch {
     }
 
     /// Its work as a graph.
-    pub(super) fn captured(&self, args: &[*mut u8]) -> Result<Captured> {
+    pub(super) fn capture_graph(&self, args: &[*mut u8]) -> Result<Captured> {
         let stream = Stream::new(self.device.context)?;
         stream.capture(|| self.run(args, &stream))
     }

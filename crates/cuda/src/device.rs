@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 /// An NVIDIA GPU. May be used from any number of threads.
 pub struct Device {
     ordinal: u32,
-    /// Its place on the PCI bus, by which NVML knows it.
+    /// Its address on the PCI bus, by which NVML knows it.
     bus: CString,
     pub(super) context: Context,
     /// The properties of the device, without the compiler's version.
@@ -85,17 +85,17 @@ impl Device {
                 driver.devices
             )));
         }
-        let (context, described) = Context::of(driver, ordinal)?;
-        let (name, attribute) = (&described.name, |which| described.attribute(which));
+        let (context, described) = Context::retain(driver, ordinal)?;
+        let (name, attribute) = (&described.name, |id| described.attribute(id));
         let arch = (
             attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         if arch < Gpu::MIN_ARCH {
-            let ((major, minor), (least, of)) = (arch, Gpu::MIN_ARCH);
+            let ((major, minor), (min_major, min_minor)) = (arch, Gpu::MIN_ARCH);
             return Err(Error::Cuda(format!(
-                "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Kiln's kernels need {least}.{of} or \
-                 newer (sm_{least}{of}: A100, RTX 30 and later)"
+                "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Kiln's kernels need {min_major}.{min_minor} or \
+                 newer (sm_{min_major}{min_minor}: A100, RTX 30 and later)"
             )));
         }
         if attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {

@@ -265,21 +265,21 @@ impl Driver {
         })
     }
 
-    /// The bytes of each parameter of a function; `None` if there are more than `most`, or the driver can't return
+    /// The bytes of each parameter of a function; `None` if there are more than `max`, or the driver can't return
     /// them.
-    pub(super) fn parameters(&self, function: sys::CUfunction, most: usize) -> Option<Vec<usize>> {
+    pub(super) fn parameters(&self, function: sys::CUfunction, max: usize) -> Option<Vec<usize>> {
         if !self.tells_parameters {
             return None;
         }
         let mut sizes = Vec::new();
         loop {
             let (mut offset, mut size) = (0, 0);
-            let at = sizes.len();
+            let i = sizes.len();
             // SAFETY: the driver has this function, the kernel is loaded and both pointers are to writable memory.
-            if unsafe { call!(cuFuncGetParamInfo(function, at, &mut offset, &mut size)) }.is_err() {
+            if unsafe { call!(cuFuncGetParamInfo(function, i, &mut offset, &mut size)) }.is_err() {
                 return Some(sizes);
             }
-            if at == most {
+            if i == max {
                 return None;
             }
             sizes.push(size);

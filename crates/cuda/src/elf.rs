@@ -39,7 +39,7 @@ pub(super) fn check(bytes: &[u8], capability: u32) -> Result<()> {
 
 /// True if the tables, and all parts that they list, lie within the file; `None` if the tables themselves do not.
 fn parts_are_within(bytes: &[u8]) -> Option<bool> {
-    let within = |at: u64, len: u64| {
+    let is_within = |at: u64, len: u64| {
         let end = at.checked_add(len);
         end.is_some_and(|end| end <= bytes.len() as u64)
     };
@@ -50,24 +50,24 @@ fn parts_are_within(bytes: &[u8]) -> Option<bool> {
     let sizes = (segment_count == 0 || u64::from(segment_size) == SEGMENT)
         && u64::from(section_size) == SECTION
         && names < section_count;
-    let tables = within(segments, SEGMENT * u64::from(segment_count))
-        && within(sections, SECTION * u64::from(section_count));
+    let tables = is_within(segments, SEGMENT * u64::from(segment_count))
+        && is_within(sections, SECTION * u64::from(section_count));
     if !sizes || !tables {
         return Some(false);
     }
     for i in 0..u64::from(segment_count) {
-        let at = (segments + i * SEGMENT) as usize;
-        if !within(u64_at(bytes, at + 8)?, u64_at(bytes, at + 32)?) {
+        let header = (segments + i * SEGMENT) as usize;
+        if !is_within(u64_at(bytes, header + 8)?, u64_at(bytes, header + 32)?) {
             return Some(false);
         }
     }
     for i in 0..u64::from(section_count) {
-        let at = (sections + i * SECTION) as usize;
-        let bare = WITHOUT_BYTES.contains(&u32_at(bytes, at + 4)?);
-        if !bare && !within(u64_at(bytes, at + 24)?, u64_at(bytes, at + 32)?) {
+        let header = (sections + i * SECTION) as usize;
+        let bare = WITHOUT_BYTES.contains(&u32_at(bytes, header + 4)?);
+        if !bare && !is_within(u64_at(bytes, header + 24)?, u64_at(bytes, header + 32)?) {
             return Some(false);
         }
-        let (link, linked) = (u32_at(bytes, at + 40)?, u32::from(section_count));
+        let (link, linked) = (u32_at(bytes, header + 40)?, u32::from(section_count));
         if link >= linked {
             return Some(false);
         }
@@ -100,16 +100,16 @@ pub(super) fn with_ptx(mut image: Vec<u8>, ptx: &[u8]) -> Option<Vec<u8>> {
     Some(image)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ impl Graph {
         let mut after = call.after.clone();
         after.sort_unstable();
         after.dedup();
-        let before = after.iter().map(|at| self.nodes[*at as usize].handle.0);
+        let before = after.iter().map(|i| self.nodes[*i as usize].handle.0);
         let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
         let (count, before) = (before.len(), before.as_ptr());
         let child = if let (Some(operation), Some(stream)) = (Collective::of_launch(call), stream) {
@@ -121,7 +121,7 @@ impl Graph {
             })?)
         } else if let Some(library) = LibraryLaunch::of_call(call) {
             words = addresses(call);
-            Some(library.captured(&call.args)?)
+            Some(library.capture_graph(&call.args)?)
         } else {
             None
         };
@@ -160,7 +160,7 @@ impl Graph {
                     return Ok(());
                 }
                 node.words = words;
-                let child = library.captured(&call.args)?;
+                let child = library.capture_graph(&call.args)?;
                 // SAFETY: all are alive, and the child's nodes are those of the one before.
                 let set = unsafe {
                     call!(cuGraphExecChildGraphNodeSetParams(

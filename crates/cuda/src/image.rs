@@ -36,12 +36,12 @@ impl Image {
                 let mut targets = text
                     .lines()
                     .filter_map(|l| l.trim().strip_prefix(".target "));
-                let first = targets.next().map(str::trim);
-                match first == Some(&code.target()[..]) && targets.next().is_none() {
+                let first_target = targets.next().map(str::trim);
+                match first_target == Some(&code.target()[..]) && targets.next().is_none() {
                     true => Ok(()),
                     false => Err(damaged!(
                         "compiled kernels for {code} are for {}",
-                        first.unwrap_or("nothing")
+                        first_target.unwrap_or("nothing")
                     )),
                 }
             }

@@ -39,9 +39,9 @@ impl Lane {
 
     /// Sets the record to zero.
     pub(super) fn clear(&self) -> Result<()> {
-        let (at, len) = (self.record(), size_of::<ErrorRecord>());
+        let (address, len) = (self.record(), size_of::<ErrorRecord>());
         // SAFETY: the record has this number of bytes.
-        Ok(unsafe { call!(cuMemsetD8Async(at, 0, len, self.stream.handle())) }?)
+        Ok(unsafe { call!(cuMemsetD8Async(address, 0, len, self.stream.handle())) }?)
     }
 
     /// Writes an error at a site to the record, on a stream that waits for nothing.
@@ -64,10 +64,10 @@ impl Lane {
 
     /// Copies the record to a slot on the host, and sets it to zero.
     pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
-        let (at, len) = (self.record(), size_of::<ErrorRecord>());
+        let (address, len) = (self.record(), size_of::<ErrorRecord>());
         let (to, stream) = (slot.ptr(), self.stream.handle());
         // SAFETY: both sides have this number of bytes, and nobody else uses the slot until the copy is done.
-        unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), at, len, stream)) }?;
+        unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), address, len, stream)) }?;
         self.clear()
     }
 }
@@ -80,8 +80,8 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn ptr(&self) -> *mut ErrorRecord {
-        let first = self.page.ptr.cast::<ErrorRecord>();
-        first.wrapping_add(self.index)
+        let first_record = self.page.ptr.cast::<ErrorRecord>();
+        first_record.wrapping_add(self.index)
     }
 
     pub(super) fn read(&self) -> ErrorRecord {
@@ -111,10 +111,10 @@ impl Slots {
     pub(super) fn take(&self) -> Result<Slot> {
         let mut slots = lock(&self.free);
         let free = |(_, until): &(Slot, Option<Arc<Event>>)| {
-            until.as_ref().is_none_or(|event| event.happened())
+            until.as_ref().is_none_or(|event| event.has_happened())
         };
-        if let Some(at) = slots.iter().position(free) {
-            return Ok(slots.swap_remove(at).0);
+        if let Some(free_index) = slots.iter().position(free) {
+            return Ok(slots.swap_remove(free_index).0);
         }
         let bytes = PAGE * size_of::<ErrorRecord>();
         let page = Arc::new(Pinned::new(bytes)?);

@@ -152,18 +152,18 @@ impl Launch {
         Ok(words)
     }
 
-    /// Calls `with` on the launch as a graph's node. The node points to `words` and is valid for as long as these.
+    /// Calls `f` on the launch as a graph's node. The node points to `words` and is valid for as long as these.
     pub(super) fn node<T>(
         &self,
         words: &mut Words,
-        with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
+        f: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
     ) -> T {
         let plain = words.len() - MAP * self.maps.len();
         let (plain, maps) = words.split_at_mut(plain);
         let pointers = plain.chunks_mut(1).chain(maps.chunks_mut(MAP));
         let mut parameters: SmallVec<[*mut c_void; 16]> =
             pointers.map(|words| words.as_mut_ptr().cast()).collect();
-        with(&sys::CUDA_KERNEL_NODE_PARAMS {
+        f(&sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function.handle.0,
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],

@@ -55,12 +55,12 @@ pub fn libraries() -> Vec<Library> {
     let optional = OPTIONAL
         .iter()
         .map(|(name, files, version)| optional(name, files, *version));
-    let all = [driver, nvrtc, nvml].into_iter().chain(optional);
+    let libraries = [driver, nvrtc, nvml].into_iter().chain(optional);
     let used = [
         opened("NCCL", "KILN_NCCL", nccl(), nccl_version),
         opened("cuBLASLt", "KILN_CUBLASLT", cublas_lt(), lt_version),
     ];
-    all.chain(used).collect()
+    libraries.chain(used).collect()
 }
 
 /// Libraries that nothing depends on: name, file names, and what asks an opened one for its version.
@@ -87,13 +87,13 @@ fn optional(name: &'static str, files: &[&str], version: Version) -> Library {
         .into_iter()
         .flat_map(|f| files.iter().map(move |file| f.join(file)));
     let paths = paths.filter(|path| path.exists());
-    let found = paths
+    let opened = paths
         .chain(files.iter().map(PathBuf::from))
         .find_map(|path| {
             // SAFETY: the initialisers of NVIDIA's libraries have no preconditions.
             Some((unsafe { libloading::Library::new(&path) }.ok()?, path))
         });
-    let Some((library, path)) = found else {
+    let Some((library, path)) = opened else {
         return Library {
             name,
             version: Err("not found".into()),
@@ -111,12 +111,12 @@ fn optional(name: &'static str, files: &[&str], version: Version) -> Library {
 }
 
 fn cublas(library: &libloading::Library) -> Option<String> {
-    let property = |which| {
+    let property = |number| {
         let mut value = 0;
         // SAFETY: cuBLAS documents this type; the pointer is to writable memory.
         let status = unsafe {
             type Get = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-            library.get::<Get>("cublasGetProperty").ok()?(which, &mut value)
+            library.get::<Get>("cublasGetProperty").ok()?(number, &mut value)
         };
         (status == 0).then_some(value)
     };
@@ -291,7 +291,7 @@ impl Nvml {
     }
 }
 
-/// The sensors of the GPU at a place on the PCI bus.
+/// The sensors of the GPU at an address on the PCI bus.
 pub(super) fn sensors(bus: &CStr) -> Sensors {
     let told = Nvml::get().and_then(|nvml| nvml.sensors(bus));
     told.unwrap_or_default()

@@ -29,17 +29,17 @@ impl Search {
                 while let Some(source) = e.source() {
                     e = source;
                 }
-                self.failed(path, e);
+                self.record_failure(path, e);
                 None
             }
         }
     }
 
-    fn failed(&mut self, path: &Path, why: impl std::fmt::Display) {
+    fn record_failure(&mut self, path: &Path, why: impl std::fmt::Display) {
         self.tried.push(format!("{}: {why}", path.display()));
     }
 
-    /// The error that lists every place.
+    /// The error that lists every path.
     fn error(self, what: &str, hint: &str) -> Error {
         Error::Cuda(format!(
             "{what} was not found; {hint}. Looked for it in\n  {}",
@@ -89,7 +89,7 @@ impl Api {
                 continue;
             };
             if let Some(missing) = self.missing(&library) {
-                search.failed(
+                search.record_failure(
                     &path,
                     format!("it has no {missing}; it may be older than CUDA 12"),
                 );
@@ -100,20 +100,20 @@ impl Api {
             // SAFETY: the initialisers of NVIDIA's libraries have no preconditions.
             if !unsafe { (self.is_present)() } {
                 let why = format!("the system's loader does not know it as {}", self.file);
-                search.failed(&path, why);
+                search.record_failure(&path, why);
                 continue;
             }
             // SAFETY: as above.
-            let called = unsafe { (self.library)() };
-            let first = self.functions[0];
-            if symbol(called, first) == symbol(library, first) {
+            let resolved = unsafe { (self.library)() };
+            let first_function = self.functions[0];
+            if symbol(resolved, first_function) == symbol(library, first_function) {
                 return Ok(path);
             }
-            let other = symbol(called, first).and_then(file_of);
-            let other = other.unwrap_or_else(|| PathBuf::from(self.file));
-            let missing = self.missing(called);
+            let loaded_file = symbol(resolved, first_function).and_then(file_of);
+            let loaded_file = loaded_file.unwrap_or_else(|| PathBuf::from(self.file));
+            let missing = self.missing(resolved);
             if missing.is_none() && !named.is_some_and(|named| path.starts_with(named)) {
-                return Ok(other);
+                return Ok(loaded_file);
             }
             let missing = missing.map_or(String::new(), |f| format!(", which has no {f}"));
             return Err(Error::Cuda(format!(
@@ -121,7 +121,7 @@ impl Api {
                  path (LD_LIBRARY_PATH), or begin it with a folder where {file} is a link to the first, or unset {}",
                 self.what,
                 path.display(),
-                other.display(),
+                loaded_file.display(),
                 self.variable,
                 file = self.file,
             )));
@@ -158,9 +158,9 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
         let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: the pointer is to writable memory; the name is a string that lives as long as the library.
         let name = unsafe {
-            let found = libc::dladdr(function, about.as_mut_ptr()) != 0;
+            let status = libc::dladdr(function, about.as_mut_ptr()) != 0;
             let name = about.assume_init().dli_fname;
-            (found && !name.is_null()).then(|| std::ffi::CStr::from_ptr(name))
+            (status && !name.is_null()).then(|| std::ffi::CStr::from_ptr(name))
         };
         name.map(|name| std::ffi::OsStr::from_bytes(name.to_bytes()).into())
     }
@@ -194,20 +194,20 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
     };
     let mut named: Vec<PathBuf> = Vec::new();
     let mut found: Vec<PathBuf> = Vec::new();
-    if let Some(given) = variable("KILN_NVRTC").map(PathBuf::from) {
-        match given.is_dir() {
+    if let Some(named_path) = variable("KILN_NVRTC").map(PathBuf::from) {
+        match named_path.is_dir() {
             // Also the target folder of an installed wheel.
             true => {
-                let wheels = wheel_folders(&given, NVRTC_WHEEL);
-                named.push(given);
+                let wheels = wheel_folders(&named_path, NVRTC_WHEEL);
+                named.push(named_path);
                 named.extend(wheels);
             }
-            false => found.push(given),
+            false => found.push(named_path),
         }
     }
     let of_folders = |folders: Vec<PathBuf>| {
-        let of = |folder: PathBuf| names.iter().map(move |n| folder.join(n));
-        folders.into_iter().flat_map(of).collect::<Vec<PathBuf>>()
+        let join = |folder: PathBuf| names.iter().map(move |n| folder.join(n));
+        folders.into_iter().flat_map(join).collect::<Vec<PathBuf>>()
     };
     found.extend(of_folders(named));
     let mut usual = of_folders(folders(NVRTC_WHEEL));
@@ -263,8 +263,8 @@ fn open_once(
     let open = opened.get_or_init(|| {
         let mut search = Search::default();
         let mut candidates = candidates().into_iter();
-        let found = candidates.find_map(|path| Some((search.open(&path)?, path)));
-        found.ok_or_else(|| search.error(what, hint))
+        let opened = candidates.find_map(|path| Some((search.open(&path)?, path)));
+        opened.ok_or_else(|| search.error(what, hint))
     });
     let (library, path) = open.as_ref().map_err(Clone::clone)?;
     Ok((library, path))
@@ -273,7 +273,7 @@ fn open_once(
 /// The files or folder that a variable names, else the files as the system's loader finds them and those in the folders
 /// of CUDA and of Python's wheels.
 fn named_candidates(variable_name: &str, names: &[&str], wheel: &str) -> Vec<PathBuf> {
-    let within = |folders: Vec<PathBuf>| {
+    let in_folders = |folders: Vec<PathBuf>| {
         folders
             .into_iter()
             .flat_map(|f| names.iter().map(move |n| f.join(n)))
@@ -282,12 +282,12 @@ fn named_candidates(variable_name: &str, names: &[&str], wheel: &str) -> Vec<Pat
         Some(file) if !file.is_dir() => vec![file],
         Some(folder) => {
             let wheels = wheel_folders(&folder, wheel);
-            within([vec![folder], wheels].concat()).collect()
+            in_folders([vec![folder], wheels].concat()).collect()
         }
         None => names
             .iter()
             .map(PathBuf::from)
-            .chain(within(folders(wheel)))
+            .chain(in_folders(folders(wheel)))
             .collect(),
     }
 }
@@ -370,7 +370,7 @@ fn site_packages() -> Vec<PathBuf> {
             prefixes.extend(folder.parent().map(PathBuf::from));
         }
     }
-    let mut found: Vec<PathBuf> = Vec::new();
+    let mut folders_found: Vec<PathBuf> = Vec::new();
     for prefix in prefixes {
         for lib in ["lib", "lib64", "local/lib"] {
             let Ok(entries) = std::fs::read_dir(prefix.join(lib)) else {
@@ -383,27 +383,29 @@ fn site_packages() -> Vec<PathBuf> {
             });
             pythons.sort();
             for python in pythons {
-                found.push(python.join("site-packages"));
-                found.push(python.join("dist-packages"));
+                folders_found.push(python.join("site-packages"));
+                folders_found.push(python.join("dist-packages"));
             }
         }
-        found.push(prefix.join("Lib/site-packages"));
+        folders_found.push(prefix.join("Lib/site-packages"));
     }
-    found.retain(|p| p.join("nvidia").is_dir());
-    found
+    folders_found.retain(|p| p.join("nvidia").is_dir());
+    folders_found
 }
 
 /// The functions of a library that a source file calls.
 #[cfg(test)]
 pub(super) fn calls(text: &str, library: &str) -> Vec<String> {
-    let parts = text.split("call!(").chain(text.split("sys::"));
-    let called = parts.filter_map(|part| part.trim_start().split_once('(').map(|(name, _)| name));
+    let pieces = text.split("call!(").chain(text.split("sys::"));
+    let names = pieces.filter_map(|part| part.trim_start().split_once('(').map(|(name, _)| name));
     let of_library = |name: &&str| {
-        let rest = name.strip_prefix(library).unwrap_or_default();
-        rest.starts_with(|c: char| c.is_ascii_uppercase())
-            && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        let suffix = name.strip_prefix(library).unwrap_or_default();
+        suffix.starts_with(|c: char| c.is_ascii_uppercase())
+            && suffix
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    called.filter(of_library).map(String::from).collect()
+    names.filter(of_library).map(String::from).collect()
 }
 
 #[cfg(test)]

@@ -55,9 +55,9 @@ impl Loader {
             Code::Portable(c) => (2, u32::MAX - c),
         });
         let mut kernels = HashMap::new();
-        for (at, image) in images.iter().enumerate().filter(|(_, i)| runs(&i.code)) {
+        for (index, image) in images.iter().enumerate().filter(|(_, i)| runs(&i.code)) {
             for kernel in &image.kernels {
-                kernels.entry((image.code, *kernel)).or_insert(at);
+                kernels.entry((image.code, *kernel)).or_insert(index);
             }
         }
         Loader {
@@ -81,31 +81,31 @@ impl Loader {
     /// device and they can't be compiled.
     pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
         self.device.context.limit_retired()?;
-        let stored = kernels.iter().map(|k| self.stored(k));
+        let stored = kernels.iter().map(|k| self.find_stored(k));
         let stored = stored.collect::<Result<Vec<Option<Function>>>>()?;
         let missing = kernels.iter().zip(&stored).filter(|(_, f)| f.is_none());
         let missing: Vec<&Unloaded> = missing.map(|(k, _)| k).collect();
         let compiled = lock(&self.device.modules).functions(&missing);
-        let mut compiled = compiled.map_err(|e| self.explained(e))?.into_iter();
+        let mut compiled = compiled.map_err(|e| self.explain_error(e))?.into_iter();
         let lost = || Error::Internal("fewer functions than kernels".into());
-        let all = stored.into_iter().map(|f| f.or_else(|| compiled.next()));
-        all.map(|f| f.ok_or_else(lost)).collect()
+        let functions = stored.into_iter().map(|f| f.or_else(|| compiled.next()));
+        functions.map(|f| f.ok_or_else(lost)).collect()
     }
 
     /// A kernel from the images; `None` if no image that the device takes has it.
-    fn stored(&self, kernel: &Unloaded) -> Result<Option<Function>> {
+    fn find_stored(&self, kernel: &Unloaded) -> Result<Option<Function>> {
         for code in &self.codes {
-            let at = self.kernels.get(&(*code, key_of(kernel, *code))).copied();
-            let Some(module) = at.map(|at| self.module(at)).transpose()?.flatten() else {
+            let index = self.kernels.get(&(*code, key_of(kernel, *code))).copied();
+            let Some(module) = index.map(|index| self.module(index)).transpose()?.flatten() else {
                 continue;
             };
             let function = lock(&self.device.modules).function(&module, kernel);
             let name = kernel.name;
             let function =
                 function.map_err(|e| damaged!("compiled kernels for {code} lack {name}: {e}"))?;
-            let wanted = kernel.parameters.sizes();
+            let expected = kernel.parameters.sizes();
             let driver = self.device.context.driver;
-            if driver.parameters(function.handle.0, wanted.len()) != Some(wanted) {
+            if driver.parameters(function.handle.0, expected.len()) != Some(expected) {
                 return Err(damaged!(
                     "{name} as compiled for {code} is called in another way"
                 ));
@@ -143,7 +143,7 @@ impl Loader {
     }
 
     /// Adds the state of the compiled images to an error.
-    fn explained(&self, error: Error) -> Error {
+    fn explain_error(&self, error: Error) -> Error {
         let Error::Cuda(text) = error else {
             return error;
         };

@@ -72,8 +72,8 @@ impl Memory {
             call!(cuMemcpyPeerAsync(target, to, source, from, len, stream))
         }?;
         let done = stream.event()?;
-        copy.used(&done, true);
-        self.used(&done, false);
+        copy.record_use(&done, true);
+        self.record_use(&done, false);
         Ok(copy)
     }
 
@@ -92,8 +92,8 @@ impl Memory {
         // SAFETY: both have this number of bytes on this device, and are freed after this use of them.
         unsafe { call!(cuMemcpyDtoDAsync_v2(target, source, len, stream.handle())) }?;
         let done = stream.event()?;
-        from.used(&done, false);
-        to.used(&done, true);
+        from.record_use(&done, false);
+        to.record_use(&done, true);
         Ok(())
     }
 }
@@ -122,9 +122,9 @@ impl Device {
     /// Page-locked memory that no copy uses.
     fn staging(&self) -> Result<Pinned> {
         let mut list = lock(&self.staging);
-        let free = |s: &Staging| s.done.as_ref().is_none_or(|e| e.happened());
-        if let Some(at) = list.iter().position(free) {
-            return Ok(list.swap_remove(at).memory);
+        let free = |s: &Staging| s.done.as_ref().is_none_or(|e| e.has_happened());
+        if let Some(index) = list.iter().position(free) {
+            return Ok(list.swap_remove(index).memory);
         }
         if list.len() >= STAGINGS {
             let oldest = list.remove(0);
@@ -162,7 +162,7 @@ impl Device {
                 return done.map(|_| memory);
             }
             let done = done?;
-            memory.used(&done, true);
+            memory.record_use(&done, true);
             let done = Some(done);
             lock(&self.staging).push(Staging {
                 memory: staging,

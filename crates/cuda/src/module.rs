@@ -105,15 +105,15 @@ type Text = u128;
 
 /// The CUDA kernels of a plan, and with `bodies` those of the plans in its bodies.
 pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
-    let mut found = Vec::new();
+    let mut kernels = Vec::new();
     for kernel in &plan.kernels {
         if let Kernel::Cuda(k) = &**kernel {
-            found.push(k.into());
+            kernels.push(k.into());
         }
         let inner = kernel.bodies().iter().filter(|_| bodies);
-        found.extend(inner.flat_map(|body| cuda_kernels(body, true)));
+        kernels.extend(inner.flat_map(|body| cuda_kernels(body, true)));
     }
-    found
+    kernels
 }
 
 impl Unloaded<'_> {
@@ -152,7 +152,7 @@ impl Modules {
         }
     }
 
-    fn known(&self, text: Text) -> Option<Function> {
+    fn find_loaded(&self, text: Text) -> Option<Function> {
         let (module, handle) = self.functions.get(&text)?;
         Some(Function {
             handle: *handle,
@@ -187,12 +187,12 @@ impl Modules {
     /// # Errors
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
     pub(super) fn functions(&mut self, kernels: &[&Unloaded]) -> Result<Vec<Function>> {
-        let mut found: HashMap<Text, Function> = HashMap::new();
+        let mut functions: HashMap<Text, Function> = HashMap::new();
         let mut missing: Vec<(&Unloaded, Text)> = Vec::new();
         let texts: Vec<Text> = kernels.iter().map(|k| k.text()).collect();
         for (k, text) in kernels.iter().zip(&texts) {
-            match self.known(*text) {
-                Some(function) => drop(found.insert(*text, function)),
+            match self.find_loaded(*text) {
+                Some(function) => drop(functions.insert(*text, function)),
                 None if missing.iter().any(|m| m.1 == *text) => {}
                 None => missing.push((k, *text)),
             }
@@ -200,17 +200,17 @@ impl Modules {
         if !missing.is_empty() {
             self.context.activate()?;
             self.forget();
-            self.load(missing, &mut found)?;
+            self.load(missing, &mut functions)?;
         }
         let lost = || Error::Internal("a loaded kernel is gone".into());
-        let function = |text: &Text| found.get(text).cloned().ok_or_else(lost);
+        let function = |text: &Text| functions.get(text).cloned().ok_or_else(lost);
         texts.iter().map(function).collect()
     }
 
     fn load(
         &mut self,
         missing: Vec<(&Unloaded, Text)>,
-        found: &mut HashMap<Text, Function>,
+        functions: &mut HashMap<Text, Function>,
     ) -> Result<()> {
         let cache = Cache::of_user();
         // Without NVRTC, code of any compiler version is accepted.
@@ -221,11 +221,11 @@ impl Modules {
         let mut left: Vec<(&Unloaded, Text, Key)> = Vec::new();
         for (kernel, text) in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);
-            let module = self.cached(&cache, key, version);
+            let module = self.find_cached(&cache, key, version);
             match module.and_then(|module| self.function(&module, kernel).ok()) {
                 Some(function) => {
                     self.keep(text, &function);
-                    found.insert(text, function);
+                    functions.insert(text, function);
                 }
                 None => left.push((kernel, text, key)),
             }
@@ -249,7 +249,7 @@ impl Modules {
             for (kernel, text, _) in *unit {
                 let function = self.function(&module, kernel)?;
                 self.keep(*text, &function);
-                found.insert(*text, function);
+                functions.insert(*text, function);
             }
         }
         cache.shrink();
@@ -298,7 +298,7 @@ impl Modules {
     }
 
     /// The module of the unit that the cache has for a kernel; `None` if any of its files is damaged.
-    fn cached(
+    fn find_cached(
         &mut self,
         cache: &Cache,
         kernel: Key,
@@ -326,14 +326,14 @@ impl Modules {
         let entry = entry.map_err(|_| Error::Cuda("a kernel's name holds a zero byte".into()))?;
         let mut handle = Object(null_mut());
         // SAFETY: the module is loaded and the name ends in zero.
-        let found = unsafe {
+        let status = unsafe {
             call!(cuModuleGetFunction(
                 &mut handle.0,
                 module.handle.0,
                 entry.as_ptr()
             ))
         };
-        found.map_err(|failure| failure.of(&format!("no kernel {}", kernel.entry)))?;
+        status.map_err(|failure| failure.of(&format!("no kernel {}", kernel.entry)))?;
         if kernel.shared > 0 {
             let bytes = kernel.shared as c_int;
             // SAFETY: the function is loaded.
@@ -345,8 +345,8 @@ impl Modules {
                     bytes
                 ))
             };
-            let what = || format!("{bytes} bytes of shared memory for {}", kernel.name);
-            allowed.map_err(|failure| failure.of(&what()))?;
+            let description = || format!("{bytes} bytes of shared memory for {}", kernel.name);
+            allowed.map_err(|failure| failure.of(&description()))?;
         }
         let module = module.clone();
         Ok(Function { handle, module })
@@ -389,12 +389,12 @@ pub(super) fn compile(nvrtc: &Nvrtc, sources: &[String], code: Code) -> Result<V
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     let work = || {
         while lock(&failed).is_none() {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(source) = sources.get(at) else {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(source) = sources.get(index) else {
                 return;
             };
             match nvrtc.compile(source, code) {
-                Ok(compiled) => drop(done[at].set(compiled.image)),
+                Ok(compiled) => drop(done[index].set(compiled.image)),
                 Err(e) => *lock(&failed) = Some(e),
             }
         }

@@ -140,12 +140,12 @@ impl std::str::FromStr for Code {
 
     /// Parses the text that `Display` prints.
     fn from_str(text: &str) -> std::result::Result<Code, String> {
-        let (kind, rest) = text.split_once('_').unwrap_or_default();
-        let digits = rest.strip_suffix('a').unwrap_or(rest);
+        let (kind, number) = text.split_once('_').unwrap_or_default();
+        let digits = number.strip_suffix('a').unwrap_or(number);
         let code = digits
             .parse()
             .ok()
-            .and_then(|c| match (kind, digits == rest) {
+            .and_then(|c| match (kind, digits == number) {
                 ("compute", true) => Some(Code::Portable(c)),
                 ("compute", false) => Some(Code::Ptx(c)),
                 ("sm", _) => Some(Code::Cubin(c)),

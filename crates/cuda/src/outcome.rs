@@ -120,7 +120,7 @@ pub(super) struct Outcomes(Mutex<Vec<Arc<Outcome>>>);
 
 impl Outcomes {
     pub(super) fn add(&self, outcome: Outcome) -> Arc<Outcome> {
-        let made = Arc::new(outcome);
+        let shared = Arc::new(outcome);
         let mut open = lock(&self.0);
         // Streams whose oldest open run goes on: their later ones need not be asked for.
         let mut busy: SmallVec<[u64; 4]> = SmallVec::new();
@@ -130,14 +130,14 @@ impl Outcomes {
             if busy.contains(&stream) {
                 return true;
             }
-            if !o.event.happened() {
+            if !o.event.has_happened() {
                 busy.push(stream);
                 return true;
             }
             o.ended().is_err() && !o.reported()
         });
-        open.push(made.clone());
-        made
+        open.push(shared.clone());
+        shared
     }
 
     /// Unreported outcomes, oldest first.

@@ -235,12 +235,12 @@ impl DeviceBlock {
 
     /// Makes later work on `stream` wait until nobody uses the contents.
     pub(super) fn before_writing(&self, stream: &Stream) -> Result<()> {
-        let all = lock(&self.uses).all.clone();
-        all.iter().try_for_each(|event| stream.wait(event))
+        let events = lock(&self.uses).all.clone();
+        events.iter().try_for_each(|event| stream.wait(event))
     }
 
     /// Records that a stream uses the block up to `event`.
-    pub(super) fn used(&self, event: &Arc<Event>, written: bool) {
+    pub(super) fn record_use(&self, event: &Arc<Event>, written: bool) {
         let mut uses = lock(&self.uses);
         if written {
             uses.written = Some(event.clone());
@@ -266,7 +266,7 @@ impl Drop for DeviceBlock {
         drop(uses);
         let stream = last.as_ref().unwrap_or(&self.home);
         // Errors are ignored: the memory of a failed device is not needed any more.
-        let _ = self.pool.context.within(|| {
+        let _ = self.pool.context.with_current(|| {
             let _ = self.before_writing(stream);
             // SAFETY: the block came from this pool; every use of it comes earlier in the stream.
             let _ = unsafe { call!(cuMemFreeAsync(self.address, stream.handle())) };

@@ -20,16 +20,16 @@ pub struct Resources {
 impl Compiled {
     /// The resources of each kernel of the unit, in the compiler's order; empty for PTX.
     pub fn resources(&self) -> Vec<Resources> {
-        let mut all: Vec<Resources> = Vec::new();
+        let mut kernels: Vec<Resources> = Vec::new();
         for line in self.log.lines() {
-            if let Some(rest) = line.split("Compiling entry function '").nth(1) {
-                let entry = rest.split('\'').next().unwrap_or_default().to_string();
-                all.push(Resources {
+            if let Some(after) = line.split("Compiling entry function '").nth(1) {
+                let entry = after.split('\'').next().unwrap_or_default().to_string();
+                kernels.push(Resources {
                     entry,
                     ..Resources::default()
                 });
             }
-            let Some(kernel) = all.last_mut() else {
+            let Some(kernel) = kernels.last_mut() else {
                 continue;
             };
             // Functions that are called have lines of their own.
@@ -39,16 +39,16 @@ impl Compiled {
             kernel.registers = kernel.registers.max(before(line, " registers"));
             kernel.shared = kernel.shared.max(before(line, " bytes smem"));
         }
-        all
+        kernels
     }
 }
 
 /// The number before `unit`; 0 if the line has none.
 fn before(line: &str, unit: &str) -> u32 {
-    let Some(at) = line.find(unit) else {
+    let Some(position) = line.find(unit) else {
         return 0;
     };
-    let digits = line[..at].rsplit(|c: char| !c.is_ascii_digit());
+    let digits = line[..position].rsplit(|c: char| !c.is_ascii_digit());
     digits
         .map(str::parse)
         .next()

@@ -95,7 +95,7 @@ impl Session {
         let event = lane.stream.event()?;
         let memories = |list: &[&Storage], written| {
             let list = list.iter().filter_map(|s| Memory::of(s));
-            list.for_each(|m| m.used(&event, written));
+            list.for_each(|m| m.record_use(&event, written));
         };
         memories(job.read, false);
         memories(job.written, true);

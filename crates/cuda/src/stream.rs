@@ -65,11 +65,11 @@ impl Stream {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is alive.
         unsafe { call!(cuStreamBeginCapture_v2(self.handle.0, mode)) }?;
-        let given = work();
+        let result = work();
         let mut captured = Captured(Object(null_mut()));
         // SAFETY: the stream captures, and the pointer is to writable memory.
         let ended = unsafe { call!(cuStreamEndCapture(self.handle.0, &mut captured.0.0)) };
-        given?;
+        result?;
         ended?;
         Ok(captured)
     }
@@ -98,7 +98,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let _ = self.context.within(|| {
+        let _ = self.context.with_current(|| {
             // SAFETY: nobody holds the stream any more; the driver finishes its work.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
         });
@@ -131,7 +131,7 @@ pub(super) struct Event {
 
 impl Event {
     /// True if it has happened.
-    pub(super) fn happened(&self) -> bool {
+    pub(super) fn has_happened(&self) -> bool {
         // SAFETY: the event is alive.
         let asked = unsafe { call!(cuEventQuery(self.handle.0)) };
         asked.map_or_else(
