@@ -60,7 +60,7 @@ impl<T: Copy> In<T> {
     }
 
     /// The array of `n` values.
-    pub(crate) fn several(&self, n: usize) -> Result<Vec<T>, Failure> {
+    pub(crate) fn get_array(&self, n: usize) -> Result<Vec<T>, Failure> {
         if n == 0 {
             return Ok(Vec::new());
         }

@@ -36,7 +36,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     }
 }
 
-fn given(name: &str) -> Option<usize> {
+fn parse_variable(name: &str) -> Option<usize> {
     std::env::var_os(name).map(|_| number(name, 0) as usize)
 }
 
@@ -63,8 +63,8 @@ impl Config {
                     .unwrap_or_else(|| panic!("KILN_FAKE_CUDA_CLOCK={text} is not two numbers"))
             }),
             executes: number("KILN_FAKE_CUDA_EXECUTE", 1) != 0,
-            no_capture: given("KILN_FAKE_CUDA_NO_CAPTURE"),
-            hangs: given("KILN_FAKE_CUDA_HANG"),
+            no_capture: parse_variable("KILN_FAKE_CUDA_NO_CAPTURE"),
+            hangs: parse_variable("KILN_FAKE_CUDA_HANG"),
             instruction_time: Some(number("KILN_FAKE_CUDA_TIMED", 0)).filter(|n| *n > 0),
             product_time: number("KILN_FAKE_CUBLASLT_TIME", 1000),
         }

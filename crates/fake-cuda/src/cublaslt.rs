@@ -76,8 +76,8 @@ impl Object {
     }
 
     pub fn find(handle: usize) -> Result<Object, Failure> {
-        let found = objects().get(&handle).copied();
-        found.ok_or_else(|| failure(INVALID, format!("no object {handle:#x}")))
+        let object = objects().get(&handle).copied();
+        object.ok_or_else(|| failure(INVALID, format!("no object {handle:#x}")))
     }
 }
 
@@ -141,13 +141,13 @@ pub(crate) struct Algorithm {
 
 impl Problem {
     pub fn new(operation_of: usize, layouts: [usize; 4]) -> Result<Problem, Failure> {
-        let mut found = [layout(layouts[0])?; 4];
-        for (found, handle) in found.iter_mut().zip(layouts) {
-            *found = layout(handle)?;
+        let mut layouts_of = [layout(layouts[0])?; 4];
+        for (layouts_of, handle) in layouts_of.iter_mut().zip(layouts) {
+            *layouts_of = layout(handle)?;
         }
         let problem = Problem {
             operation: operation(operation_of)?,
-            layouts: found,
+            layouts: layouts_of,
         };
         problem.check()?;
         Ok(problem)
@@ -167,31 +167,34 @@ impl Problem {
     fn check(&self) -> Result<(), Failure> {
         let invalid = |why: String| Err(failure(INVALID, why));
         let [rows, columns, terms] = self.sizes();
-        let seen = |at: usize| {
-            let x = self.layouts[at];
-            match self.operation.transposed.get(at) {
+        let effective_shape = |index: usize| {
+            let x = self.layouts[index];
+            match self.operation.transposed.get(index) {
                 Some(true) => [x.columns, x.rows],
                 _ => [x.rows, x.columns],
             }
         };
-        let all = [
+        let expected_shapes = [
             [rows, terms],
             [terms, columns],
             [rows, columns],
             [rows, columns],
         ];
-        for (at, (x, expected)) in self.layouts.iter().zip(all).enumerate() {
-            if seen(at) != expected {
-                return invalid(format!("matrix {at} is {:?}, not {expected:?}", seen(at)));
+        for (index, (x, expected)) in self.layouts.iter().zip(expected_shapes).enumerate() {
+            if effective_shape(index) != expected {
+                return invalid(format!(
+                    "matrix {index} is {:?}, not {expected:?}",
+                    effective_shape(index)
+                ));
             }
             if x.leading < x.rows as i64 || x.rows == 0 || x.columns == 0 || x.count < 1 {
-                return invalid(format!("matrix {at} is {x:?}"));
+                return invalid(format!("matrix {index} is {x:?}"));
             }
             if x.count != self.layouts[0].count {
                 return invalid("batches of several sizes".into());
             }
-            let apart = x.leading * (x.columns as i64 - 1) + x.rows as i64;
-            if at > 1 && x.count > 1 && x.stride < apart {
+            let extent = x.leading * (x.columns as i64 - 1) + x.rows as i64;
+            if index > 1 && x.count > 1 && x.stride < extent {
                 return invalid(format!("results of a batch overlap: {x:?}"));
             }
         }
@@ -205,7 +208,7 @@ impl Problem {
                 let fours = fours.map(|x| x.leading | x.stride | x.rows as i64);
                 d == I32
                     && self.operation.transposed == [true, false]
-                    && fours.fold(0, |all, n| all | n) % 4 == 0
+                    && fours.fold(0, |expected_shapes, n| expected_shapes | n) % 4 == 0
             }
             _ => false,
         };
@@ -225,7 +228,7 @@ impl Problem {
         let [rows, columns, _] = self.sizes();
         let count = self.layouts[3].count as u64;
         // Whole sums, parts that are added in the workspace, and parts that are added in the result.
-        let all = [(0, 0), (PARTS * rows * columns * count * 4, 2), (0, 1)];
+        let algorithms_listed = [(0, 0), (PARTS * rows * columns * count * 4, 2), (0, 1)];
         let legal = |(_, (workspace, reduction)): &(usize, (u64, u32))| {
             *workspace <= preference.workspace && reduction & !preference.reductions == 0
         };
@@ -236,7 +239,8 @@ impl Problem {
             aligned: preference.aligned,
             rest: [0; 3],
         };
-        all.into_iter()
+        algorithms_listed
+            .into_iter()
             .enumerate()
             .filter(legal)
             .map(algorithm)
@@ -300,7 +304,7 @@ impl Product {
         let tf32 = self.problem.operation.compute == BY_TF32;
         let needed = self.algorithm.workspace as usize;
         memory.fill(self.workspace, &[0xa5], needed)?;
-        let parts = if self.algorithm.number == 1 {
+        let split_count = if self.algorithm.number == 1 {
             1
         } else {
             PARTS as usize
@@ -316,21 +320,24 @@ impl Product {
                         x * y
                     };
                     // Products of operands are exact in f64.
-                    let part = |p: usize| {
-                        let own = (terms * p / parts..terms * (p + 1) / parts).map(product);
+                    let partial = |p: usize| {
+                        let own =
+                            (terms * p / split_count..terms * (p + 1) / split_count).map(product);
                         match d.kind {
                             I32 => own.sum::<f64>(),
                             _ => f64::from(own.fold(0f32, |sum, x| (f64::from(sum) + x) as f32)),
                         }
                     };
-                    (0..parts).map(part).fold(0f64, |sum, x| match d.kind {
-                        I32 => sum + x,
-                        _ => f64::from((sum + x) as f32),
-                    })
+                    (0..split_count)
+                        .map(partial)
+                        .fold(0f64, |sum, x| match d.kind {
+                            I32 => sum + x,
+                            _ => f64::from((sum + x) as f32),
+                        })
                 });
-                let bytes: Vec<u8> = column.flat_map(|x| encoded(d.kind, x)).collect();
-                let at = batch * d.stride + j as i64 * d.leading;
-                let address = self.memory[3] + at as u64 * size(d.kind);
+                let bytes: Vec<u8> = column.flat_map(|x| encode(d.kind, x)).collect();
+                let offset = batch * d.stride + j as i64 * d.leading;
+                let address = self.memory[3] + offset as u64 * size(d.kind);
                 memory.write(address, &bytes)?;
             }
         }
@@ -341,10 +348,12 @@ impl Product {
 /// The addresses and bytes of the columns of all matrices of a batch.
 fn columns(x: &Layout, address: u64) -> Vec<(u64, usize)> {
     let size = size(x.kind);
-    let at = |batch: i64, j: i64| address + (batch * x.stride + j * x.leading) as u64 * size;
+    let address_of =
+        |batch: i64, j: i64| address + (batch * x.stride + j * x.leading) as u64 * size;
     let batches = 0..i64::from(x.count);
-    let column =
-        |batch| (0..x.columns as i64).map(move |j| (at(batch, j), (x.rows * size) as usize));
+    let column = |batch| {
+        (0..x.columns as i64).map(move |j| (address_of(batch, j), (x.rows * size) as usize))
+    };
     batches.flat_map(column).collect()
 }
 
@@ -358,17 +367,17 @@ fn elements(
 ) -> Result<Vec<Vec<f64>>, NotAllocated> {
     let size = size(x.kind);
     let column = |j: u64| {
-        let at = batch * x.stride + j as i64 * x.leading;
+        let offset = batch * x.stride + j as i64 * x.leading;
         let mut bytes = vec![0; (x.rows * size) as usize];
-        let from = address + at as u64 * size;
+        let from = address + offset as u64 * size;
         memory.read(from, &mut bytes)?;
-        let all = bytes.chunks_exact(size as usize);
-        Ok(all.map(|b| decoded(x.kind, b, tf32)).collect())
+        let elements = bytes.chunks_exact(size as usize);
+        Ok(elements.map(|b| decode(x.kind, b, tf32)).collect())
     };
     (0..x.columns).map(column).collect()
 }
 
-fn decoded(kind: i32, bytes: &[u8], tf32: bool) -> f64 {
+fn decode(kind: i32, bytes: &[u8], tf32: bool) -> f64 {
     let short = || u16::from_le_bytes([bytes[0], bytes[1]]);
     match kind {
         I8 => f64::from(bytes[0] as i8),
@@ -386,7 +395,7 @@ fn decoded(kind: i32, bytes: &[u8], tf32: bool) -> f64 {
     }
 }
 
-fn encoded(kind: i32, x: f64) -> Vec<u8> {
+fn encode(kind: i32, x: f64) -> Vec<u8> {
     match kind {
         F16 => f16::from_f64(x).to_le_bytes().into(),
         BF16 => bf16::from_f64(x).to_le_bytes().into(),

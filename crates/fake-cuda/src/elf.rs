@@ -51,7 +51,7 @@ pub(crate) fn ptx<'a>(
 }
 
 /// The number in `size` bytes of a header.
-fn number(header: &[u8], at: usize, size: usize) -> u64 {
-    let bytes = header[at..at + size].iter().rev();
+fn number(header: &[u8], offset: usize, size: usize) -> u64 {
+    let bytes = header[offset..offset + size].iter().rev();
     bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -24,11 +24,11 @@ pub fn library() -> PathBuf {
     for folder in program.ancestors().skip(1).take(3) {
         folders.extend([folder.to_path_buf(), folder.join("deps")]);
     }
-    let found = folders
+    let library = folders
         .iter()
         .map(|folder| folder.join(FILE))
         .find(|path| path.is_file());
-    found.unwrap_or_else(|| {
+    library.unwrap_or_else(|| {
         panic!(
             "no {FILE} beside {}. Cargo builds it when a crate depends on kiln-fake-cuda; looked in {folders:?}",
             program.display()
@@ -86,10 +86,10 @@ pub fn last_fault() -> Option<String> {
 /// The work of all devices on the virtual clock since the last call. None of them is to have work that goes on.
 pub fn timeline() -> Vec<Span> {
     let span = |line: &str| {
-        let mut parts = line.splitn(4, '\t');
-        let mut number = || parts.next()?.parse::<f64>().ok();
+        let mut fields = line.splitn(4, '\t');
+        let mut number = || fields.next()?.parse::<f64>().ok();
         let (device, start, end) = (number()? as usize, number()?, number()?);
-        let name = parts.next()?.to_string();
+        let name = fields.next()?.to_string();
         Some(Span {
             device,
             start,

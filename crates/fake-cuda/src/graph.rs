@@ -20,39 +20,39 @@ pub(crate) struct GraphNode {
 pub(crate) type Nodes = Arc<Vec<GraphNode>>;
 
 /// Replaces the graphs within a graph by their nodes.
-pub(crate) fn expanded(nodes: &[GraphNode]) -> Vec<GraphNode> {
-    let mut all: Vec<GraphNode> = Vec::with_capacity(nodes.len());
+pub(crate) fn expand(nodes: &[GraphNode]) -> Vec<GraphNode> {
+    let mut expanded_nodes: Vec<GraphNode> = Vec::with_capacity(nodes.len());
     // The nodes at the end of each node.
     let mut ends: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let after: Vec<usize> = node.after.iter().flat_map(|a| ends[*a].clone()).collect();
         let inner = match &node.node {
-            Node::Graph(inner) if !inner.is_empty() => expanded(inner),
+            Node::Graph(inner) if !inner.is_empty() => expand(inner),
             _ => {
                 let node = node.node.clone();
-                all.push(GraphNode {
+                expanded_nodes.push(GraphNode {
                     handle: 0,
                     node,
                     after,
                 });
-                ends.push(vec![all.len() - 1]);
+                ends.push(vec![expanded_nodes.len() - 1]);
                 continue;
             }
         };
-        let first = all.len();
+        let first_index = expanded_nodes.len();
         let mut last = vec![true; inner.len()];
         for mut node in inner {
             node.after.iter().for_each(|a| last[*a] = false);
             node.after = match node.after.is_empty() {
                 true => after.clone(),
-                false => node.after.iter().map(|a| first + a).collect(),
+                false => node.after.iter().map(|a| first_index + a).collect(),
             };
-            all.push(node);
+            expanded_nodes.push(node);
         }
         let last = last.iter().enumerate().filter(|(_, last)| **last);
-        ends.push(last.map(|(i, _)| first + i).collect());
+        ends.push(last.map(|(i, _)| first_index + i).collect());
     }
-    all
+    expanded_nodes
 }
 
 /// A launch of a graph. It executes the nodes in an order drawn from a seed. Two nodes without a dependency between
@@ -96,7 +96,7 @@ impl RunState {
 
 impl GraphRun {
     pub fn new(nodes: &[GraphNode], seed: u64) -> GraphRun {
-        let nodes = expanded(nodes);
+        let nodes = expand(nodes);
         let chain = |(i, node): (usize, &GraphNode)| i == 0 || node.after.contains(&(i - 1));
         let is_chain = nodes.iter().enumerate().all(chain);
         let open: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
@@ -146,15 +146,15 @@ impl GraphRun {
                 Some(_) => self.earliest(state),
                 None => state.draw(),
             };
-            let at = state.ready.swap_remove(drawn);
-            let (node, ready) = (&self.nodes[at].node, from.max(state.times[at]));
+            let index = state.ready.swap_remove(drawn);
+            let (node, ready) = (&self.nodes[index].node, from.max(state.times[index]));
             let (end, trail) = match (node, &self.before) {
                 (Node::Nccl(part), before) => {
                     if let (Some(before), false) = (before, part.has_begun()) {
-                        self.check_order(at, part, before)?;
+                        self.check_order(index, part, before)?;
                     }
-                    let Some(end) = driver.meet(part, ready)? else {
-                        state.waiting.push(at);
+                    let Some(end_time) = driver.meet(part, ready)? else {
+                        state.waiting.push(index);
                         // Its end says which node comes next.
                         if driver.config.costs.is_some() {
                             return Ok(None);
@@ -162,7 +162,7 @@ impl GraphRun {
                         continue;
                     };
                     let trail = before.as_ref().map(|_| part.trail(&driver.memory));
-                    (end, trail.unwrap_or_default())
+                    (end_time, trail.unwrap_or_default())
                 }
                 (node, before) => {
                     let start = ready.max(state.free);
@@ -186,20 +186,20 @@ impl GraphRun {
             };
             if let Some(before) = &self.before {
                 let trails = state.trails.iter();
-                for (other, their) in trails.filter(|(other, _)| !before[at].contains(*other)) {
+                for (other, their) in trails.filter(|(other, _)| !before[index].contains(*other)) {
                     let met = trail.meets(their);
                     met.map_or(Ok(()), |met| {
-                        Err(race(&self.nodes[at], &self.nodes[*other], &met))
+                        Err(race(&self.nodes[index], &self.nodes[*other], &met))
                     })?;
                 }
-                state.trails.push((at, trail));
+                state.trails.push((index, trail));
             }
             state.end = state.end.max(end);
-            for &behind in &self.next[at] {
-                state.times[behind] = state.times[behind].max(end);
-                state.open[behind] -= 1;
-                if state.open[behind] == 0 {
-                    state.ready.push(behind);
+            for &successor in &self.next[index] {
+                state.times[successor] = state.times[successor].max(end);
+                state.open[successor] -= 1;
+                if state.open[successor] == 0 {
+                    state.ready.push(successor);
                 }
             }
         }
@@ -208,27 +208,27 @@ impl GraphRun {
 
     /// The place among the ready nodes of an operation of NCCL, or else of the node that is ready first.
     fn earliest(&self, state: &RunState) -> usize {
-        let key = |at: &usize| match &self.nodes[*at].node {
-            Node::Nccl(_) => (-1.0, *at),
-            _ => (state.times[*at], *at),
+        let key = |index: &usize| match &self.nodes[*index].node {
+            Node::Nccl(_) => (-1.0, *index),
+            _ => (state.times[*index], *index),
         };
-        let places = 0..state.ready.len();
-        let least = places.min_by(|a, b| {
+        let positions = 0..state.ready.len();
+        let earliest = positions.min_by(|a, b| {
             let (a, b) = (key(&state.ready[*a]), key(&state.ready[*b]));
             a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
         });
-        least.unwrap_or_default()
+        earliest.unwrap_or_default()
     }
 
     /// A fault if an operation of the same communicator is not ordered with this one: ranks could run them in different
     /// orders.
-    fn check_order(&self, at: usize, part: &RankCall, before: &[Set]) -> Result<(), Broken> {
+    fn check_order(&self, index: usize, part: &RankCall, before: &[Set]) -> Result<(), Broken> {
         let unordered = |(other, node): &(usize, &GraphNode)| match &node.node {
             Node::Nccl(theirs) => {
-                *other != at
+                *other != index
                     && theirs.comm.is(&part.comm)
-                    && !before[at].contains(*other)
-                    && !before[*other].contains(at)
+                    && !before[index].contains(*other)
+                    && !before[*other].contains(index)
             }
             _ => false,
         };
@@ -237,7 +237,7 @@ impl GraphRun {
                 status: LAUNCH_FAILED,
                 text: format!(
                     "of the operations {} and {} of a graph neither depends on the other",
-                    name(&self.nodes[at]),
+                    name(&self.nodes[index]),
                     name(other)
                 ),
             }),
@@ -268,27 +268,27 @@ fn race(a: &GraphNode, b: &GraphNode, met: &str) -> Broken {
 struct Set(Vec<u64>);
 
 impl Set {
-    fn contains(&self, at: usize) -> bool {
-        self.0[at / 64] >> (at % 64) & 1 != 0
+    fn contains(&self, index: usize) -> bool {
+        self.0[index / 64] >> (index % 64) & 1 != 0
     }
 }
 
 /// The direct and indirect dependencies of each node.
 fn ancestors(nodes: &[GraphNode]) -> Vec<Set> {
-    let mut all: Vec<Set> = Vec::with_capacity(nodes.len());
+    let mut sets: Vec<Set> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let mut set = Set(vec![0; nodes.len().div_ceil(64)]);
         for &before in &node.after {
-            let theirs = all[before].0.iter();
+            let theirs = sets[before].0.iter();
             set.0
                 .iter_mut()
                 .zip(theirs)
                 .for_each(|(word, their)| *word |= their);
             set.0[before / 64] |= 1 << (before % 64);
         }
-        all.push(set);
+        sets.push(set);
     }
-    all
+    sets
 }
 
 #[cfg(test)]

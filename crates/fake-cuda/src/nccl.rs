@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::status::{Failure, Status, failure};
 pub(crate) use call::{Call, Elements, Kind, Message, RankCall, op};
 use kiln_gpu_emulator::Memory;
-use reduce::reduced;
+use reduce::reduce;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -271,8 +271,8 @@ impl RankCall {
     /// True if the others have taken the messages of these numbers.
     fn are_taken(&self, state: &State, sent: &[(usize, usize)]) -> bool {
         sent.iter().all(|(to, number)| {
-            let taken = state.taken.get(&(self.comm.rank, *to));
-            taken.is_some_and(|taken| taken > number)
+            let taken_count = state.taken.get(&(self.comm.rank, *to));
+            taken_count.is_some_and(|taken_count| taken_count > number)
         })
     }
 
@@ -299,9 +299,9 @@ impl RankCall {
         ready: f64,
     ) -> Result<Current, String> {
         let rank = self.comm.rank;
-        let read = |at: u64, len: usize| {
+        let read = |address: u64, len: usize| {
             let mut bytes = vec![0; if config.executes { len } else { 0 }];
-            let read = memory.read(at, &mut bytes);
+            let read = memory.read(address, &mut bytes);
             read.map(|_| bytes).map_err(|e| e.to_string())
         };
         match &self.call {
@@ -337,15 +337,15 @@ impl RankCall {
                     return Ok(Current::Collective(number));
                 }
                 if operation.captured != self.captured {
-                    let first = operation.first;
+                    let root = operation.first;
                     let text = format!(
-                        "{kind} of {of}: ranks {first} and {rank} don't launch it from graphs of one capture, or both \
+                        "{kind} of {of}: ranks {root} and {rank} don't launch it from graphs of one capture, or both \
                          without"
                     );
                     state.error.get_or_insert(text);
                     return Ok(Current::Collective(number));
                 }
-                operation.operands[rank] = Some(read(*input, self.given())?);
+                operation.operands[rank] = Some(read(*input, self.operand_bytes())?);
                 Ok(Current::Collective(number))
             }
             Call::Messages { sent, received } => {
@@ -397,14 +397,14 @@ impl RankCall {
             .collect();
         let result = match *kind {
             _ if !config.executes => Vec::new(),
-            Kind::AllReduce(op) => reduced(of.dtype, op, &operands),
-            Kind::Reduce(op, root) if root == rank => reduced(of.dtype, op, &operands),
+            Kind::AllReduce(op) => reduce(of.dtype, op, &operands),
+            Kind::Reduce(op, root) if root == rank => reduce(of.dtype, op, &operands),
             Kind::Reduce(..) => Vec::new(),
             Kind::Broadcast(root) => operands[root].to_vec(),
             Kind::AllGather => operands.concat(),
             Kind::ReduceScatter(op) => {
                 let len = of.bytes();
-                reduced(of.dtype, op, &operands)[rank * len..(rank + 1) * len].to_vec()
+                reduce(of.dtype, op, &operands)[rank * len..(rank + 1) * len].to_vec()
             }
         };
         operation.ended += 1;
@@ -430,14 +430,14 @@ impl RankCall {
         let mut left = Vec::new();
         for message in messages {
             let key = (message.peer, rank);
-            let found = state.mail.get_mut(&key).and_then(VecDeque::pop_front);
-            let Some((of, bytes)) = found else {
+            let letter = state.mail.get_mut(&key).and_then(VecDeque::pop_front);
+            let Some((elements, bytes)) = letter else {
                 left.push(message);
                 continue;
             };
-            if of != message.of {
+            if elements != message.of {
                 let text = format!(
-                    "rank {} sends {of}, and rank {rank} receives {}",
+                    "rank {} sends {elements}, and rank {rank} receives {}",
                     message.peer, message.of
                 );
                 state.error.get_or_insert(text);

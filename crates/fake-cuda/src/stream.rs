@@ -88,10 +88,10 @@ impl State {
 
     /// Fails if a capture forbids calls that could touch captured work.
     pub fn check_captures(&mut self) -> Result<(), Failure> {
-        let this = std::thread::current().id();
+        let thread = std::thread::current().id();
         let forbidden = self.captures.values_mut().find(|c| match c.mode {
             CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => c.thread == this,
+            CaptureMode::ThreadLocal => c.thread == thread,
             CaptureMode::Relaxed => false,
         });
         match forbidden {
@@ -207,8 +207,8 @@ impl Driver {
             std::thread::sleep(POLL);
         }
         let mut state = self.state();
-        let now = state.streams.get(&stream).map_or(0.0, |s| s.now);
-        state.waited(stream, now);
+        let time = state.streams.get(&stream).map_or(0.0, |s| s.now);
+        state.waited(stream, time);
         state.check_healthy()
     }
 
@@ -238,8 +238,8 @@ impl Driver {
             let engine = self.engine();
             if self.reach(stream, event, recorded) {
                 let mut state = self.state();
-                let now = state.events.get(&event).map_or(0.0, |e| e.now);
-                state.waited(stream, now);
+                let time = state.events.get(&event).map_or(0.0, |e| e.now);
+                state.waited(stream, time);
                 return state.check_healthy();
             }
             drop(engine);
@@ -304,27 +304,27 @@ impl Driver {
 
     /// Executes an item; false if it is to be tried again, since it waits for other ranks.
     fn execute(&self, stream: usize, work: Work) -> Result<bool, Broken> {
-        let (device, now) = self.state().time_of(stream);
+        let (device, time) = self.state().time_of(stream);
         match work {
-            Work::Node(node) => match node.execute(self, device, now)? {
+            Work::Node(node) => match node.execute(self, device, time)? {
                 Some(end) => self.state().set_time(stream, end),
                 None => return Ok(false),
             },
-            Work::Graph(run) => match run.advance(self, device, now)? {
+            Work::Graph(run) => match run.advance(self, device, time)? {
                 Some(end) => self.state().set_time(stream, end),
                 None => return Ok(false),
             },
             Work::Free(address) => self.release(address),
             Work::Record(event, number) => {
-                let at = self.now();
+                let instant = self.now();
                 let mut state = self.state();
-                if let Some(found) = state.events.get_mut(&event) {
-                    found.reached = found.reached.max(number);
-                    found.at = Some(at);
-                    found.now = now;
+                if let Some(recorded) = state.events.get_mut(&event) {
+                    recorded.reached = recorded.reached.max(number);
+                    recorded.at = Some(instant);
+                    recorded.now = time;
                     // With a clock, waits still read its time.
                     let is_read = self.config.costs.is_some();
-                    if found.is_destroyed && found.reached == found.recorded && !is_read {
+                    if recorded.is_destroyed && recorded.reached == recorded.recorded && !is_read {
                         state.events.remove(&event);
                     }
                 }
@@ -336,8 +336,8 @@ impl Driver {
                         return Ok(false);
                     }
                     let mut state = self.state();
-                    let at = state.events.get(&event).map_or(0.0, |e| e.now);
-                    state.set_time(stream, at);
+                    let time = state.events.get(&event).map_or(0.0, |e| e.now);
+                    state.set_time(stream, time);
                 }
             }
         }

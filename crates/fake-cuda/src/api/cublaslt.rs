@@ -34,12 +34,12 @@ impl Found {
 }
 
 /// The value of an attribute of a type.
-fn value<T: Copy>(at: *const c_void, size: usize) -> Result<T, Failure> {
-    if at.is_null() || size != size_of::<T>() {
+fn value<T: Copy>(source: *const c_void, size: usize) -> Result<T, Failure> {
+    if source.is_null() || size != size_of::<T>() {
         return Err(failure(INVALID, format!("an attribute of {size} bytes")));
     }
     // SAFETY: the caller passes a value of this size.
-    Ok(unsafe { at.cast::<T>().read_unaligned() })
+    Ok(unsafe { source.cast::<T>().read_unaligned() })
 }
 
 fn unknown(attribute: c_int) -> Failure {
@@ -47,8 +47,8 @@ fn unknown(attribute: c_int) -> Failure {
 }
 
 /// Replaces an object.
-fn replace(handle: usize, with: Object) -> Result<(), Failure> {
-    objects().insert(handle, with);
+fn replace(handle: usize, object: Object) -> Result<(), Failure> {
+    objects().insert(handle, object);
     Ok(())
 }
 
@@ -81,9 +81,9 @@ exports! {
 
     fn cublasLtMatmulDescSetAttribute(handle: usize, attribute: c_int, at: *const c_void, size: usize) {
         let mut changed = operation(handle)?;
-        let at: i32 = value(at, size)?;
-        match (attribute, at) {
-            (3 | 4, 0 | 1) => changed.transposed[attribute as usize - 3] = at == 1,
+        let number: i32 = value(at, size)?;
+        match (attribute, number) {
+            (3 | 4, 0 | 1) => changed.transposed[attribute as usize - 3] = number == 1,
             _ => return Err(unknown(attribute)),
         }
         replace(handle, Object::Operation(changed))
@@ -135,18 +135,18 @@ exports! {
         b: usize,
         c: usize,
         d: usize,
-        wanted: usize,
-        most: c_int,
-        found: Out<Found>,
+        preference_of: usize,
+        max_count: c_int,
+        results: Out<Found>,
         count: Out<c_int>,
     ) {
         device(handle)?;
-        let algorithms = Problem::new(operation, [a, b, c, d])?.algorithms(&preference(wanted)?);
-        let algorithms = algorithms.into_iter().take(most.max(0) as usize);
+        let algorithms = Problem::new(operation, [a, b, c, d])?.algorithms(&preference(preference_of)?);
+        let algorithms = algorithms.into_iter().take(max_count.max(0) as usize);
         let mut written = 0;
         for algorithm in algorithms {
-            // SAFETY: the caller passes room for `most` results.
-            unsafe { found.pointer().add(written).write(Found::new(algorithm)) };
+            // SAFETY: the caller passes room for `max_count` results.
+            unsafe { results.pointer().add(written).write(Found::new(algorithm)) };
             written += 1;
         }
         count.set(written as c_int)
@@ -160,12 +160,12 @@ exports! {
         c: usize,
         d: usize,
         algorithm: In<Algorithm>,
-        found: Out<Found>,
+        result: Out<Found>,
     ) {
         device(handle)?;
         let algorithm = algorithm.get()?;
         Problem::new(operation, [a, b, c, d])?.takes(&algorithm)?;
-        found.set(Found::new(algorithm))
+        result.set(Found::new(algorithm))
     }
 
     fn cublasLtMatmul(
@@ -193,9 +193,9 @@ exports! {
             return Err(failure(INVALID, format!("a stream of device {of_stream}, not {own}")));
         }
         let problem = Problem::new(operation_of, [a_layout, b_layout, c_layout, d_layout])?;
-        let factor = |at: *const c_void| match problem.operation.scale {
-            0 => value::<f32>(at, 4).map(f64::from),
-            _ => value::<i32>(at, 4).map(f64::from),
+        let factor = |source: *const c_void| match problem.operation.scale {
+            0 => value::<f32>(source, 4).map(f64::from),
+            _ => value::<i32>(source, 4).map(f64::from),
         };
         let product = Product {
             problem,

@@ -51,8 +51,8 @@ exports! {
 
     fn cuDeviceGetName(name: Out<c_char>, room: c_int, device: c_int) {
         let index = driver().device(device)?;
-        let called = if driver().config.instruction_time.is_some() { "Kiln timed GPU" } else { "Kiln GPU emulator" };
-        name.set_text(&format!("{called} {index}"), usize::try_from(room).unwrap_or(0))
+        let name_of_device = if driver().config.instruction_time.is_some() { "Kiln timed GPU" } else { "Kiln GPU emulator" };
+        name.set_text(&format!("{name_of_device} {index}"), usize::try_from(room).unwrap_or(0))
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {

@@ -10,7 +10,7 @@ use std::ffi::{c_float, c_uint};
 /// `CU_EVENT_DISABLE_TIMING`
 const DISABLE_TIMING: c_uint = 2;
 
-fn elapsed(milliseconds: Out<c_float>, start: usize, end: usize) -> Result<(), Failure> {
+fn write_elapsed(milliseconds: Out<c_float>, start: usize, end: usize) -> Result<(), Failure> {
     let state = driver().state();
     let time = |event: usize| {
         let event = state.events.get(&event).ok_or(INVALID_HANDLE)?;
@@ -44,10 +44,10 @@ exports! {
     fn cuEventDestroy_v2(event: usize) {
         let driver = driver();
         let mut state = driver.state();
-        let found = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
-        match found.recorded > found.reached || driver.config.costs.is_some() {
+        let entry = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        match entry.recorded > entry.reached || driver.config.costs.is_some() {
             // Waits that were queued on it must still find it.
-            true => found.is_destroyed = true,
+            true => entry.is_destroyed = true,
             false => drop(state.events.remove(&event)),
         }
         Ok(())
@@ -97,10 +97,10 @@ exports! {
     }
 
     fn cuEventElapsedTime(milliseconds: Out<c_float>, start: usize, end: usize) {
-        elapsed(milliseconds, start, end)
+        write_elapsed(milliseconds, start, end)
     }
 
     fn cuEventElapsedTime_v2(milliseconds: Out<c_float>, start: usize, end: usize) {
-        elapsed(milliseconds, start, end)
+        write_elapsed(milliseconds, start, end)
     }
 }

@@ -22,8 +22,8 @@ fn add(
     let handle = state.new_handle();
     let graph = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
     // Handles ascend.
-    let position = |of: usize| graph.binary_search_by_key(&of, |n| n.handle).ok();
-    let after = dependencies.several(count)?.into_iter().map(position);
+    let position = |target: usize| graph.binary_search_by_key(&target, |n| n.handle).ok();
+    let after = dependencies.get_array(count)?.into_iter().map(position);
     let after: Option<Vec<usize>> = after.collect();
     let mut after = after.ok_or(INVALID_VALUE)?;
     after.sort_unstable();
@@ -50,8 +50,8 @@ fn replace(executable: usize, handle: usize, new: Node) -> Result<(), Failure> {
         .ok_or(INVALID_HANDLE)?;
     // Launches that are queued keep the old node.
     let nodes = Arc::make_mut(nodes);
-    let found = nodes.iter_mut().find(|n| n.handle == handle);
-    let node = &mut found.ok_or(INVALID_HANDLE)?.node;
+    let old = nodes.iter_mut().find(|n| n.handle == handle);
+    let node = &mut old.ok_or(INVALID_HANDLE)?.node;
     let alike = match (&*node, &new) {
         (Node::Graph(a), Node::Graph(b)) => same_shape(a, b),
         _ => discriminant(node) == discriminant(&new),
@@ -129,7 +129,7 @@ exports! {
             state.counters.graphs += 1;
             let seed = driver.config.options.seed ^ state.counters.graphs;
             let run = GraphRun::new(&nodes, seed);
-            run.operations().for_each(|part| part.comm.uses(stream));
+            run.operations().for_each(|call| call.comm.uses(stream));
             Work::Graph(Arc::new(run))
         };
         driver.enqueue(stream, work)

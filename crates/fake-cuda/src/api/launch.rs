@@ -31,7 +31,7 @@ pub(super) fn kernel_node(params: &KernelNodeParams) -> Result<KernelNode, Failu
     }
     if kernel
         .max_threads()
-        .is_some_and(|most| threads > most as u64)
+        .is_some_and(|limit| threads > limit as u64)
     {
         return Err(failure(
             OUT_OF_RESOURCES,
@@ -141,11 +141,11 @@ exports! {
         if rank == 0 || rank > 5 {
             return Err(INVALID_VALUE.into());
         }
-        if element_strides.several(rank)?.iter().any(|&s| s != 1) {
+        if element_strides.get_array(rank)?.iter().any(|&s| s != 1) {
             return Err(failure(NOT_SUPPORTED, "tensor maps with element strides"));
         }
-        let (sizes, strides) = (sizes.several(rank)?, strides.several(rank - 1)?);
-        let boxes = boxes.several(rank)?;
+        let (sizes, strides) = (sizes.get_array(rank)?, strides.get_array(rank - 1)?);
+        let boxes = boxes.get_array(rank)?;
         set_map(map, kind, TensorMap::new(base, element, &sizes, &strides, &boxes, swizzle as u8))
     }
 
@@ -171,9 +171,9 @@ exports! {
         if !(3..=5).contains(&rank) {
             return Err(failure(INVALID_VALUE, format!("im2col of a tensor of rank {rank}")));
         }
-        let (sizes, strides) = (sizes.several(rank)?, strides.several(rank - 1)?);
-        let (lower, upper) = (lower.several(rank - 2)?, upper.several(rank - 2)?);
-        let steps = steps.several(rank)?;
+        let (sizes, strides) = (sizes.get_array(rank)?, strides.get_array(rank - 1)?);
+        let (lower, upper) = (lower.get_array(rank - 2)?, upper.get_array(rank - 2)?);
+        let steps = steps.get_array(rank)?;
         if steps[rank - 1] != 1 {
             return Err(failure(NOT_SUPPORTED, "steps from image to image"));
         }

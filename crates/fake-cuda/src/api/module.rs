@@ -19,13 +19,13 @@ fn text(image: *const c_void) -> Result<String, Failure> {
     // SAFETY: an image has at least four bytes.
     let magic = unsafe { image.cast::<[u8; 4]>().read_unaligned() };
     if magic == *b"\x7fELF" {
-        let read = |at: usize, len: usize| {
-            let start = image.addr().checked_add(at)?;
+        let read = |offset: usize, len: usize| {
+            let start = image.addr().checked_add(offset)?;
             start
                 .checked_add(len)
                 .filter(|end| *end <= isize::MAX as usize)?;
             // SAFETY: the image declares these bytes as its own, and the caller vouches for the image.
-            Some(unsafe { std::slice::from_raw_parts(image.cast::<u8>().add(at), len) })
+            Some(unsafe { std::slice::from_raw_parts(image.cast::<u8>().add(offset), len) })
         };
         return elf::ptx(read, capability());
     }
@@ -62,7 +62,7 @@ exports! {
     fn cuModuleLoad(module: Out<usize>, path: Text) {
         let image = std::fs::read(path.get()?).map_err(|_| FILE_NOT_FOUND)?;
         let source = match image.starts_with(b"\x7fELF") {
-            true => elf::ptx(|at, len| image.get(at..at.checked_add(len)?), capability())?,
+            true => elf::ptx(|offset, len| image.get(offset..offset.checked_add(len)?), capability())?,
             false => String::from_utf8(image).map_err(|_| INVALID_IMAGE)?,
         };
         load(module, &source)

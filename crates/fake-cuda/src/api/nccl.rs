@@ -2,7 +2,7 @@
 
 use crate::abi::Out;
 use crate::driver::driver;
-use crate::graph::{GraphNode, expanded};
+use crate::graph::{GraphNode, expand};
 use crate::nccl::{
     Call, Comm, Elements, INVALID_ARGUMENT, INVALID_USAGE, Kind, Message, RankCall, op,
 };
@@ -32,27 +32,28 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-fn enqueue(mut part: RankCall, stream: usize) -> Result<(), Failure> {
+fn enqueue(mut call: RankCall, stream: usize) -> Result<(), Failure> {
     let driver = driver();
     let stream = driver.stream(stream)?;
     let captures = driver.state().stream(stream)?.capture.is_some();
-    if captures && driver.config.no_capture == Some(part.comm.rank) {
+    if captures && driver.config.no_capture == Some(call.comm.rank) {
         return Err(failure(INVALID_USAGE, "operations can't be captured"));
     }
     match captures {
-        true => part.captured = Some(part.comm.capture()),
-        false => part.comm.uses(stream),
+        true => call.captured = Some(call.comm.capture()),
+        false => call.comm.uses(stream),
     }
-    driver.submit(stream, Node::Nccl(part))
+    driver.submit(stream, Node::Nccl(call))
 }
 
 /// Ends a communicator, unless graphs hold its operations: NCCL would wait for their end.
 fn end(handle: usize, abort: bool) -> Result<(), Failure> {
     let comm = Comm::find(handle)?;
     let state = driver().state();
-    let mut all = (state.graphs.values()).chain(state.executables.values().map(|nodes| &**nodes));
-    let holds = |node: &GraphNode| matches!(&node.node, Node::Nccl(part) if part.comm.is(&comm));
-    if all.any(|nodes| expanded(nodes).iter().any(holds)) {
+    let mut graphs =
+        (state.graphs.values()).chain(state.executables.values().map(|nodes| &**nodes));
+    let holds = |node: &GraphNode| matches!(&node.node, Node::Nccl(call) if call.comm.is(&comm));
+    if graphs.any(|nodes| expand(nodes).iter().any(holds)) {
         return Err(failure(INVALID_USAGE, "graphs hold its operations"));
     }
     drop(state);
@@ -61,7 +62,7 @@ fn end(handle: usize, abort: bool) -> Result<(), Failure> {
 
 fn collective(
     kind: Kind,
-    of: Result<Elements, Failure>,
+    elements: Result<Elements, Failure>,
     [input, output]: [u64; 2],
     comm: usize,
     stream: usize,
@@ -72,13 +73,13 @@ fn collective(
     {
         return Err(failure(INVALID_ARGUMENT, format!("root {root}")));
     }
-    let of = of?;
+    let elements = elements?;
     enqueue(
         RankCall {
             comm,
             call: Call::Collective {
                 kind,
-                of,
+                of: elements,
                 input,
                 output,
             },
@@ -89,8 +90,8 @@ fn collective(
 }
 
 fn message(
-    at: u64,
-    of: Result<Elements, Failure>,
+    address: u64,
+    elements: Result<Elements, Failure>,
     peer: c_int,
     (comm, stream): (usize, usize),
     sends: bool,
@@ -99,26 +100,26 @@ fn message(
     let peer = usize::try_from(peer).ok().filter(|p| *p < comm.ranks());
     let message = Message {
         peer: peer.ok_or(INVALID_ARGUMENT)?,
-        at,
-        of: of?,
+        at: address,
+        of: elements?,
     };
     let (sent, received) = match sends {
         true => (vec![message], Vec::new()),
         false => (Vec::new(), vec![message]),
     };
-    let part = RankCall {
+    let rank_call = RankCall {
         comm,
         call: Call::Messages { sent, received },
         captured: None,
     };
     let alone = GROUP.with_borrow_mut(|group| match group.depth {
-        0 => Some(part),
+        0 => Some(rank_call),
         _ => {
-            group.parts.push((part, stream));
+            group.parts.push((rank_call, stream));
             None
         }
     });
-    alone.map_or(Ok(()), |part| enqueue(part, stream))
+    alone.map_or(Ok(()), |rank_call| enqueue(rank_call, stream))
 }
 
 exports! {
@@ -183,7 +184,7 @@ exports! {
     }
 
     fn ncclGroupEnd() {
-        let parts = GROUP.with_borrow_mut(|group| {
+        let calls = GROUP.with_borrow_mut(|group| {
             group.depth = group.depth.checked_sub(1).ok_or(INVALID_USAGE)?;
             match group.depth {
                 0 => Ok(std::mem::take(&mut group.parts)),
@@ -191,13 +192,13 @@ exports! {
             }
         })?;
         // The messages of a group are of one communicator and stream.
-        let mut parts = parts.into_iter();
-        let Some((mut all, stream)) = parts.next() else {
+        let mut calls = calls.into_iter();
+        let Some((mut all, stream)) = calls.next() else {
             return Ok(());
         };
-        for (part, _) in parts {
+        for (call, _) in calls {
             let (Call::Messages { sent, received }, Call::Messages { sent: more, received: others }) =
-                (&mut all.call, part.call)
+                (&mut all.call, call.call)
             else {
                 return Err(INVALID_USAGE.into());
             };

@@ -62,8 +62,8 @@ exports! {
     }
 
     fn cuMemPoolSetAccess(pool: usize, access: In<PoolAccess>, count: usize) {
-        let of = |a: PoolAccess| Ok((driver().device(a.device)?, (a.kind, a.flags)));
-        let access = access.several(count)?.into_iter().map(of);
+        let permission = |a: PoolAccess| Ok((driver().device(a.device)?, (a.kind, a.flags)));
+        let access = access.get_array(count)?.into_iter().map(permission);
         let access = access.collect::<Result<Vec<_>, Failure>>()?;
         let mut state = driver().state();
         let owner = state.accounts.device_of(pool)?;

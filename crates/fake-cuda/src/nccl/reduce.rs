@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 /// Returns the reduction of equally long operands. Extremes leave NaN out, as NCCL's do.
-pub(super) fn reduced(dtype: usize, op: usize, operands: &[&[u8]]) -> Vec<u8> {
+pub(super) fn reduce(dtype: usize, op: usize, operands: &[&[u8]]) -> Vec<u8> {
     match dtype {
         0 => integers::<1>(op, operands, true),
         1 => integers::<1>(op, operands, false),
@@ -42,9 +42,9 @@ fn columns<const N: usize>(operands: &[&[u8]], f: impl Fn(&[[u8; N]]) -> [u8; N]
 fn integers<const N: usize>(op: usize, operands: &[&[u8]], signed: bool) -> Vec<u8> {
     let wide = |bytes: &[u8; N]| {
         let is_negative = signed && bytes[N - 1] >= 0x80;
-        let mut all = [if is_negative { 0xff } else { 0 }; 16];
-        all[..N].copy_from_slice(bytes);
-        i128::from_le_bytes(all)
+        let mut wide = [if is_negative { 0xff } else { 0 }; 16];
+        wide[..N].copy_from_slice(bytes);
+        i128::from_le_bytes(wide)
     };
     columns(operands, |column| {
         let numbers = column.iter().map(wide);

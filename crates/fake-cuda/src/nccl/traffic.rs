@@ -7,7 +7,7 @@ use std::fmt;
 
 impl RankCall {
     /// The bytes of the operand of a collective operation that this rank reads.
-    pub(super) fn given(&self) -> usize {
+    pub(super) fn operand_bytes(&self) -> usize {
         match &self.call {
             Call::Collective { kind, of, .. } => match kind {
                 Kind::ReduceScatter(_) => of.bytes() * self.comm.ranks(),
@@ -27,12 +27,16 @@ impl RankCall {
                 input,
                 output,
             } => {
-                let made = match kind {
+                let result_bytes = match kind {
                     Kind::AllGather => of.bytes() * self.comm.ranks(),
                     Kind::Reduce(_, root) if *root != self.comm.rank => 0,
                     _ => of.bytes(),
                 };
-                Trail::of(memory, &[(*input, self.given())], &[(*output, made)])
+                Trail::of(
+                    memory,
+                    &[(*input, self.operand_bytes())],
+                    &[(*output, result_bytes)],
+                )
             }
             Call::Messages { sent, received } => {
                 let [sent, received] = [sent, received].map(|messages| {
@@ -62,7 +66,7 @@ impl RankCall {
                 of,
                 ..
             } => of.bytes(),
-            _ => self.given(),
+            _ => self.operand_bytes(),
         };
         costs.launch + costs.byte * rounds * bytes as f64
     }
