@@ -75,7 +75,7 @@ impl Launch<'_> {
     /// The first fault that is found.
     pub fn run(&self, memory: &Memory) -> Result<Statistics, Box<Fault>> {
         let alone = self.grid == [1; 3];
-        let (statistics, _) = self.noting(memory, !alone)?;
+        let (statistics, _) = self.run_noting(memory, !alone)?;
         Ok(statistics)
     }
 
@@ -84,10 +84,10 @@ impl Launch<'_> {
     /// # Errors
     /// The first fault that is found.
     pub fn traced(&self, memory: &Memory) -> Result<(Statistics, Trail), Box<Fault>> {
-        self.noting(memory, true)
+        self.run_noting(memory, true)
     }
 
-    fn noting(&self, memory: &Memory, notes: bool) -> Result<(Statistics, Trail), Box<Fault>> {
+    fn run_noting(&self, memory: &Memory, notes: bool) -> Result<(Statistics, Trail), Box<Fault>> {
         self.check()?;
         let view = memory.view();
         let cluster = self.kernel.cluster;
@@ -108,12 +108,12 @@ impl Launch<'_> {
                     break;
                 }
                 let i = order.as_ref().map_or(i, |order| order[i]);
-                let place = index_in(clusters, i as u32);
-                let index = std::array::from_fn(|axis| place[axis] * cluster[axis]);
-                if let Err(found) = block.run(index) {
+                let cluster_index = index_in(clusters, i as u32);
+                let index = std::array::from_fn(|axis| cluster_index[axis] * cluster[axis]);
+                if let Err(raised) = block.run(index) {
                     // A fault ends the launch: no thread starts another block.
                     next.store(total, Ordering::Relaxed);
-                    fault = Some(found);
+                    fault = Some(raised);
                     break;
                 }
             }
@@ -174,16 +174,16 @@ impl Launch<'_> {
             let why = format!("clusters of {blocks} blocks of {warps} warps are not emulated");
             return wrong(why);
         }
-        if let Some(most) = self.kernel.max_threads
-            && threads > most as u64
+        if let Some(limit) = self.kernel.max_threads
+            && threads > limit as u64
         {
             return wrong(format!(
-                "a block of {threads} threads, but the kernel allows {most}"
+                "a block of {threads} threads, but the kernel allows {limit}"
             ));
         }
         if self.parameters.len() != self.kernel.parameter_bytes {
-            let (given, wanted) = (self.parameters.len(), self.kernel.parameter_bytes);
-            return wrong(format!("{given} bytes of parameters for {wanted}"));
+            let (actual, expected) = (self.parameters.len(), self.kernel.parameter_bytes);
+            return wrong(format!("{actual} bytes of parameters for {expected}"));
         }
         let shared = self.kernel.static_shared() as u64 + self.dynamic_shared as u64;
         if shared > MAX_SHARED {

@@ -54,7 +54,7 @@ impl Allocation {
         // SAFETY: inside the shadow, which is as long as the storage.
         let marks =
             unsafe { std::slice::from_raw_parts(written.add((address - self.base) as usize), len) };
-        if marks.iter().fold(1, |all, &mark| all & mark) == 1 {
+        if marks.iter().fold(1, |bits, &mark| bits & mark) == 1 {
             return None;
         }
         marks
@@ -176,9 +176,9 @@ impl Memory {
     /// Frees the allocation at `address`; `false` if there is none. A running kernel keeps what it started with.
     pub fn free(&self, address: u64) -> bool {
         let mut inner = self.writer();
-        let found = inner.allocations.remove(&address).is_some();
+        let existed = inner.allocations.remove(&address).is_some();
         inner.view = None;
-        found
+        existed
     }
 
     fn reader(&self) -> RwLockReadGuard<'_, Inner> {
@@ -215,12 +215,12 @@ impl Memory {
         match below {
             Some(a) if a.holds(address, len as u64) => Ok(a.clone()),
             _ => {
-                let near = below.map_or(String::new(), |a| describe(a, address));
+                let position = below.map_or(String::new(), |a| describe(a, address));
                 Err(NotAllocated {
                     what,
                     address,
                     len,
-                    near,
+                    near: position,
                 })
             }
         }

@@ -57,9 +57,9 @@ const MISC: &str = include_str!("../tests/fixtures/kernels/misc.ptx");
 pub fn vectors() -> Vec<Vector> {
     let memory = Arc::new(Memory::default());
     let functions = Program::load(EXPRESSIONS, &memory).expect("the emulator's tests load it");
-    let mut all: Vec<Vector> = functions.kernels().map(|k| function(k.name())).collect();
-    all.extend([softmax(), matmul(), mma(), misc()]);
-    all
+    let mut vectors: Vec<Vector> = functions.kernels().map(|k| function(k.name())).collect();
+    vectors.extend([softmax(), matmul(), mma(), misc()]);
+    vectors
 }
 
 fn number(value: i32) -> Argument {
@@ -81,7 +81,7 @@ fn output(bytes: usize, elements: Elements) -> Argument {
 }
 
 /// Numbers between −1 and 1 in no pattern.
-fn mixed(i: usize) -> f32 {
+fn pseudo_random(i: usize) -> f32 {
     let x = (i as u32).wrapping_mul(0x9e37_79b9);
     ((x ^ x >> 15) & 0xffff) as f32 / 32768.0 - 1.0
 }
@@ -128,7 +128,7 @@ fn sample(
 fn softmax() -> Vector {
     let n = 4 * 301;
     let arguments = vec![
-        input((0..n).map(|i| 5.0 * mixed(i))),
+        input((0..n).map(|i| 5.0 * pseudo_random(i))),
         output(4 * n, Elements::Floats),
         number(301),
     ];
@@ -138,8 +138,8 @@ fn softmax() -> Vector {
 fn matmul() -> Vector {
     let [m, n, k] = [70, 65, 40];
     let mut arguments = vec![
-        input((0..m * k).map(mixed)),
-        input((m * k..m * k + k * n).map(mixed)),
+        input((0..m * k).map(pseudo_random)),
+        input((m * k..m * k + k * n).map(pseudo_random)),
         output(4 * m * n, Elements::Floats),
     ];
     arguments.extend([m, n, k].map(|size| number(size as i32)));
@@ -151,7 +151,7 @@ fn mma() -> Vector {
     let halves = |from: usize, count: usize| Argument::Array {
         // The upper half of an f32 is a bf16.
         bytes: (from..from + count)
-            .flat_map(|i| ((mixed(i).to_bits() >> 16) as u16).to_le_bytes())
+            .flat_map(|i| ((pseudo_random(i).to_bits() >> 16) as u16).to_le_bytes())
             .collect(),
         output: None,
     };
@@ -167,7 +167,7 @@ fn mma() -> Vector {
 fn misc() -> Vector {
     let n = 300;
     let numbers = (0..n)
-        .flat_map(|i| ((1000.0 * mixed(i).abs()) as i32).to_le_bytes())
+        .flat_map(|i| ((1000.0 * pseudo_random(i).abs()) as i32).to_le_bytes())
         .collect();
     let arguments = vec![
         Argument::Array {
@@ -199,7 +199,7 @@ impl Vector {
             .expect("the vector names a kernel of its text");
         let mut parameters = vec![0; kernel.parameter_bytes()];
         let mut outputs = Vec::new();
-        for (argument, place) in self.arguments.iter().zip(kernel.parameters()) {
+        for (argument, parameter) in self.arguments.iter().zip(kernel.parameters()) {
             let value = match argument {
                 Argument::Number(bytes) => bytes.clone(),
                 Argument::Array { bytes, output } => {
@@ -211,7 +211,7 @@ impl Vector {
                     address.to_le_bytes().to_vec()
                 }
             };
-            parameters[place.offset..place.offset + value.len()].copy_from_slice(&value);
+            parameters[parameter.offset..parameter.offset + value.len()].copy_from_slice(&value);
         }
         let launch = Launch {
             kernel,
@@ -222,15 +222,15 @@ impl Vector {
             options: Options::default(),
         };
         launch.run(&memory)?;
-        let mut all = Vec::new();
+        let mut output_bytes = Vec::new();
         for (address, len) in outputs {
             let mut bytes = vec![0; len];
             memory
                 .read(address, &mut bytes)
                 .expect("it was allocated above");
-            all.extend(bytes);
+            output_bytes.extend(bytes);
         }
-        Ok(all)
+        Ok(output_bytes)
     }
 
     /// Compares outputs with those of hardware; the error names the first difference.
@@ -265,7 +265,7 @@ impl Vector {
             for (i, (a, b)) in pairs.enumerate() {
                 let same = match elements {
                     Elements::Bits => a == b,
-                    Elements::Floats => near(float(a), float(b)),
+                    Elements::Floats => is_near(float(a), float(b)),
                 };
                 if !same {
                     return Err(format!(
@@ -284,6 +284,6 @@ fn float(bytes: &[u8]) -> f32 {
     f32::from_le_bytes(bytes.try_into().expect("four bytes"))
 }
 
-fn near(a: f32, b: f32) -> bool {
+fn is_near(a: f32, b: f32) -> bool {
     a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-6 + 1e-5 * b.abs()
 }

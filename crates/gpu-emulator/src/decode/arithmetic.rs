@@ -28,8 +28,8 @@ impl Decoder<'_> {
     fn with_carry(&mut self, number: u32) -> Result<()> {
         let name = self.opcode.name;
         let base = name.get(..3).unwrap_or(name);
-        let part = self.opcode.one_of(&["lo", "hi"]);
-        let name = part.map_or(base.to_string(), |part| format!("{base}.{part}"));
+        let half = self.opcode.one_of(&["lo", "hi"]);
+        let name = half.map_or(base.to_string(), |half| format!("{base}.{half}"));
         let ty = self.opcode.ty()?;
         self.emit(carry::pick(&name, ty), [ty; 4], number)
     }
@@ -47,13 +47,13 @@ impl Decoder<'_> {
 
     fn binary(&mut self) -> Result<()> {
         let opcode = self.opcode.name;
-        let part = self.opcode.one_of(&["lo", "hi", "wide"]);
+        let half = self.opcode.one_of(&["lo", "hi", "wide"]);
         let (mode, ty) = (self.opcode.mode(), self.opcode.ty()?);
         if ty == Type::Pred {
             return self.predicate_logic();
         }
-        let name = match part {
-            Some(part) => format!("{opcode}.{part}"),
+        let name = match half {
+            Some(half) => format!("{opcode}.{half}"),
             None if opcode == "mul" && !ty.is_float() => "mul.lo".into(),
             None => opcode.into(),
         };
@@ -63,7 +63,7 @@ impl Decoder<'_> {
             _ => integer::pick_binary(&name, ty, mode.saturate),
         };
         let mut types = [ty; 4];
-        if part == Some("wide") {
+        if half == Some("wide") {
             types[0] = double(ty);
         }
         if matches!(opcode, "shl" | "shr") {
@@ -95,12 +95,12 @@ impl Decoder<'_> {
 
     fn ternary(&mut self) -> Result<()> {
         let name = self.opcode.name;
-        let part = self.opcode.one_of(&["lo", "hi", "wide"]);
+        let half = self.opcode.one_of(&["lo", "hi", "wide"]);
         let relu = self.opcode.accept("relu");
         let mode = self.opcode.mode();
         if matches!(name, "dp4a" | "dp2a") {
             let (x, y) = (self.opcode.ty()?, self.opcode.ty()?);
-            let number = bits::dot_number(x, y, part == Some("hi")).ok_or("unsupported form")?;
+            let number = bits::dot_number(x, y, half == Some("hi")).ok_or("unsupported form")?;
             let run = if name == "dp4a" {
                 bits::dp4a()
             } else {
@@ -112,7 +112,7 @@ impl Decoder<'_> {
         let wraps = self.opcode.one_of(&["wrap", "clamp"]).unwrap_or("clamp");
         let ty = self.opcode.ty()?;
         let mut types = [ty; 4];
-        let run = match (name, part) {
+        let run = match (name, half) {
             ("shf", _) => bits::pick_ternary(&format!("shf.{direction}.{wraps}"), ty),
             ("lop3", _) => {
                 let table = self.immediate(4)? as u32;

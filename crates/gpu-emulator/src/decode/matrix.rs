@@ -61,13 +61,13 @@ impl Decoder<'_> {
         }
         let sum = self.opcode.ty()?;
         let types = self.matrix_types()?;
-        let most = 32 / types[0].size() as u8;
-        let sums: &[Type] = match types[0] {
+        let max_k = 32 / types[0].size() as u8;
+        let accumulators: &[Type] = match types[0] {
             Type::S8 | Type::U8 => &[Type::S32],
             Type::F16 => &[Type::F32, Type::F16],
             _ => &[Type::F32],
         };
-        let is_known = sums.contains(&sum) && [most / 2, most].contains(&k);
+        let is_known = accumulators.contains(&sum) && [max_k / 2, max_k].contains(&k);
         if self.opcode.ty()? != sum || !is_known {
             return Err("unsupported form".into());
         }
@@ -81,10 +81,10 @@ impl Decoder<'_> {
             b: self.sources(2, Type::U32)?,
             c: self.sources(3, if wide_sum { sum } else { Type::U32 })?,
         };
-        let words = (most / k) as usize;
-        let sums = if wide_sum { 4 } else { 2 };
+        let words = (max_k / k) as usize;
+        let accumulators = if wide_sum { 4 } else { 2 };
         let counts = [mma.d.len(), mma.a.len(), mma.b.len(), mma.c.len()];
-        if counts != [sums, 4 / words, 2 / words, sums] {
+        if counts != [accumulators, 4 / words, 2 / words, accumulators] {
             return Err("the number of registers is not that of the shape".into());
         }
         Ok(mma)
@@ -112,8 +112,8 @@ impl Decoder<'_> {
         let sum = self.opcode.ty()?;
         let types = self.matrix_types()?;
         let size = types[0].size();
-        let wanted = if size == 1 { Type::S32 } else { Type::F32 };
-        if sum != wanted || k != 32 / size {
+        let accumulator = if size == 1 { Type::S32 } else { Type::F32 };
+        if sum != accumulator || k != 32 / size {
             return Err("unsupported form".into());
         }
         let d = self.destinations(0, sum)?;
@@ -136,15 +136,15 @@ impl Decoder<'_> {
             None => Ok(0),
         };
         // A in registers has no transposition.
-        let first = if a.is_empty() { 6 } else { 5 };
+        let first_flag = if a.is_empty() { 6 } else { 5 };
         Ok(Op::WarpgroupMma(Box::new(WarpgroupMma {
             n,
             types,
             d,
             negate_a: flag(4)? < 0,
             negate_b: flag(5)? < 0,
-            transpose_a: a.is_empty() && flag(first)? != 0,
-            transpose_b: flag(first + 1)? != 0,
+            transpose_a: a.is_empty() && flag(first_flag)? != 0,
+            transpose_b: flag(first_flag + 1)? != 0,
             a,
             a_descriptor,
             b_descriptor,

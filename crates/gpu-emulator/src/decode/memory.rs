@@ -26,11 +26,11 @@ impl Decoder<'_> {
         let rank = self.source(2, Type::U32)?;
         let d = self.destination(0, Type::U32)?;
         let block = self.constant(Constant::Value(1 << BLOCK_SHIFT), false);
-        let first = self.fresh(false);
+        let low = self.fresh(false);
         let add = integer::pick_binary("add", Type::U32, false).ok_or("no sums")?;
         let mad = integer::pick_ternary("mad.lo", Type::U32).ok_or("no products")?;
-        self.lanes(add, first, [a, block, a], 0);
-        self.lanes(mad, d, [rank, block, first], 0);
+        self.lanes(add, low, [a, block, a], 0);
+        self.lanes(mad, d, [rank, block, low], 0);
         Ok(())
     }
 
@@ -95,15 +95,15 @@ impl Decoder<'_> {
         if self.frame.locals.contains_key(name) {
             return None;
         }
-        let at = *self.parameters.get(name.as_str())?;
-        Some((at as i64 + offset) as u32)
+        let base = *self.parameters.get(name.as_str())?;
+        Some((base as i64 + offset) as u32)
     }
 
-    fn access(&mut self, at: usize, space: Space, ty: Type, slots: Vec<Slot>) -> Result<Access> {
+    fn access(&mut self, index: usize, space: Space, ty: Type, slots: Vec<Slot>) -> Result<Access> {
         let mut registers = [0; 4];
         registers[..slots.len()].copy_from_slice(&slots);
         // Arguments of a call are in local memory.
-        let is_argument = match self.operand(at)? {
+        let is_argument = match self.operand(index)? {
             Operand::Address(base, _) => {
                 matches!(&**base, Operand::Symbol(name, _) if self.frame.locals.contains_key(name))
             }
@@ -114,7 +114,7 @@ impl Decoder<'_> {
                 Space::Param if is_argument => Space::Local,
                 space => space,
             },
-            address: self.address(at)?,
+            address: self.address(index)?,
             size: ty.size() as u8,
             count: slots.len() as u8,
             signed: ty.is_signed(),
@@ -136,20 +136,20 @@ impl Decoder<'_> {
         self.note_shared(space, ty.size());
         self.kernel.has_global_atomics |= matches!(space, Space::Global | Space::Generic);
         // `red` has no destination.
-        let (d, first) = match self.opcode.name {
+        let (d, address_index) = match self.opcode.name {
             "red" => (self.fresh(ty.is_wide()), 0),
             _ => (self.destination(0, ty)?, 1),
         };
-        let a = self.source(first + 1, ty)?;
+        let a = self.source(address_index + 1, ty)?;
         let atomic = Atomic {
             op,
             ty,
             space,
-            address: self.address(first)?,
+            address: self.address(address_index)?,
             d,
             a,
             b: match op {
-                AtomicOp::CompareExchange => self.source(first + 2, ty)?,
+                AtomicOp::CompareExchange => self.source(address_index + 2, ty)?,
                 _ => a,
             },
         };

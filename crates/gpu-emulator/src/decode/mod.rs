@@ -158,8 +158,8 @@ impl<'m> Decoder<'m> {
             self.instruction(instruction)?;
         }
         starts.push(self.kernel.code.len() as u32);
-        for (at, to) in std::mem::take(&mut self.frame.jumps) {
-            match &mut self.kernel.code[at].op {
+        for (jump, to) in std::mem::take(&mut self.frame.jumps) {
+            match &mut self.kernel.code[jump].op {
                 Op::Branch(target) => *target = starts[to],
                 Op::BranchTable { targets, .. } => {
                     for target in targets.iter_mut() {

@@ -59,39 +59,39 @@ impl Decoder<'_> {
         }
     }
 
-    fn unpack(&mut self, ty: Type, parts: &[Operand]) -> Result<()> {
-        let bits = (8 * ty.size() / parts.len().max(1)) as u32;
-        let run = moves::part(ty.is_wide(), bits).ok_or("unsupported unpacking")?;
+    fn unpack(&mut self, ty: Type, elements: &[Operand]) -> Result<()> {
+        let bits = (8 * ty.size() / elements.len().max(1)) as u32;
+        let run = moves::extract_part(ty.is_wide(), bits).ok_or("unsupported unpacking")?;
         let mut a = self.source(1, ty)?;
-        if parts.len() > 1 {
+        if elements.len() > 1 {
             // A part may be written to the register that is unpacked, so a copy is unpacked.
             let copy = self.fresh(ty.is_wide());
             self.lanes(moves::copy(ty.is_wide()), copy, [a; 3], 0);
             a = copy;
         }
-        for (bit, part) in (0..).step_by(bits as usize).zip(parts) {
-            if *part != Operand::Discard {
-                let d = self.destination_of(part, Type::U32)?;
+        for (bit, element) in (0..).step_by(bits as usize).zip(elements) {
+            if *element != Operand::Discard {
+                let d = self.destination_of(element, Type::U32)?;
                 self.lanes(run, d, [a, 0, 0], bit);
             }
         }
         Ok(())
     }
 
-    fn pack(&mut self, ty: Type, parts: &[Operand]) -> Result<()> {
-        let bits = (8 * ty.size() / parts.len().max(1)) as u32;
+    fn pack(&mut self, ty: Type, elements: &[Operand]) -> Result<()> {
+        let bits = (8 * ty.size() / elements.len().max(1)) as u32;
         let run = moves::join(ty.is_wide(), bits).ok_or("unsupported packing")?;
         let target = self.destination(0, ty)?;
         // The parts may lie in the register that is written, so it is written last.
-        let mut whole = self.constant(Constant::Value(0), ty.is_wide());
-        for (i, part) in parts.iter().enumerate() {
-            let b = self.source_of(part, Type::U32)?;
-            let d = match i + 1 == parts.len() {
+        let mut packed = self.constant(Constant::Value(0), ty.is_wide());
+        for (i, element) in elements.iter().enumerate() {
+            let b = self.source_of(element, Type::U32)?;
+            let d = match i + 1 == elements.len() {
                 true => target,
                 false => self.fresh(ty.is_wide()),
             };
-            self.lanes(run, d, [whole, b, 0], bits * i as u32);
-            whole = d;
+            self.lanes(run, d, [packed, b, 0], bits * i as u32);
+            packed = d;
         }
         Ok(())
     }
@@ -188,12 +188,12 @@ impl Decoder<'_> {
             return self.cvt_fp8(narrows);
         }
         let relu = self.opcode.accept("relu");
-        let whole = self.opcode.rounds_to_integer();
+        let to_integer = self.opcode.rounds_to_integer();
         let to_tf32 = self.opcode.accept("rna");
         let mode = self.opcode.mode();
         let (to, from) = (self.opcode.ty()?, self.opcode.ty()?);
         let (rounding, saturate, flush) = (mode.rounding, mode.saturate, mode.flush);
-        let found = if self.operands.len() == 3 {
+        let conversion = if self.operands.len() == 3 {
             let plain = rounding == Rounding::Nearest && !saturate && !flush;
             let run = convert::pick_pair(to, relu).filter(|_| plain && from == Type::F32);
             run.map(|run| (run, 0))
@@ -205,13 +205,13 @@ impl Decoder<'_> {
                 from,
                 to,
                 rounding,
-                whole,
+                whole: to_integer,
                 saturate,
                 flush,
             }
             .pick()
         };
-        let (run, x) = found.ok_or("unsupported form")?;
+        let (run, x) = conversion.ok_or("unsupported form")?;
         self.convert(run, from, to, x)
     }
 

@@ -16,11 +16,11 @@ pub(super) struct Opcode<'a> {
 
 impl<'a> Opcode<'a> {
     pub fn new(text: &'a str) -> Opcode<'a> {
-        let mut parts = text.split('.');
-        let name = parts.next().expect("a split has a first part");
+        let mut words = text.split('.');
+        let name = words.next().expect("a split has a first part");
         Opcode {
             name,
-            rest: parts.collect(),
+            rest: words.collect(),
         }
     }
 
@@ -31,26 +31,27 @@ impl<'a> Opcode<'a> {
 
     /// Takes the modifiers `words` where they are.
     pub fn skip(&mut self, words: &[&str]) {
-        self.rest.retain(|part| !words.contains(part));
+        self.rest.retain(|modifier| !words.contains(modifier));
     }
 
     /// Takes the first modifier that `choose` maps to something.
     pub fn take<T>(&mut self, choose: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let parts = self.rest.iter().enumerate();
-        let (index, value) = { parts }.find_map(|(i, part)| Some((i, choose(part)?)))?;
+        let modifiers = self.rest.iter().enumerate();
+        let (index, value) =
+            { modifiers }.find_map(|(i, modifier)| Some((i, choose(modifier)?)))?;
         self.rest.remove(index);
         Some(value)
     }
 
     /// Takes the first modifier of a table.
     pub fn choose<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
-        let row = |part: &str| table.iter().find(|(word, _)| *word == part);
-        self.take(|part| Some(row(part)?.1))
+        let row = |modifier: &str| table.iter().find(|(word, _)| *word == modifier);
+        self.take(|modifier| Some(row(modifier)?.1))
     }
 
     /// Takes the first modifier that is one of `words`.
     pub fn one_of(&mut self, words: &[&'static str]) -> Option<&'static str> {
-        self.take(|part| words.iter().copied().find(|word| *word == part))
+        self.take(|modifier| words.iter().copied().find(|word| *word == modifier))
     }
 
     /// Takes the first type.
@@ -61,7 +62,7 @@ impl<'a> Opcode<'a> {
 
     /// Takes the first space.
     pub fn space(&mut self) -> Space {
-        let space = |part: &str| match part {
+        let space = |modifier: &str| match modifier {
             "global" | "const" => Some(Space::Global),
             "shared" | "shared::cta" | "shared::cluster" => Some(Space::Shared),
             "local" => Some(Space::Local),
@@ -82,26 +83,30 @@ impl<'a> Opcode<'a> {
             "nc", "volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "ca", "cg", "cs",
             "cv", "lu", "wb", "wt", "cta", "cluster", "gpu", "sys", "aligned", "uni",
         ];
-        self.rest.retain(|part| {
-            !HINTS.contains(part) && !part.starts_with("L1::") && !part.starts_with("L2::")
+        self.rest.retain(|modifier| {
+            !HINTS.contains(modifier)
+                && !modifier.starts_with("L1::")
+                && !modifier.starts_with("L2::")
         });
     }
 
     /// True if a modifier of `first` stands before one of `second`; `None` unless there is one of each.
     pub fn order(&self, first: &[&str], second: &[&str]) -> Option<bool> {
-        let place = |of: &[&str]| self.rest.iter().position(|part| of.contains(part));
-        Some(place(first)? < place(second)?)
+        let position = |names: &[&str]| self.rest.iter().position(|part| names.contains(part));
+        Some(position(first)? < position(second)?)
     }
 
     /// True if the rounding modifier, not taken yet, rounds to an integer.
     pub fn rounds_to_integer(&self) -> bool {
         let to_integer = ["rni", "rzi", "rmi", "rpi"];
-        self.rest.iter().any(|part| to_integer.contains(part))
+        self.rest
+            .iter()
+            .any(|modifier| to_integer.contains(modifier))
     }
 
     /// Takes the rounding and the other modes of floating-point arithmetic.
     pub fn mode(&mut self) -> Mode {
-        let rounding = |part: &str| match part {
+        let rounding = |modifier: &str| match modifier {
             "rn" | "rni" => Some(Rounding::Nearest),
             "rz" | "rzi" => Some(Rounding::Zero),
             "rm" | "rmi" => Some(Rounding::Down),

@@ -77,7 +77,7 @@ impl<'m> Decoder<'m> {
     /// The low word of a 64-bit register, in a register of its own.
     fn low_word(&mut self, slot: Slot) -> Slot {
         let d = self.fresh(false);
-        let run = moves::part(true, 32).expect("the low word is a part");
+        let run = moves::extract_part(true, 32).expect("the low word is a part");
         self.lanes(run, d, [slot; 3], 0);
         d
     }
@@ -160,15 +160,15 @@ impl<'m> Decoder<'m> {
     /// The constant for the address of variable `name` plus `offset`.
     fn symbol(&mut self, name: &str, offset: i64) -> Result<Constant> {
         let add = |base: u32| (base as i64 + offset) as u32;
-        if let Some(&at) = self.frame.locals.get(name) {
-            return Ok(Constant::Local(add(at)));
+        if let Some(&local_offset) = self.frame.locals.get(name) {
+            return Ok(Constant::Local(add(local_offset)));
         }
         if let Some(global) = self.globals.get(name) {
             let address = global.address.wrapping_add_signed(offset);
             return Ok(Constant::Value(address));
         }
-        if let Some(&at) = self.parameters.get(name) {
-            return Ok(Constant::ParameterAddress(add(at)));
+        if let Some(&parameter_offset) = self.parameters.get(name) {
+            return Ok(Constant::ParameterAddress(add(parameter_offset)));
         }
         let function = self.frame.function;
         let mut variables = function.variables.iter().chain(&self.module.variables);
@@ -183,12 +183,12 @@ impl<'m> Decoder<'m> {
             };
         }
         if !self.shared.contains_key(name) {
-            let at = self
+            let address = self
                 .kernel
                 .shared_end
                 .next_multiple_of(variable.align.max(1));
-            self.kernel.shared_end = at + variable.size;
-            self.shared.insert(name.to_string(), at as u32);
+            self.kernel.shared_end = address + variable.size;
+            self.shared.insert(name.to_string(), address as u32);
         }
         Ok(Constant::Shared(add(self.shared[name])))
     }

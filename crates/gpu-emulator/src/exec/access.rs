@@ -30,7 +30,7 @@ pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]
 }
 
 /// The kind of a load or store.
-const fn kind<const STORE: bool>() -> AccessKind {
+const fn access_kind<const STORE: bool>() -> AccessKind {
     match STORE {
         true => AccessKind::Write,
         false => AccessKind::Read,
@@ -51,33 +51,33 @@ struct Span {
 impl Span {
     /// The span of `mask`'s lanes; `None` if they are too far apart or an address is misaligned.
     #[inline(always)]
-    fn of(at: &[u64; LANES], mask: u32, len: usize) -> Option<Span> {
-        let first = at[mask.trailing_zeros() as usize & 31];
-        let (mut lowest, mut highest, mut bits) = (0, 0, first);
+    fn new(addresses: &[u64; LANES], mask: u32, len: usize) -> Option<Span> {
+        let first_address = addresses[mask.trailing_zeros() as usize & 31];
+        let (mut lowest, mut highest, mut bits) = (0, 0, first_address);
         let mut offsets = [0; LANES];
         for l in 0..LANES {
-            let on = mask >> l & 1 != 0;
-            offsets[l] = if on {
-                at[l].wrapping_sub(first) as i64
+            let is_active = mask >> l & 1 != 0;
+            offsets[l] = if is_active {
+                addresses[l].wrapping_sub(first_address) as i64
             } else {
                 0
             };
             lowest = lowest.min(offsets[l]);
             highest = highest.max(offsets[l]);
-            bits |= first.wrapping_add(offsets[l] as u64);
+            bits |= first_address.wrapping_add(offsets[l] as u64);
         }
-        let far = u32::MAX as i64 / 2;
-        if lowest < -far || highest > far || bits & (len as u64 - 1) != 0 {
+        let limit = u32::MAX as i64 / 2;
+        if lowest < -limit || highest > limit || bits & (len as u64 - 1) != 0 {
             return None;
         }
         let mut differs = !mask as i64;
         for l in 0..LANES {
-            let on = mask >> l & 1 != 0;
-            offsets[l] = if on { offsets[l] - lowest } else { 0 };
+            let is_active = mask >> l & 1 != 0;
+            offsets[l] = if is_active { offsets[l] - lowest } else { 0 };
             differs |= offsets[l] ^ (l * len) as i64;
         }
         Some(Span {
-            lowest: first.wrapping_add(lowest as u64),
+            lowest: first_address.wrapping_add(lowest as u64),
             len: (highest - lowest) as usize + len,
             offsets,
             is_row: differs == 0,
@@ -100,35 +100,39 @@ impl Span {
         (base, span)
     }
 
-    /// Calls `each` with the offset and length of every contiguous range that lanes of `mask` touch, in accesses of
+    /// Calls `f` with the offset and length of every contiguous range that lanes of `mask` touch, in accesses of
     /// `len` bytes. Stops at the first `false`; true if there was none.
     #[inline(always)]
-    fn all(&self, mask: u32, len: usize, mut each: impl FnMut(usize, usize) -> bool) -> bool {
+    fn all(&self, mask: u32, len: usize, mut f: impl FnMut(usize, usize) -> bool) -> bool {
         if self.is_row || self.len == len {
-            return each(0, self.len);
+            return f(0, self.len);
         }
         const WORDS: usize = 4;
         let shift = len.trailing_zeros();
         let words = (self.len >> shift).div_ceil(64);
         if words > WORDS {
-            return lanes_of(mask).all(|l| each(self.offsets[l] as usize, len));
+            return lanes_of(mask).all(|l| f(self.offsets[l] as usize, len));
         }
         for w in 0..words {
             // A bit for each access that some lane makes.
             let mut touched = 0u64;
             for l in 0..LANES {
-                let place = (self.offsets[l] as u64 >> shift).wrapping_sub(64 * w as u64);
-                let bit = if place < 64 { 1u64 << (place & 63) } else { 0 };
+                let bit_position = (self.offsets[l] as u64 >> shift).wrapping_sub(64 * w as u64);
+                let bit = if bit_position < 64 {
+                    1u64 << (bit_position & 63)
+                } else {
+                    0
+                };
                 touched |= if mask >> l & 1 != 0 { bit } else { 0 };
             }
             while touched != 0 {
-                let first = touched.trailing_zeros();
-                let count = (!(touched >> first)).trailing_zeros();
-                let from = 64 * w + first as usize;
-                if !each(from << shift, (count as usize) << shift) {
+                let first_bit = touched.trailing_zeros();
+                let count = (!(touched >> first_bit)).trailing_zeros();
+                let from = 64 * w + first_bit as usize;
+                if !f(from << shift, (count as usize) << shift) {
                     return false;
                 }
-                touched &= !(((1u128 << count) - 1) << first) as u64;
+                touched &= !(((1u128 << count) - 1) << first_bit) as u64;
             }
         }
         true
@@ -173,8 +177,8 @@ impl Core<'_> {
     /// Executes a load.
     #[inline(always)]
     fn load_lanes(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
-        let at = addresses(&warp.registers, access.address);
-        let (base, span) = self.pointers::<false>(warp, access, &at, mask)?;
+        let addresses = addresses(&warp.registers, access.address);
+        let (base, span) = self.pointers::<false>(warp, access, &addresses, mask)?;
         // SAFETY: the pointers are valid for the access on the lanes of the mask.
         unsafe { read(&mut warp.registers, access, base, &span, mask) };
         Ok(())
@@ -183,8 +187,8 @@ impl Core<'_> {
     /// Executes a store.
     #[inline(always)]
     fn store_lanes(&mut self, warp: &mut Warp, access: &Access, mask: u32) -> Outcome<()> {
-        let at = addresses(&warp.registers, access.address);
-        let (base, span) = self.pointers::<true>(warp, access, &at, mask)?;
+        let addresses = addresses(&warp.registers, access.address);
+        let (base, span) = self.pointers::<true>(warp, access, &addresses, mask)?;
         // SAFETY: as for `load_lanes`.
         unsafe { write(&warp.registers, access, base, &span, mask) };
         Ok(())
@@ -196,24 +200,25 @@ impl Core<'_> {
         &mut self,
         warp: &mut Warp,
         access: &Access,
-        at: &[u64; LANES],
+        addresses: &[u64; LANES],
         mask: u32,
     ) -> Outcome<(*mut u8, Span)> {
         let len = (access.size * access.count) as usize;
         let mut space = access.space;
-        if space == Space::Generic && lanes_of(mask).all(|l| Self::narrow(at[l]).0 == Space::Global)
+        if space == Space::Generic
+            && lanes_of(mask).all(|l| Self::narrow(addresses[l]).0 == Space::Global)
         {
             space = Space::Global;
         }
         if let Some(traffic) = &mut self.traffic {
             match space {
-                Space::Shared => traffic.shared(at, mask, len),
-                Space::Global if STORE => traffic.store_sectors += sectors(at, mask, len),
-                Space::Global => traffic.load_sectors += sectors(at, mask, len),
+                Space::Shared => traffic.shared(addresses, mask, len),
+                Space::Global if STORE => traffic.store_sectors += sectors(addresses, mask, len),
+                Space::Global => traffic.load_sectors += sectors(addresses, mask, len),
                 _ => {}
             }
         }
-        if let Some(span) = Span::of(at, mask, len) {
+        if let Some(span) = Span::new(addresses, mask, len) {
             let together = match space {
                 Space::Global => self.global_span::<STORE>(&span, len, mask),
                 Space::Shared => self.shared_span::<STORE>(warp.id, &span, len, mask),
@@ -223,7 +228,7 @@ impl Core<'_> {
                 return Ok((base, span));
             }
         }
-        self.one_by_one::<STORE>(warp, space, at, len, mask)
+        self.check_each_lane::<STORE>(warp, space, addresses, len, mask)
     }
 
     /// The pointer and span in global memory, if all lanes are in one allocation and no check fails.
@@ -237,21 +242,22 @@ impl Core<'_> {
         let allocation = self
             .allocation(span.lowest, span.len as u64, "access")
             .ok()?;
-        let place = |offset: usize| span.lowest + offset as u64;
+        let address = |offset: usize| span.lowest + offset as u64;
         if STORE {
-            span.all(mask, len, |at, len| {
-                allocation.mark_written(place(at), len);
+            span.all(mask, len, |start, len| {
+                allocation.mark_written(address(start), len);
                 true
             });
         } else {
-            let is_written = |at, len| allocation.first_unwritten(place(at), len).is_none();
+            let is_written =
+                |offset, len| allocation.first_unwritten(address(offset), len).is_none();
             if !span.all(mask, len, is_written) {
                 return None;
             }
         }
         if !self.touched.is_empty() {
-            span.all(mask, len, |at, len| {
-                self.touch(place(at), len, kind::<STORE>());
+            span.all(mask, len, |start, len| {
+                self.touch(address(start), len, access_kind::<STORE>());
                 true
             });
         }
@@ -270,7 +276,11 @@ impl Core<'_> {
         let start = self.shared_bounds(span.lowest, span.len, "access").ok()?;
         self.note_remote(warp, start);
         if let Some(races) = &mut self.races {
-            let is_right = |at, len| races.access(warp, start + at, len, kind::<STORE>()).is_ok();
+            let is_right = |offset, len| {
+                races
+                    .access(warp, start + offset, len, access_kind::<STORE>())
+                    .is_ok()
+            };
             if !span.all(mask, len, is_right) {
                 return None;
             }
@@ -279,38 +289,46 @@ impl Core<'_> {
     }
 
     #[inline(always)]
-    fn global_one<const STORE: bool>(&mut self, at: u64, len: usize) -> Outcome<*mut u8> {
-        Self::aligned(at, len, if STORE { "global write" } else { "global read" })?;
-        let what = if STORE { "write" } else { "read" };
-        self.global_access(at, len, what, kind::<STORE>())
+    fn global_one<const STORE: bool>(&mut self, address: u64, len: usize) -> Outcome<*mut u8> {
+        Self::aligned(
+            address,
+            len,
+            if STORE { "global write" } else { "global read" },
+        )?;
+        let verb = if STORE { "write" } else { "read" };
+        self.global_access(address, len, verb, access_kind::<STORE>())
     }
 
     fn shared_one<const STORE: bool>(
         &mut self,
         warp: usize,
-        at: u64,
+        address: u64,
         len: usize,
     ) -> Outcome<*mut u8> {
-        Self::aligned(at, len, if STORE { "shared write" } else { "shared read" })?;
-        let what = if STORE { "write" } else { "read" };
-        self.shared_access(warp, at, len, what, kind::<STORE>())
+        Self::aligned(
+            address,
+            len,
+            if STORE { "shared write" } else { "shared read" },
+        )?;
+        let verb = if STORE { "write" } else { "read" };
+        self.shared_access(warp, address, len, verb, access_kind::<STORE>())
     }
 
     /// Takes lane after lane: for local, parameter and mixed addresses, and to find the lane at fault.
     #[cold]
-    fn one_by_one<const STORE: bool>(
+    fn check_each_lane<const STORE: bool>(
         &mut self,
         warp: &mut Warp,
         space: Space,
-        at: &[u64; LANES],
+        addresses: &[u64; LANES],
         len: usize,
         mask: u32,
     ) -> Outcome<(*mut u8, Span)> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         for l in lanes_of(mask) {
             let (space, address) = match space {
-                Space::Generic => Self::narrow(at[l]),
-                _ => (space, at[l]),
+                Space::Generic => Self::narrow(addresses[l]),
+                _ => (space, addresses[l]),
             };
             let pointer = match space {
                 Space::Shared => self.shared_one::<STORE>(warp.id, address, len),
@@ -323,25 +341,31 @@ impl Core<'_> {
         Ok(Span::of_lanes(pointers, mask))
     }
 
-    fn local(&mut self, warp: &mut Warp, lane: usize, at: u64, len: usize) -> Outcome<*mut u8> {
-        Self::aligned(at, len, "local access")?;
+    fn local(
+        &mut self,
+        warp: &mut Warp,
+        lane: usize,
+        address: u64,
+        len: usize,
+    ) -> Outcome<*mut u8> {
+        Self::aligned(address, len, "local access")?;
         let size = self.kernel.local_bytes;
-        if at > size as u64 || at as usize + len > size {
+        if address > size as u64 || address as usize + len > size {
             let why = format!(
                 "local access of {len} bytes at offset {}, but a thread has {size} bytes",
-                at as i64
+                address as i64
             );
             return Err(Raised::new(FaultKind::OutOfBounds, why));
         }
-        Ok(&mut warp.local[lane * size + at as usize])
+        Ok(&mut warp.local[lane * size + address as usize])
     }
 
-    fn parameter<const STORE: bool>(&mut self, at: u64, len: usize) -> Outcome<*mut u8> {
-        if STORE || at as usize + len > self.parameters.len() {
-            let why = format!("access of {len} bytes at offset {at} of the parameters");
+    fn parameter<const STORE: bool>(&mut self, address: u64, len: usize) -> Outcome<*mut u8> {
+        if STORE || address as usize + len > self.parameters.len() {
+            let why = format!("access of {len} bytes at offset {address} of the parameters");
             return Err(Raised::new(FaultKind::OutOfBounds, why));
         }
-        Ok(self.parameters[at as usize..].as_ptr() as *mut u8)
+        Ok(self.parameters[address as usize..].as_ptr() as *mut u8)
     }
 }
 

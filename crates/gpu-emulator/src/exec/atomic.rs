@@ -81,10 +81,10 @@ fn add32(ty: Type, x: u32, y: u32) -> u32 {
 impl Core<'_> {
     /// Executes an atomic, lane after lane.
     pub fn atomic(&mut self, warp: &mut Warp, atomic: &Atomic, mask: u32) -> Outcome<()> {
-        let at = addresses(&warp.registers, atomic.address);
+        let addresses = addresses(&warp.registers, atomic.address);
         for l in lanes_of(mask) {
             let pointer = self
-                .atomic_pointer(warp.id, atomic, at[l])
+                .atomic_pointer(warp.id, atomic, addresses[l])
                 .map_err(|e| e.of_lane(l))?;
             // SAFETY: the pointer is valid for the type's size and aligned to it.
             unsafe { apply(warp, atomic, pointer, l) };
@@ -92,16 +92,16 @@ impl Core<'_> {
         Ok(())
     }
 
-    fn atomic_pointer(&mut self, warp: usize, atomic: &Atomic, at: u64) -> Outcome<*mut u8> {
+    fn atomic_pointer(&mut self, warp: usize, atomic: &Atomic, address: u64) -> Outcome<*mut u8> {
         let len = atomic.ty.size();
-        let (space, at) = match atomic.space {
-            Space::Generic => Self::narrow(at),
-            space => (space, at),
+        let (space, address) = match atomic.space {
+            Space::Generic => Self::narrow(address),
+            space => (space, address),
         };
-        Self::aligned(at, len, "atomic")?;
+        Self::aligned(address, len, "atomic")?;
         match space {
-            Space::Global => self.global_access(at, len, "atomic", AccessKind::Atomic),
-            Space::Shared => self.shared_access(warp, at, len, "atomic", AccessKind::Atomic),
+            Space::Global => self.global_access(address, len, "atomic", AccessKind::Atomic),
+            Space::Shared => self.shared_access(warp, address, len, "atomic", AccessKind::Atomic),
             _ => Err(Raised::new(FaultKind::Misuse, "an atomic on local memory")),
         }
     }

@@ -57,9 +57,9 @@ impl ThreadBlock<'_> {
             );
             return Err(Raised::new(FaultKind::Misuse, why));
         }
-        let elsewhere = barrier.arrived.iter().find(|(_, at)| *at != pc);
-        if let (None, Some(&(other, at))) = (threads, elsewhere) {
-            let line = self.core.kernel.origin(at).line;
+        let elsewhere = barrier.arrived.iter().find(|(_, other_pc)| *other_pc != pc);
+        if let (None, Some(&(other, other_pc))) = (threads, elsewhere) {
+            let line = self.core.kernel.origin(other_pc).line;
             let why = format!(
                 "warp {warp} is at this barrier while warp {other} waits at the one of PTX line {line}"
             );

@@ -144,20 +144,23 @@ impl<'a> ThreadBlock<'a> {
         self.statistics.blocks += self.core.ended.len() as u64;
         self.take_turns()
             .map_err(|raised| Box::new(self.locate(raised)))?;
-        let Some((others, view)) = self.others else {
+        let Some((footprint, view)) = self.others else {
             return Ok(());
         };
-        let mut all = self.core.touched.iter_mut().enumerate();
-        all.try_for_each(|(rank, touched)| {
-            others.add(touched, view).map_err(|raised| (rank, raised))
-        })
-        .map_err(|(rank, raised)| Box::new(self.of_block(rank, raised)))
+        let mut footprints = self.core.touched.iter_mut().enumerate();
+        footprints
+            .try_for_each(|(rank, touched)| {
+                footprint
+                    .add(touched, view)
+                    .map_err(|raised| (rank, raised))
+            })
+            .map_err(|(rank, raised)| Box::new(self.of_block(rank, raised)))
     }
 
     /// The index of a block of the cluster.
     fn index_of(&self, rank: usize) -> [u32; 3] {
-        let place = index_in(self.core.kernel.cluster, rank as u32);
-        std::array::from_fn(|axis| self.index[axis] + place[axis])
+        let index = index_in(self.core.kernel.cluster, rank as u32);
+        std::array::from_fn(|axis| self.index[axis] + index[axis])
     }
 
     /// The fault of a block as a whole.
@@ -187,8 +190,8 @@ impl<'a> ThreadBlock<'a> {
                     _ => 1 + self.random.below(200) as u64,
                 };
                 self.warp = warp;
-                let turn = self.run_warp(warp, fuel)?;
-                stuck &= turn == Turn::Blocked && self.statistics.instructions == before;
+                let outcome = self.run_warp(warp, fuel)?;
+                stuck &= outcome == Turn::Blocked && self.statistics.instructions == before;
             }
             if !living {
                 return self.check_finished();
@@ -227,7 +230,7 @@ impl<'a> ThreadBlock<'a> {
     /// The fault of a deadlock: lists where each warp waits.
     fn deadlock(&mut self) -> Raised {
         let kernel = self.core.kernel;
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for warp in self.warps.iter().filter(|w| w.alive != 0) {
             for group in &warp.groups {
                 let line = kernel.origin(group.pc).line;
@@ -236,15 +239,15 @@ impl<'a> ThreadBlock<'a> {
                 } else {
                     format!(" lanes {:#010x}", group.mask)
                 };
-                places.push(format!("warp {}{lanes} at PTX line {line}", warp.id));
+                positions.push(format!("warp {}{lanes} at PTX line {line}", warp.id));
             }
         }
-        places.truncate(8);
+        positions.truncate(8);
         if let Some(warp) = self.warps.iter().position(|w| w.alive != 0) {
             self.warp = warp;
             self.pc = self.warps[warp].groups[0].pc;
         }
-        let why = format!("no warp can continue: {}", places.join(", "));
+        let why = format!("no warp can continue: {}", positions.join(", "));
         Raised::new(FaultKind::Deadlock, why)
     }
 
@@ -314,18 +317,20 @@ impl<'a> ThreadBlock<'a> {
             warp as usize / self.block_warps,
             warp % self.block_warps as u32,
         );
-        let of = |sizes: [u32; 3], axis: u8| sizes[axis as usize];
+        let component = |sizes: [u32; 3], axis: u8| sizes[axis as usize];
         let thread = warp * LANES as u32 + lane;
         let bit = 1u32 << lane;
         match special {
-            Special::Thread(axis) => of(index_in(self.launch.block, thread), axis),
-            Special::Threads(axis) => of(self.launch.block, axis),
-            Special::Block(axis) => of(self.index_of(rank), axis),
-            Special::Blocks(axis) => of(self.launch.grid, axis),
-            Special::Cluster(axis) => of(self.index, axis) / of(cluster, axis),
-            Special::Clusters(axis) => of(self.launch.grid, axis) / of(cluster, axis),
-            Special::BlockOfCluster(axis) => of(self.index_of(rank), axis) - of(self.index, axis),
-            Special::BlocksOfCluster(axis) => of(cluster, axis),
+            Special::Thread(axis) => component(index_in(self.launch.block, thread), axis),
+            Special::Threads(axis) => component(self.launch.block, axis),
+            Special::Block(axis) => component(self.index_of(rank), axis),
+            Special::Blocks(axis) => component(self.launch.grid, axis),
+            Special::Cluster(axis) => component(self.index, axis) / component(cluster, axis),
+            Special::Clusters(axis) => component(self.launch.grid, axis) / component(cluster, axis),
+            Special::BlockOfCluster(axis) => {
+                component(self.index_of(rank), axis) - component(self.index, axis)
+            }
+            Special::BlocksOfCluster(axis) => component(cluster, axis),
             Special::Rank => rank as u32,
             Special::Ranks => self.core.ended.len() as u32,
             Special::Lane => lane,
@@ -352,7 +357,7 @@ impl<'a> ThreadBlock<'a> {
             return Ok(Turn::Blocked);
         };
         self.pc = group.pc;
-        let others: Vec<String> = w
+        let waiting: Vec<String> = w
             .groups
             .iter()
             .filter(|g| g.pc != group.pc)
@@ -364,10 +369,10 @@ impl<'a> ThreadBlock<'a> {
         let why = format!(
             "only the lanes {:#010x} of the warp arrive here; {}",
             group.mask,
-            if others.is_empty() {
+            if waiting.is_empty() {
                 "the others never do".to_string()
             } else {
-                others.join(", ")
+                waiting.join(", ")
             }
         );
         let lane = group.mask.trailing_zeros() as usize;

@@ -25,14 +25,17 @@ impl Warp {
         for lane in 0..LANES as u32 {
             let (b, c) = (b[lane as usize] & 31, c[lane as usize]);
             let (clamp, segment) = (c & 31, c >> 8 & 31);
-            let first = lane & segment;
-            let last = first | clamp & !segment;
+            let segment_start = lane & segment;
+            let last = segment_start | clamp & !segment;
             let (source, is_inside) = match s.kind {
                 // `clamp` is 0 here, so `last` is the segment's first lane.
                 ShuffleKind::Up => (lane.wrapping_sub(b), lane as i32 - b as i32 >= last as i32),
                 ShuffleKind::Down => (lane + b, lane + b <= last),
                 ShuffleKind::Butterfly => (lane ^ b, lane ^ b <= last),
-                ShuffleKind::Index => (first | b & !segment, (first | b & !segment) <= last),
+                ShuffleKind::Index => (
+                    segment_start | b & !segment,
+                    (segment_start | b & !segment) <= last,
+                ),
             };
             let source = if is_inside { source } else { lane };
             in_range |= (is_inside as u32) << lane;
@@ -74,9 +77,9 @@ impl Warp {
         let mut equal = 0;
         if m.all {
             for l in lanes_of(mask) {
-                let all = out[l] == mask;
-                equal |= (all as u32) << l;
-                out[l] = if all { mask } else { 0 };
+                let is_unanimous = out[l] == mask;
+                equal |= (is_unanimous as u32) << l;
+                out[l] = if is_unanimous { mask } else { 0 };
             }
         }
         self.set_words(m.d, mask, &out);

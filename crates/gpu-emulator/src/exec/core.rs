@@ -43,14 +43,14 @@ pub(crate) struct Core<'a> {
 
 /// The registers that the products of a kernel read and write.
 fn product_registers(kernel: &Kernel) -> Vec<Slot> {
-    let of = |inst: &Inst| match &inst.op {
+    let registers_of = |inst: &Inst| match &inst.op {
         Op::WarpgroupMma(m) => m.d.iter().chain(&m.a).copied().collect(),
         _ => Vec::new(),
     };
-    let mut all: Vec<Slot> = kernel.code.iter().flat_map(of).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
+    let mut registers: Vec<Slot> = kernel.code.iter().flat_map(registers_of).collect();
+    registers.sort_unstable();
+    registers.dedup();
+    registers
 }
 
 impl<'a> Core<'a> {
@@ -124,14 +124,14 @@ impl<'a> Core<'a> {
 
     #[cold]
     fn outside(&self, address: u64, len: u64, above: usize, what: &str) -> Raised {
-        let near = match above {
+        let relation = match above {
             0 => "; no allocation lies below".to_string(),
             _ => describe(&self.view[above - 1], address),
         };
         Raised::new(
             FaultKind::OutOfBounds,
             format!(
-                "global {what} of {len} bytes at {address:#x} is outside every allocation{near}"
+                "global {what} of {len} bytes at {address:#x} is outside every allocation{relation}"
             ),
         )
     }
@@ -194,12 +194,12 @@ impl<'a> Core<'a> {
     pub fn shared_access(
         &mut self,
         warp: usize,
-        at: u64,
+        address: u64,
         len: usize,
         what: &str,
         kind: AccessKind,
     ) -> Outcome<*mut u8> {
-        let start = self.shared_bounds(at, len, what)?;
+        let start = self.shared_bounds(address, len, what)?;
         self.note_remote(warp, start);
         if let Some(races) = &mut self.races {
             races.access(warp, start, len, kind)?;
@@ -220,10 +220,10 @@ impl<'a> Core<'a> {
 
     /// The same of an address in another block of the cluster.
     #[cold]
-    fn shared_elsewhere(&self, at: u64, len: usize, what: &str) -> Outcome<usize> {
+    fn shared_elsewhere(&self, address: u64, len: usize, what: &str) -> Outcome<usize> {
         let (block, start) = (
-            (at >> BLOCK_SHIFT) as usize,
-            at as usize % (1 << BLOCK_SHIFT),
+            (address >> BLOCK_SHIFT) as usize,
+            address as usize % (1 << BLOCK_SHIFT),
         );
         let ended = block.checked_sub(1).and_then(|rank| self.ended.get(rank));
         match ended {
@@ -235,13 +235,13 @@ impl<'a> Core<'a> {
             Some(false) if start >= SHARED_START && start + len <= self.shared_len => {
                 Ok((block - 1) * self.stride + start)
             }
-            _ => Err(self.outside_shared(at, len, what)),
+            _ => Err(self.outside_shared(address, len, what)),
         }
     }
 
     #[cold]
-    fn outside_shared(&self, at: u64, len: usize, what: &str) -> Raised {
-        let offset = at as i64 - SHARED_START as i64;
+    fn outside_shared(&self, address: u64, len: usize, what: &str) -> Raised {
+        let offset = address as i64 - SHARED_START as i64;
         let size = self.shared_len - SHARED_START;
         let why = format!(
             "shared {what} of {len} bytes at offset {offset}, but the block has {size} bytes"

@@ -25,7 +25,7 @@ struct Page([[u64; WORDS]; 3]);
 /// Pages by allocation and by position in it.
 type Pages = Vec<Vec<Option<Box<Page>>>>;
 
-fn place(pages: &mut Pages, allocation: usize, page: usize) -> &mut Option<Box<Page>> {
+fn page_slot(pages: &mut Pages, allocation: usize, page: usize) -> &mut Option<Box<Page>> {
     if pages.len() <= allocation {
         pages.resize(allocation + 1, Vec::new());
     }
@@ -50,37 +50,43 @@ impl Touched {
     /// Records an access to `len` bytes at `offset` of an allocation.
     #[inline(always)]
     pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, access: AccessKind) {
-        let (first, bit) = (offset / 64, offset % 64);
+        let (word, bit) = (offset / 64, offset % 64);
         let known = self.pages.get_mut(allocation);
         let known = known.and_then(|pages| pages.get_mut(offset / PAGE)?.as_mut());
         match known {
             Some(page) if bit + len <= 64 => {
-                page.0[access as usize][first % WORDS] |= (!0 >> (64 - len)) << bit;
+                page.0[access as usize][word % WORDS] |= (!0 >> (64 - len)) << bit;
             }
             _ => self.touch_words(allocation, offset, offset + len, access),
         }
     }
 
-    fn touch_words(&mut self, allocation: usize, mut at: usize, end: usize, access: AccessKind) {
-        while at < end {
-            let page = at / PAGE;
+    fn touch_words(
+        &mut self,
+        allocation: usize,
+        mut offset: usize,
+        end: usize,
+        access: AccessKind,
+    ) {
+        while offset < end {
+            let page = offset / PAGE;
             let stop = end.min((page + 1) * PAGE);
             let bits = &mut self.page(allocation, page).0[access as usize];
-            while at < stop {
-                let len = (64 - at % 64).min(stop - at);
-                bits[at / 64 % WORDS] |= (!0 >> (64 - len)) << (at % 64);
-                at += len;
+            while offset < stop {
+                let len = (64 - offset % 64).min(stop - offset);
+                bits[offset / 64 % WORDS] |= (!0 >> (64 - len)) << (offset % 64);
+                offset += len;
             }
         }
     }
 
     fn page(&mut self, allocation: usize, page: usize) -> &mut Page {
-        let found = place(&mut self.pages, allocation, page);
-        if found.is_none() {
+        let slot = page_slot(&mut self.pages, allocation, page);
+        if slot.is_none() {
             self.used.push((allocation, page));
         }
         let empty = &mut self.empty;
-        found.get_or_insert_with(|| {
+        slot.get_or_insert_with(|| {
             let page = empty.pop();
             page.unwrap_or_else(|| Box::new(Page([[0; WORDS]; 3])))
         })
@@ -95,19 +101,19 @@ impl Footprint {
     /// Adds a block's accesses and empties `touched`. A fault if another block wrote bytes that it touched, or
     /// touched bytes that it wrote.
     pub fn add(&self, touched: &mut Touched, view: &View) -> Result<(), Raised> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut footprints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut race = None;
         for (allocation, page) in std::mem::take(&mut touched.used) {
-            let Some(mut mine) = place(&mut touched.pages, allocation, page).take() else {
+            let Some(mut mine) = page_slot(&mut touched.pages, allocation, page).take() else {
                 continue;
             };
-            let theirs = place(&mut all, allocation, page);
+            let theirs = page_slot(&mut footprints, allocation, page);
             let Some(theirs) = theirs else {
                 *theirs = Some(mine);
                 continue;
             };
-            let found = (0..WORDS).find_map(|w| meeting(&mine, theirs, w));
-            if let (None, Some((offset, ours, other))) = (&race, found) {
+            let conflict = (0..WORDS).find_map(|w| meeting(&mine, theirs, w));
+            if let (None, Some((offset, ours, other))) = (&race, conflict) {
                 let allocation = &view[allocation];
                 let offset = page * PAGE + offset;
                 race = Some(format!(
@@ -136,13 +142,13 @@ impl Footprint {
     /// The accesses of all blocks.
     pub fn trail(self, view: &View) -> Trail {
         let pages = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let of = |(base, pages): (u64, Vec<Option<Box<Page>>>)| {
-            let at = move |i: usize| base + (i * PAGE) as u64;
+        let pages_of = |(base, pages): (u64, Vec<Option<Box<Page>>>)| {
+            let page_address = move |i: usize| base + (i * PAGE) as u64;
             let pages = pages.into_iter().enumerate();
-            pages.filter_map(move |(i, page)| Some((at(i), page?)))
+            pages.filter_map(move |(i, page)| Some((page_address(i), page?)))
         };
         let bases = view.iter().map(|a| a.base);
-        Trail(bases.zip(pages).flat_map(of).collect())
+        Trail(bases.zip(pages).flat_map(pages_of).collect())
     }
 }
 
@@ -151,10 +157,10 @@ impl Trail {
     pub fn of(memory: &Memory, read: &[(u64, usize)], written: &[(u64, usize)]) -> Trail {
         let (view, mut touched) = (memory.view(), Touched::default());
         for (ranges, how) in [(read, AccessKind::Read), (written, AccessKind::Write)] {
-            for &(at, len) in ranges {
-                let holds = |a: &Arc<Allocation>| a.base <= at && at < a.base + a.len;
+            for &(address, len) in ranges {
+                let holds = |a: &Arc<Allocation>| a.base <= address && address < a.base + a.len;
                 if let Some(allocation) = view.iter().position(holds) {
-                    let offset = (at - view[allocation].base) as usize;
+                    let offset = (address - view[allocation].base) as usize;
                     touched.touch_words(allocation, offset, offset + len, how);
                 }
             }
@@ -168,12 +174,12 @@ impl Trail {
     /// The first conflict with another launch, one of them writing: the address and what each does there.
     pub fn meets(&self, other: &Trail) -> Option<String> {
         let mut theirs = other.0.iter().peekable();
-        self.0.iter().find_map(|(at, mine)| {
-            while theirs.next_if(|(address, _)| address < at).is_some() {}
-            let (_, their) = theirs.next_if(|(address, _)| address == at)?;
+        self.0.iter().find_map(|(start, mine)| {
+            while theirs.next_if(|(address, _)| address < start).is_some() {}
+            let (_, their) = theirs.next_if(|(address, _)| address == start)?;
             let (offset, ours, other) = (0..WORDS).find_map(|w| meeting(mine, their, w))?;
-            let at = at + offset as u64;
-            Some(format!("{ours} {at:#x}, which the other {other}"))
+            let address = start + offset as u64;
+            Some(format!("{ours} {address:#x}, which the other {other}"))
         })
     }
 }

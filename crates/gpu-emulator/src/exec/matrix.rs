@@ -30,9 +30,9 @@ pub(super) fn widen(ty: Type, bits: u32) -> f32 {
 }
 
 /// Swizzles an offset in shared memory by 16-byte units, as hardware does. 1: 32 bytes, 2: 64, 3: 128.
-pub(super) fn swizzle(at: usize, mode: u8) -> usize {
+pub(super) fn swizzle(offset: usize, mode: u8) -> usize {
     let bits = [0, 1, 3, 7][mode as usize & 3];
-    at ^ (at >> 7 & bits) << 4
+    offset ^ (offset >> 7 & bits) << 4
 }
 
 impl Core<'_> {
@@ -43,15 +43,15 @@ impl Core<'_> {
         access: &MatrixAccess,
         kind: AccessKind,
     ) -> Outcome<Vec<*mut u16>> {
-        let at = addresses(&warp.registers, access.address);
+        let addresses = addresses(&warp.registers, access.address);
         if let Some(traffic) = &mut self.traffic {
             let lanes = 8 * access.registers.len();
-            traffic.shared(&at, u32::MAX >> (LANES - lanes), 16);
+            traffic.shared(&addresses, u32::MAX >> (LANES - lanes), 16);
         }
         let mut row = |l: usize| {
-            let at = Self::to_shared(at[l]);
-            Self::aligned(at, 16, "a row of a matrix")?;
-            let row = self.shared_access(warp.id, at, 16, "matrix access", kind)?;
+            let address = Self::to_shared(addresses[l]);
+            Self::aligned(address, 16, "a row of a matrix")?;
+            let row = self.shared_access(warp.id, address, 16, "matrix access", kind)?;
             Ok(row.cast())
         };
         let rows = 0..8 * access.registers.len();
@@ -60,7 +60,7 @@ impl Core<'_> {
     }
 
     /// Row and column, in a tile, of half `h` of the register of `lane`.
-    fn place(lane: usize, h: usize, transposed: bool) -> (usize, usize) {
+    fn element_position(lane: usize, h: usize, transposed: bool) -> (usize, usize) {
         let (row, column) = (lane / 4, lane % 4 * 2 + h);
         if transposed {
             (column, row)
@@ -81,7 +81,7 @@ impl Core<'_> {
             let rows = &rows[8 * tile..];
             let out: [u32; LANES] = std::array::from_fn(|lane| {
                 let half = |h| {
-                    let (row, column) = Self::place(lane, h, access.transposed);
+                    let (row, column) = Self::element_position(lane, h, access.transposed);
                     // SAFETY: inside the row that was checked.
                     unsafe { rows[row].add(column).read() as u32 }
                 };
@@ -103,7 +103,7 @@ impl Core<'_> {
         for (tile, &register) in access.registers.iter().enumerate() {
             for (lane, word) in warp.registers.word(register).iter().enumerate() {
                 for h in 0..2 {
-                    let (row, column) = Self::place(lane, h, access.transposed);
+                    let (row, column) = Self::element_position(lane, h, access.transposed);
                     // SAFETY: inside the row that was checked.
                     unsafe {
                         rows[8 * tile + row]
@@ -192,34 +192,34 @@ fn product_of<const K: usize, const EACH: usize>(
         }
     }
     let k = m.k as usize;
-    let mut sums = [[0f32; 8]; 16];
-    for (row, sums) in sums.iter_mut().enumerate() {
+    let mut accumulators = [[0f32; 8]; 16];
+    for (row, accumulators) in accumulators.iter_mut().enumerate() {
         for (kk, column) in b.iter().enumerate().take(k) {
-            for (sum, y) in sums.iter_mut().zip(column) {
+            for (sum, y) in accumulators.iter_mut().zip(column) {
                 *sum += a[row][kk] * y;
             }
         }
     }
-    store_sums(registers, m, &sums);
+    store_sums(registers, m, &accumulators);
 }
 
 /// Adds `c` and spreads the result over the lanes.
 #[inline(always)]
-fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
+fn store_sums(registers: &mut Registers, m: &Mma, accumulators: &[[f32; 8]; 16]) {
     for i in 0..m.d.len() {
         let c = *registers.word(m.c[i]);
         let out: [u32; LANES] = std::array::from_fn(|lane| {
             let (row, column) = (lane / 4, lane % 4 * 2);
             if m.wide_sum {
-                let sum = sums[row + (i >> 1) * 8][column + (i & 1)];
+                let sum = accumulators[row + (i >> 1) * 8][column + (i & 1)];
                 if m.types[0].size() == 1 {
                     return c[lane].wrapping_add(sum as i32 as u32);
                 }
                 return (f32::from_bits(c[lane]) + sum).to_bits();
             }
-            let sums = &sums[row + i * 8];
-            let low = f32_to_f16(f16_to_f32(c[lane]) + sums[column]);
-            let high = f32_to_f16(f16_to_f32(c[lane] >> 16) + sums[column + 1]);
+            let row_accumulators = &accumulators[row + i * 8];
+            let low = f32_to_f16(f16_to_f32(c[lane]) + row_accumulators[column]);
+            let high = f32_to_f16(f16_to_f32(c[lane] >> 16) + row_accumulators[column + 1]);
             low | high << 16
         });
         *registers.word_mut(m.d[i]) = out;

@@ -39,15 +39,15 @@ impl Core<'_> {
         self.shared_bounds(address, 8, "mbarrier")
     }
 
-    fn mbarrier_word(&mut self, at: usize) -> &mut u64 {
-        // SAFETY: `at` was checked by `mbarrier_at`, and is aligned because shared memory is.
-        unsafe { &mut *self.shared_pointer(at).cast() }
+    fn mbarrier_word(&mut self, offset: usize) -> &mut u64 {
+        // SAFETY: `offset` was checked by `mbarrier_at`, and is aligned because shared memory is.
+        unsafe { &mut *self.shared_pointer(offset).cast() }
     }
 
     /// Counts `arrivals` and adds `bytes` to the expected bytes; ends the phase when nothing is left.
     pub fn mbarrier_update(&mut self, address: u64, arrivals: u64, bytes: i64) -> Outcome<()> {
-        let at = self.mbarrier_at(address)?;
-        let word = self.mbarrier_word(at);
+        let offset = self.mbarrier_at(address)?;
+        let word = self.mbarrier_word(offset);
         let mut state = MbarrierState::unpack(*word);
         if state.count == 0 {
             return Err(Raised::new(
@@ -79,10 +79,10 @@ impl Core<'_> {
         | Mbarrier::Expect { at, .. }
         | Mbarrier::Arrive { at, .. }
         | Mbarrier::Test { at, .. }) = *op;
-        let at = addresses(&warp.registers, at);
+        let addresses = addresses(&warp.registers, at);
         let mut over = 0;
         for l in lanes_of(mask) {
-            let is_over = self.mbarrier_of_lane(warp, op, at[l], l);
+            let is_over = self.mbarrier_of_lane(warp, op, addresses[l], l);
             over |= u32::from(is_over.map_err(|e| e.of_lane(l))?) << l;
         }
         if let Mbarrier::Test { done, .. } = *op {
@@ -99,7 +99,7 @@ impl Core<'_> {
         address: u64,
         l: usize,
     ) -> Outcome<bool> {
-        let at = self.mbarrier_at(address)?;
+        let offset = self.mbarrier_at(address)?;
         match *op {
             Mbarrier::Init { count, .. } => {
                 let count = warp.registers.word(count)[l] as u64;
@@ -109,13 +109,13 @@ impl Core<'_> {
                     count,
                     pending: count,
                 };
-                *self.mbarrier_word(at) = state.pack();
+                *self.mbarrier_word(offset) = state.pack();
                 if let Some(races) = &mut self.races {
-                    races.mbarrier_init(warp.id, at)?;
+                    races.mbarrier_init(warp.id, offset)?;
                 }
-                self.unfenced.push((at, warp.id));
+                self.unfenced.push((offset, warp.id));
             }
-            Mbarrier::Invalidate { .. } => *self.mbarrier_word(at) = 0,
+            Mbarrier::Invalidate { .. } => *self.mbarrier_word(offset) = 0,
             Mbarrier::Expect { bytes, .. } => {
                 let bytes = warp.registers.word(bytes)[l] as i64;
                 self.mbarrier_update(address, 0, bytes)?;
@@ -126,11 +126,11 @@ impl Core<'_> {
                 bytes,
                 ..
             } => {
-                warp.registers.wide_mut(state)[l] = *self.mbarrier_word(at);
-                self.note_remote(warp.id, at);
+                warp.registers.wide_mut(state)[l] = *self.mbarrier_word(offset);
+                self.note_remote(warp.id, offset);
                 if let Some(races) = &mut self.races {
-                    races.mbarrier_use(warp.id, at)?;
-                    races.release(warp.id, at);
+                    races.mbarrier_use(warp.id, offset)?;
+                    races.release(warp.id, offset);
                 }
                 let number = |slot: Option<u32>, otherwise: u32| {
                     slot.map_or(otherwise, |slot| warp.registers.word(slot)[l])
@@ -141,17 +141,17 @@ impl Core<'_> {
             }
             Mbarrier::Test { phase, parity, .. } => {
                 if let Some(races) = &mut self.races {
-                    races.mbarrier_use(warp.id, at)?;
+                    races.mbarrier_use(warp.id, offset)?;
                 }
                 let awaited = match parity {
                     true => warp.registers.word(phase)[l] as u64 & 1,
                     false => warp.registers.wide(phase)[l] >> 63,
                 };
-                if MbarrierState::unpack(*self.mbarrier_word(at)).phase == awaited {
+                if MbarrierState::unpack(*self.mbarrier_word(offset)).phase == awaited {
                     return Ok(false);
                 }
                 if let Some(races) = &mut self.races {
-                    races.acquire(warp.id, at);
+                    races.acquire(warp.id, offset);
                 }
             }
         }

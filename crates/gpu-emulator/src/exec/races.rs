@@ -115,11 +115,11 @@ impl Races {
     pub fn block_ends(&self, block: usize) -> Outcome<()> {
         let warps = self.warps / self.remote.len();
         let own = block * warps..(block + 1) * warps;
-        let seen = |user: usize| {
+        let seen_time = |user: usize| {
             own.clone()
                 .any(|w| self.seen[w][user] >= self.remote[block][user])
         };
-        match (0..self.warps).find(|user| !seen(*user)) {
+        match (0..self.warps).find(|user| !seen_time(*user)) {
             None => Ok(()),
             Some(user) => {
                 let why = format!(
@@ -138,7 +138,7 @@ impl Races {
     /// Checks and records an access of `warp` to `len` bytes at `at`.
     #[inline(always)]
     pub fn access(&mut self, warp: usize, at: usize, len: usize, kind: AccessKind) -> Outcome<()> {
-        let (range, now, floor) = (self.range(at, len), self.now[warp], self.floor);
+        let (range, time, floor) = (self.range(at, len), self.now[warp], self.floor);
         for x in range {
             match kind {
                 AccessKind::Read => {
@@ -146,7 +146,7 @@ impl Races {
                     // before.
                     let g = &mut self.granules[x];
                     let settled = g.write_time.wrapping_sub(1) < floor && !g.pending;
-                    if settled && g.read_time == now {
+                    if settled && g.read_time == time {
                         g.readers |= 1 << warp;
                     } else {
                         self.read(warp, x)?;
@@ -164,12 +164,12 @@ impl Races {
         if g.pending || g.write_time == 0 || !self.has_seen(warp, g.writer as usize, g.write_time) {
             return Err(self.wrong_read(warp, x));
         }
-        let (now, bit) = (self.now[warp], 1 << warp);
+        let (time, bit) = (self.now[warp], 1 << warp);
         let g = &mut self.granules[x];
-        if g.read_time == now {
+        if g.read_time == time {
             g.readers |= bit;
         } else if g.readers & !bit == 0 || g.read_time <= self.floor {
-            (g.read_time, g.readers) = (now, bit);
+            (g.read_time, g.readers) = (time, bit);
         } else {
             self.read_at_several_times(warp, x);
         }
@@ -237,7 +237,7 @@ impl Races {
                 let why = format!(
                     "warp {warp} writes shared memory at {} that warp {reader} reads, with no \
                      barrier between",
-                    self.place(x)
+                    self.describe_granule(x)
                 );
                 return Err(Raised::new(FaultKind::SharedRace, why));
             }
@@ -245,7 +245,7 @@ impl Races {
         Ok(())
     }
 
-    fn place(&self, x: usize) -> String {
+    fn describe_granule(&self, x: usize) -> String {
         format!(
             "offset {}",
             (x << self.shift) as i64 - crate::program::SHARED_START as i64
@@ -254,18 +254,18 @@ impl Races {
 
     #[cold]
     fn wrong_read(&self, warp: usize, x: usize) -> Raised {
-        let (g, place) = (self.granules[x], self.place(x));
+        let (g, location) = (self.granules[x], self.describe_granule(x));
         if g.pending {
             let why = format!(
-                "shared memory at {place} is the target of an asynchronous copy that was not waited for"
+                "shared memory at {location} is the target of an asynchronous copy that was not waited for"
             );
             Raised::new(FaultKind::MissingWait, why)
         } else if g.write_time == 0 {
-            let why = format!("nothing was written to shared memory at {place}");
+            let why = format!("nothing was written to shared memory at {location}");
             Raised::new(FaultKind::Uninitialised, why)
         } else {
             let why = format!(
-                "warp {warp} reads shared memory at {place} that warp {} writes, with no barrier between",
+                "warp {warp} reads shared memory at {location} that warp {} writes, with no barrier between",
                 g.writer
             );
             Raised::new(FaultKind::SharedRace, why)
@@ -274,18 +274,18 @@ impl Races {
 
     #[cold]
     fn wrong_write(&self, warp: usize, x: usize, kind: AccessKind) -> Raised {
-        let (g, place) = (self.granules[x], self.place(x));
+        let (g, location) = (self.granules[x], self.describe_granule(x));
         if g.pending || kind == AccessKind::Atomic && g.write_time == 0 {
             return self.wrong_read(warp, x);
         }
         if g.outgoing > 0 {
             let why = format!(
-                "warp {warp} writes shared memory at {place}, the source of a bulk copy that was not waited for"
+                "warp {warp} writes shared memory at {location}, the source of a bulk copy that was not waited for"
             );
             return Raised::new(FaultKind::MissingWait, why);
         }
         let why = format!(
-            "warps {} and {warp} write shared memory at {place}, with no barrier between",
+            "warps {} and {warp} write shared memory at {location}, with no barrier between",
             g.writer
         );
         Raised::new(FaultKind::SharedRace, why)
@@ -318,15 +318,15 @@ impl Races {
     pub fn bulk_begins(
         &mut self,
         warp: usize,
-        at: usize,
+        start: usize,
         len: usize,
         mbarrier: usize,
     ) -> Outcome<()> {
-        self.copy_begins(warp, at, len)?;
-        for x in self.range(at, len) {
+        self.copy_begins(warp, start, len)?;
+        for x in self.range(start, len) {
             self.granules[x].origin = Origin::BulkCopy;
         }
-        self.in_flight.push((mbarrier, at, len));
+        self.in_flight.push((mbarrier, start, len));
         self.release(warp, mbarrier);
         Ok(())
     }
@@ -385,9 +385,9 @@ impl Races {
         let (group, agent) = self.agent(warp);
         let Some(agent) = agent else { return warp };
         for u in 0..self.now.len() {
-            let seen = |w: usize| if u == w { self.now[w] } else { self.seen[w][u] };
-            let all = group.clone().map(seen).min().unwrap_or(0);
-            self.seen[agent][u] = self.seen[agent][u].max(all);
+            let time_seen = |w: usize| if u == w { self.now[w] } else { self.seen[w][u] };
+            let min_seen = group.clone().map(time_seen).min().unwrap_or(0);
+            self.seen[agent][u] = self.seen[agent][u].max(min_seen);
         }
         agent
     }

@@ -124,10 +124,10 @@ impl<'a> ThreadBlock<'a> {
             }
             Op::Atomic(atomic) => core.atomic(w, atomic, active)?,
             Op::Clock { d, wide } => {
-                let now = self.statistics.instructions;
+                let count = self.statistics.instructions;
                 match wide {
-                    true => w.registers.wide_mut(*d).fill(now),
-                    false => w.registers.word_mut(*d).fill(now as u32),
+                    true => w.registers.wide_mut(*d).fill(count),
+                    false => w.registers.word_mut(*d).fill(count as u32),
                 }
             }
             Op::Barrier(barrier) => {
@@ -148,7 +148,7 @@ impl<'a> ThreadBlock<'a> {
             Op::ClusterWait => {
                 if !self.cluster_has_met(warp)? {
                     let why = "waiting for a barrier of the cluster at which not all warps arrive";
-                    self.warps[warp].fails(why)?;
+                    self.warps[warp].count_failed_wait(why)?;
                     return Ok(After::Yield(pc));
                 }
                 self.warps[warp].failed_waits = 0;
@@ -168,14 +168,14 @@ impl<'a> ThreadBlock<'a> {
             }
             Op::Mbarrier(op) => {
                 if !core.mbarrier(w, op, active)? {
-                    w.fails("waiting for an mbarrier whose phase does not end")?;
+                    w.count_failed_wait("waiting for an mbarrier whose phase does not end")?;
                     return Ok(After::Yield(pc + 1));
                 }
                 w.failed_waits = 0;
             }
             Op::Bulk(op) => core.bulk(w, op, active)?,
             Op::AsyncFence { is_proxy } => {
-                core.unfenced.retain(|(_, by)| *by != warp);
+                core.unfenced.retain(|(_, owner)| *owner != warp);
                 if let Some(races) = core.races.as_mut().filter(|_| *is_proxy) {
                     races.proxy_fence(warp);
                 }
@@ -197,8 +197,8 @@ impl<'a> ThreadBlock<'a> {
     /// warpgroup have not issued these yet.
     fn complete_products(&mut self, warp: usize, keep: u32) -> Outcome<bool> {
         let end = self.warps[warp].products.committed().saturating_sub(keep);
-        let first = warp / WARPGROUP * WARPGROUP;
-        let group = first..(first + WARPGROUP).min(self.warps.len());
+        let first_warp = warp / WARPGROUP * WARPGROUP;
+        let group = first_warp..(first_warp + WARPGROUP).min(self.warps.len());
         let is_behind = |w: &&Warp| w.products.committed() < end;
         if let Some(other) = self.warps[group.clone()].iter().find(is_behind) {
             return match other.alive {
@@ -257,7 +257,7 @@ impl<'a> ThreadBlock<'a> {
 
 impl Warp {
     /// Counts a failed wait; a fault if there were too many in a row.
-    fn fails(&mut self, why: &str) -> Outcome<()> {
+    fn count_failed_wait(&mut self, why: &str) -> Outcome<()> {
         self.failed_waits += 1;
         match self.failed_waits > PATIENCE {
             true => Err(Raised::new(FaultKind::Deadlock, why)),
@@ -275,9 +275,9 @@ impl Warp {
         active: u32,
         target: impl Fn(usize) -> u32,
     ) -> After {
-        let first = target(active.trailing_zeros() as usize);
-        if active == mask && super::lanes_of(active).all(|l| target(l) == first) {
-            return After::Jump(first);
+        let first_target = target(active.trailing_zeros() as usize);
+        if active == mask && super::lanes_of(active).all(|l| target(l) == first_target) {
+            return After::Jump(first_target);
         }
         let mut targets: Vec<(u32, u32)> = Vec::new();
         if active != mask {
@@ -285,7 +285,7 @@ impl Warp {
         }
         for lane in super::lanes_of(active) {
             let to = target(lane);
-            match targets.iter_mut().find(|(at, _)| *at == to) {
+            match targets.iter_mut().find(|(pc_of, _)| *pc_of == to) {
                 Some((_, lanes)) => *lanes |= 1 << lane,
                 None => targets.push((to, 1 << lane)),
             }

@@ -41,14 +41,14 @@ impl Traffic {
 
     /// Counts an access of a warp to shared memory. Of 8 bytes a lane, half a warp is served at a time, of 16 bytes a
     /// quarter.
-    pub(crate) fn shared(&mut self, at: &[u64; LANES], mask: u32, len: usize) {
+    pub(crate) fn shared(&mut self, addresses: &[u64; LANES], mask: u32, len: usize) {
         let words = len.div_ceil(4);
         let lanes = LANES / words.next_power_of_two();
-        for first in (0..LANES).step_by(lanes) {
-            let on = lanes_of(mask).filter(|l| (first..first + lanes).contains(l));
+        for start in (0..LANES).step_by(lanes) {
+            let active = lanes_of(mask).filter(|l| (start..start + lanes).contains(l));
             let mut touched = [0; BANKS];
             let mut count = 0;
-            for word in on.flat_map(|l| (0..words).map(move |w| at[l] / 4 + w as u64)) {
+            for word in active.flat_map(|l| (0..words).map(move |w| addresses[l] / 4 + w as u64)) {
                 touched[count] = word;
                 count += 1;
             }
@@ -73,18 +73,21 @@ impl Traffic {
 }
 
 /// The sectors of global memory that an access of a warp touches.
-pub(crate) fn sectors(at: &[u64; LANES], mask: u32, len: usize) -> u64 {
+pub(crate) fn sectors(addresses: &[u64; LANES], mask: u32, len: usize) -> u64 {
     let mut touched = [(0, 0); LANES];
     let mut count = 0;
     for l in lanes_of(mask) {
-        touched[count] = (at[l] / SECTOR, (at[l] + len as u64 - 1) / SECTOR);
+        touched[count] = (
+            addresses[l] / SECTOR,
+            (addresses[l] + len as u64 - 1) / SECTOR,
+        );
         count += 1;
     }
     touched[..count].sort_unstable();
     let (mut sectors, mut next) = (0, 0);
-    for (first, last) in &touched[..count] {
-        let first = next.max(*first);
-        sectors += (last + 1).saturating_sub(first);
+    for (first_sector, last) in &touched[..count] {
+        let first_sector = next.max(*first_sector);
+        sectors += (last + 1).saturating_sub(first_sector);
         next = next.max(last + 1);
     }
     sectors

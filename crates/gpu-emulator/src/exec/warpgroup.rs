@@ -59,13 +59,13 @@ impl Products {
     /// Records the registers that products read and write from now on.
     pub fn fence(&mut self, registers: &Registers, slots: &[Slot]) {
         self.fenced.clear();
-        let of = |slot: &Slot| (*slot, *registers.word(*slot));
-        self.fenced.extend(slots.iter().map(of));
+        let value_of = |slot: &Slot| (*slot, *registers.word(*slot));
+        self.fenced.extend(slots.iter().map(value_of));
     }
 
-    fn fenced(&mut self, slot: Slot) -> Option<&mut [u32; LANES]> {
-        let at = self.fenced.binary_search_by_key(&slot, |(slot, _)| *slot);
-        at.ok().map(|at| &mut self.fenced[at].1)
+    fn fenced_values(&mut self, slot: Slot) -> Option<&mut [u32; LANES]> {
+        let index = self.fenced.binary_search_by_key(&slot, |(slot, _)| *slot);
+        index.ok().map(|index| &mut self.fenced[index].1)
     }
 }
 
@@ -80,19 +80,19 @@ fn element(descriptor: u64, row: usize, k: usize, transposed: bool, size: usize)
         _ => (0, 16),
     };
     // `along` runs in rows of `width` bytes, 8 of which are a core matrix.
-    let (along, across) = if transposed {
+    let (contiguous, strided) = if transposed {
         (size * row, k)
     } else {
         (size * k, row)
     };
-    let inside = across % 8 * width + along % width;
-    let at = match (mode, transposed) {
-        (0, true) => start + along / width * stride + across / 8 * leading + inside,
-        (_, true) => start + along / width * leading + across / 8 * stride + inside,
-        (0, false) => start + across / 8 * stride + along / width * leading + inside,
-        (_, false) => start + across / 8 * stride + across % 8 * width + along,
+    let inside = strided % 8 * width + contiguous % width;
+    let offset = match (mode, transposed) {
+        (0, true) => start + contiguous / width * stride + strided / 8 * leading + inside,
+        (_, true) => start + contiguous / width * leading + strided / 8 * stride + inside,
+        (0, false) => start + strided / 8 * stride + contiguous / width * leading + inside,
+        (_, false) => start + strided / 8 * stride + strided % 8 * width + contiguous,
     };
-    swizzle(at, mode)
+    swizzle(offset, mode)
 }
 
 impl<'a> Core<'a> {
@@ -106,7 +106,7 @@ impl<'a> Core<'a> {
     ) -> Outcome<()> {
         whole_warp(mask, "wgmma")?;
         for slot in m.d.iter().chain(&m.a) {
-            if warp.products.fenced(*slot).copied() != Some(*warp.registers.word(*slot)) {
+            if warp.products.fenced_values(*slot).copied() != Some(*warp.registers.word(*slot)) {
                 let why = "a wgmma of registers that were written after the last wgmma.fence";
                 return Err(Raised::new(FaultKind::MissingFence, why));
             }
@@ -141,14 +141,14 @@ impl<'a> Core<'a> {
     pub fn store_products(&mut self, warp: &mut Warp, end: u32) {
         let mut pending = std::mem::take(&mut warp.products.pending);
         pending.retain(|product| {
-            let Some(sums) = product.sums.as_ref().filter(|_| product.group < end) else {
+            let Some(accumulators) = product.sums.as_ref().filter(|_| product.group < end) else {
                 return true;
             };
             let m = self.warpgroup_mma(product);
             let is_integer = m.types[0].size() == 1;
-            for (slot, sums) in m.d.iter().zip(sums) {
+            for (slot, accumulators) in m.d.iter().zip(accumulators) {
                 let words = warp.registers.word_mut(*slot);
-                for (word, sum) in words.iter_mut().zip(sums) {
+                for (word, sum) in words.iter_mut().zip(accumulators) {
                     let old = if product.accumulate { *word } else { 0 };
                     *word = match is_integer {
                         true => old.wrapping_add(*sum as i32 as u32),
@@ -156,7 +156,7 @@ impl<'a> Core<'a> {
                     };
                 }
                 let words = *words;
-                if let Some(fenced) = warp.products.fenced(*slot) {
+                if let Some(fenced) = warp.products.fenced_values(*slot) {
                     *fenced = words;
                 }
             }
@@ -178,15 +178,15 @@ impl<'a> Core<'a> {
         let races = self.races.as_mut();
         let agent = races.map_or(warp.id, |races| races.product_begins(warp.id));
         // Each warp of the group has 16 of the 64 rows.
-        let first = warp.id % 4 * 16;
+        let first_row = warp.id % 4 * 16;
         let ([a_type, b_type], size) = (m.types, m.types[0].size());
         let terms = 32 / size;
         let mut a = [[0f32; 32]; 16];
         if m.a.is_empty() {
             for (i, row) in a.iter_mut().enumerate() {
                 for (k, x) in row[..terms].iter_mut().enumerate() {
-                    let at = element(product.a, first + i, k, m.transpose_a, size);
-                    *x = self.element_at(agent, at, a_type)?;
+                    let offset = element(product.a, first_row + i, k, m.transpose_a, size);
+                    *x = self.element_at(agent, offset, a_type)?;
                 }
             }
         } else {
@@ -204,12 +204,12 @@ impl<'a> Core<'a> {
         let mut b = vec![[0f32; 32]; m.n as usize];
         for (j, column) in b.iter_mut().enumerate() {
             for (k, y) in column[..terms].iter_mut().enumerate() {
-                let at = element(product.b, j, k, m.transpose_b, size);
-                *y = self.element_at(agent, at, b_type)?;
+                let offset = element(product.b, j, k, m.transpose_b, size);
+                *y = self.element_at(agent, offset, b_type)?;
             }
         }
         let sign = if m.negate_a != m.negate_b { -1.0 } else { 1.0 };
-        let sums = |i: usize| {
+        let register_sums = |i: usize| {
             std::array::from_fn(|lane| {
                 let row = lane / 4 + (i >> 1 & 1) * 8;
                 let column = i / 4 * 8 + lane % 4 * 2 + (i & 1);
@@ -217,12 +217,18 @@ impl<'a> Core<'a> {
                 pairs.fold(0f32, |sum, (x, y)| sum + x * y) * sign
             })
         };
-        Ok((0..m.d.len()).map(sums).collect())
+        Ok((0..m.d.len()).map(register_sums).collect())
     }
 
-    fn element_at(&mut self, agent: usize, at: usize, ty: Type) -> Outcome<f32> {
-        let what = "wgmma operand, by its descriptor,";
-        let pointer = self.shared_access(agent, at as u64, ty.size(), what, AccessKind::Read)?;
+    fn element_at(&mut self, agent: usize, offset: usize, ty: Type) -> Outcome<f32> {
+        let description = "wgmma operand, by its descriptor,";
+        let pointer = self.shared_access(
+            agent,
+            offset as u64,
+            ty.size(),
+            description,
+            AccessKind::Read,
+        )?;
         // SAFETY: the bounds were checked.
         unsafe {
             let bits = match ty.size() {

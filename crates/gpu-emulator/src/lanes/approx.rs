@@ -19,11 +19,11 @@ const SIN: [f64; 12] = inverse_factorials(1, 2, true);
 const COS: [f64; 12] = inverse_factorials(0, 2, true);
 
 /// 1/first!, 1/(first + step)!, …, with alternating signs if `alternate`.
-const fn inverse_factorials(first: usize, step: usize, alternate: bool) -> [f64; 12] {
+const fn inverse_factorials(start: usize, step: usize, alternate: bool) -> [f64; 12] {
     let mut out = [0.0; 12];
     let (mut value, mut n, mut k) = (1.0, 1, 0);
     while k < 12 {
-        while n <= first + k * step {
+        while n <= start + k * step {
             value /= n as f64;
             n += 1;
         }
@@ -55,12 +55,12 @@ pub(crate) fn ex2(x: f32) -> f32 {
 #[inline(always)]
 fn exp2(x: f64) -> f64 {
     let clamped = x.clamp(-1000.0, 1000.0);
-    let whole = clamped.round_ties_even();
-    let t = (clamped - whole) * std::f64::consts::LN_2;
+    let integral = clamped.round_ties_even();
+    let t = (clamped - integral) * std::f64::consts::LN_2;
     // e^t by Taylor; |t| <= ln 2 / 2.
     let sum = polynomial(t, &EXP);
-    // `whole` is in the exponent's range, so that adding it to the exponent scales exactly.
-    let exponent = (whole + 1023.0 + 4503599627370496.0).to_bits() << 52;
+    // `integral` is in the exponent's range, so that adding it to the exponent scales exactly.
+    let exponent = (integral + 1023.0 + 4503599627370496.0).to_bits() << 52;
     let value = sum * f64::from_bits(exponent);
     if x.is_nan() { x } else { value }
 }
@@ -102,14 +102,16 @@ pub(crate) fn cos(x: f32) -> f32 {
     sine_of_quarter(x, 1)
 }
 
-/// The sine of `x` plus `turn` quarter turns.
+/// The sine of `x` plus `quarter_turns` quarter turns.
 #[inline(always)]
-fn sine_of_quarter(x: f32, turn: u64) -> f32 {
+fn sine_of_quarter(x: f32, quarter_turns: u64) -> f32 {
     let x = x as f64;
     let quarters = (x * std::f64::consts::FRAC_2_PI).round_ties_even();
     let r = x - quarters * std::f64::consts::FRAC_PI_2 - quarters * 6.123233995736766e-17;
     // The low bits of the integer `quarters`, also of a negative one.
-    let quadrant = (quarters + 6755399441055744.0).to_bits().wrapping_add(turn);
+    let quadrant = (quarters + 6755399441055744.0)
+        .to_bits()
+        .wrapping_add(quarter_turns);
     let square = r * r;
     let (sine, cosine) = (polynomial(square, &SIN), polynomial(square, &COS));
     let value = if quadrant & 1 == 0 { sine * r } else { cosine };

@@ -156,10 +156,10 @@ fn dot(a: u32, b: u32, c: u32, number: u32, terms: u32) -> u32 {
             false => (top >> (32 - width)) as i32,
         }
     };
-    let (width, first) = (32 / terms, if number & 4 != 0 { 16 } else { 0 });
+    let (width, first_byte) = (32 / terms, if number & 4 != 0 { 16 } else { 0 });
     (0..terms).fold(c, |sum, i| {
         let x = element(a, width * i, width, number & 1 != 0);
-        let y = element(b, first + 8 * i, 8, number & 2 != 0);
+        let y = element(b, first_byte + 8 * i, 8, number & 2 != 0);
         sum.wrapping_add((x * y) as u32)
     })
 }

@@ -169,8 +169,8 @@ impl Conversion {
         match (self.read(raw), self.to.is_float()) {
             (Exact::Integer(i), false) => self.narrow_integer(i),
             (Exact::Integer(i), true) => {
-                let near = i as f64;
-                self.write_float(near, (i - near as i128) as f64)
+                let rounded = i as f64;
+                self.write_float(rounded, (i - rounded as i128) as f64)
             }
             (Exact::Float(x), false) if x.is_nan() => 0,
             (Exact::Float(x), false) => {
@@ -235,7 +235,7 @@ impl Conversion {
     }
 
     /// `value + rest`, rounded once.
-    fn write_float(&self, value: f64, rest: f64) -> u64 {
+    fn write_float(&self, value: f64, remainder: f64) -> u64 {
         let single = |x: f32| {
             let x = if self.saturate { saturate(x) } else { x };
             if self.flush { flush(x) } else { x }
@@ -243,36 +243,36 @@ impl Conversion {
         match self.to {
             F64 => value.to_bits(),
             F32 => single(match self.rounding {
-                Rounding::Nearest => to_f32::<Nearest>(odd_sum(value, rest), 0.0),
-                Rounding::Zero => to_f32::<Zero>(value, rest),
-                Rounding::Down => to_f32::<Down>(value, rest),
-                Rounding::Up => to_f32::<Up>(value, rest),
+                Rounding::Nearest => to_f32::<Nearest>(odd_sum(value, remainder), 0.0),
+                Rounding::Zero => to_f32::<Zero>(value, remainder),
+                Rounding::Down => to_f32::<Down>(value, remainder),
+                Rounding::Up => to_f32::<Up>(value, remainder),
             })
             .to_bits() as u64,
-            F16 => self.narrow_float(value, rest, f32_to_f16, f16_to_f32),
-            _ => self.narrow_float(value, rest, f32_to_bf16, bf16_to_f32),
+            F16 => self.narrow_float(value, remainder, f32_to_f16, f16_to_f32),
+            _ => self.narrow_float(value, remainder, f32_to_bf16, bf16_to_f32),
         }
     }
 
     fn narrow_float(
         &self,
         value: f64,
-        rest: f64,
+        remainder: f64,
         narrow: fn(f32) -> u32,
         widen: fn(u32) -> f32,
     ) -> u64 {
-        let odd = odd_f32(value, rest);
+        let odd = odd_f32(value, remainder);
         let odd = if self.saturate { saturate(odd) } else { odd };
         let nearest = narrow(odd);
-        let back = widen(nearest);
+        let rounded_back = widen(nearest);
         let towards_zero = match self.rounding {
             Rounding::Nearest => return nearest as u64,
-            Rounding::Zero => back.abs() > odd.abs(),
-            Rounding::Down => back > odd,
-            Rounding::Up => back < odd,
+            Rounding::Zero => rounded_back.abs() > odd.abs(),
+            Rounding::Down => rounded_back > odd,
+            Rounding::Up => rounded_back < odd,
         };
         // The adjacent code in the order of values, which is the order of magnitudes up to the sign.
-        let shrink = (back > 0.0) == (back > odd);
+        let shrink = (rounded_back > 0.0) == (rounded_back > odd);
         (match (towards_zero, shrink) {
             (false, _) => nearest,
             (true, true) => nearest - 1,
@@ -282,11 +282,11 @@ impl Conversion {
 }
 
 /// An f64 near `value + rest` that rounds to the same f32 as the exact sum (rounding to odd).
-fn odd_sum(value: f64, rest: f64) -> f64 {
-    if rest == 0.0 || value.to_bits() & 1 == 1 {
+fn odd_sum(value: f64, remainder: f64) -> f64 {
+    if remainder == 0.0 || value.to_bits() & 1 == 1 {
         return value;
     }
-    if rest > 0.0 {
+    if remainder > 0.0 {
         value.next_up()
     } else {
         value.next_down()

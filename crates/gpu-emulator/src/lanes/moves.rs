@@ -41,7 +41,7 @@ pub(crate) fn copy(wide: bool) -> Run {
 }
 
 /// `bits` bits of `a` from bit `x` on: part of a register, for unpacking. `bits` is 8, 16 or 32.
-pub(crate) fn part(wide: bool, bits: u32) -> Option<Run> {
+pub(crate) fn extract_part(wide: bool, bits: u32) -> Option<Run> {
     Some(match (wide, bits) {
         (false, 8) => with_number(|a: u32, _: u32, _: u32, x| a >> x & 0xff),
         (false, 16) => with_number(|a: u32, _: u32, _: u32, x| a >> x & 0xffff),

@@ -51,13 +51,20 @@ directed!(directed64, f64);
 
 /// `value + rest` as f32; `|rest|` is far below the last bit of `value`.
 #[inline(always)]
-pub(crate) fn to_f32<M: Round>(value: f64, rest: f64) -> f32 {
+pub(crate) fn to_f32<M: Round>(value: f64, remainder: f64) -> f32 {
     let nearest = value as f32;
     if M::MODE == Rounding::Nearest || !value.is_finite() {
         return nearest;
     }
     let difference = value - nearest as f64;
-    directed32::<M>(nearest, if difference == 0.0 { rest } else { difference })
+    directed32::<M>(
+        nearest,
+        if difference == 0.0 {
+            remainder
+        } else {
+            difference
+        },
+    )
 }
 
 /// The sum and the part of it that rounding lost.
@@ -71,8 +78,8 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 /// `a + b`.
 #[inline(always)]
 pub(crate) fn add32<M: Round>(a: f32, b: f32) -> f32 {
-    let (sum, rest) = two_sum(a as f64, b as f64);
-    to_f32::<M>(sum, rest)
+    let (sum, remainder) = two_sum(a as f64, b as f64);
+    to_f32::<M>(sum, remainder)
 }
 
 /// `a * b`; the product of two f32 is exact in f64.
@@ -84,8 +91,8 @@ pub(crate) fn mul32<M: Round>(a: f32, b: f32) -> f32 {
 /// `a * b + c`.
 #[inline(always)]
 pub(crate) fn fma32<M: Round>(a: f32, b: f32, c: f32) -> f32 {
-    let (sum, rest) = two_sum(a as f64 * b as f64, c as f64);
-    to_f32::<M>(sum, rest)
+    let (sum, remainder) = two_sum(a as f64 * b as f64, c as f64);
+    to_f32::<M>(sum, remainder)
 }
 
 /// `a / b`.
@@ -93,8 +100,8 @@ pub(crate) fn fma32<M: Round>(a: f32, b: f32, c: f32) -> f32 {
 pub(crate) fn div32<M: Round>(a: f32, b: f32) -> f32 {
     let (a, b) = (a as f64, b as f64);
     let quotient = a / b;
-    let rest = (-quotient).mul_add(b, a) * b.signum();
-    to_f32::<M>(quotient, rest)
+    let remainder = (-quotient).mul_add(b, a) * b.signum();
+    to_f32::<M>(quotient, remainder)
 }
 
 /// `√a`.
@@ -107,9 +114,9 @@ pub(crate) fn sqrt32<M: Round>(a: f32) -> f32 {
 /// `a + b` of f64.
 #[inline(always)]
 pub(crate) fn add64<M: Round>(a: f64, b: f64) -> f64 {
-    let (sum, rest) = two_sum(a, b);
+    let (sum, remainder) = two_sum(a, b);
     if sum.is_finite() {
-        directed64::<M>(sum, rest)
+        directed64::<M>(sum, remainder)
     } else {
         sum
     }
@@ -146,9 +153,9 @@ pub(crate) fn sqrt64<M: Round>(a: f64) -> f64 {
 /// An f32 that rounds to the same f16 or bf16 as `value + rest` does: towards zero, with the last bit set when
 /// anything was lost (rounding to odd).
 #[inline(always)]
-pub(crate) fn odd_f32(value: f64, rest: f64) -> f32 {
-    let truncated = to_f32::<Zero>(value, rest);
-    let exact = truncated as f64 == value && rest == 0.0;
+pub(crate) fn odd_f32(value: f64, remainder: f64) -> f32 {
+    let truncated = to_f32::<Zero>(value, remainder);
+    let exact = truncated as f64 == value && remainder == 0.0;
     if exact || !value.is_finite() {
         truncated
     } else {
@@ -159,9 +166,9 @@ pub(crate) fn odd_f32(value: f64, rest: f64) -> f32 {
 /// `a * b + c` to be rounded to f16 or bf16 next.
 #[inline(always)]
 pub(crate) fn fma_odd(a: f32, b: f32, c: f32) -> f32 {
-    let (sum, rest) = two_sum(a as f64 * b as f64, c as f64);
+    let (sum, remainder) = two_sum(a as f64 * b as f64, c as f64);
     if sum.is_finite() {
-        odd_f32(sum, rest)
+        odd_f32(sum, remainder)
     } else {
         sum as f32
     }

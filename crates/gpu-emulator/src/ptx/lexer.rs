@@ -72,18 +72,18 @@ pub(crate) fn tokenize(source: &str) -> Result<Vec<Token<'_>>, SyntaxError> {
 /// The end of the word at `at`. `::` belongs to a word; a single `:` ends it. A second dot ends a word that begins
 /// with a dot (`.reg.b32`).
 fn word_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
+    let mut end = start + 1;
     loop {
-        match bytes.get(at) {
-            Some(b'.') if bytes[start] == b'.' => return at,
-            Some(&b) if is_word_byte(b) => at += 1,
+        match bytes.get(end) {
+            Some(b'.') if bytes[start] == b'.' => return end,
+            Some(&b) if is_word_byte(b) => end += 1,
             Some(b':')
-                if bytes.get(at + 1) == Some(&b':')
-                    && bytes.get(at + 2).is_some_and(|&b| is_word_byte(b)) =>
+                if bytes.get(end + 1) == Some(&b':')
+                    && bytes.get(end + 2).is_some_and(|&b| is_word_byte(b)) =>
             {
-                at += 2
+                end += 2
             }
-            _ => return at,
+            _ => return end,
         }
     }
 }

@@ -128,8 +128,8 @@ impl Function {
         name: &str,
     ) -> Option<&'a T> {
         loop {
-            if let Some(found) = map.get(&(scope, name.to_string())) {
-                return Some(found);
+            if let Some(value) = map.get(&(scope, name.to_string())) {
+                return Some(value);
             }
             if scope == 0 {
                 return None;

@@ -8,94 +8,94 @@ use std::collections::HashMap;
 /// Parses a PTX text.
 pub(crate) fn parse(source: &str) -> Result<Module, SyntaxError> {
     let tokens = tokenize(source)?;
-    let mut at = Cursor {
+    let mut cursor = Cursor {
         tokens: &tokens,
         next: 0,
     };
     let mut module = Module::default();
-    while at.next < tokens.len() {
-        top_level(&mut at, &mut module)?;
+    while cursor.next < tokens.len() {
+        top_level(&mut cursor, &mut module)?;
     }
     Ok(module)
 }
 
-fn top_level(at: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
-    match at.peek() {
+fn top_level(cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
+    match cursor.peek() {
         ".version" | ".target" | ".address_size" | ".loc" => {
-            at.skip_line();
+            cursor.skip_line();
             Ok(())
         }
-        ".file" => file(at, module),
+        ".file" => file(cursor, module),
         ".section" => {
-            while !at.next()?.text.eq("}") {}
+            while !cursor.next()?.text.eq("}") {}
             Ok(())
         }
-        ";" => at.expect(";"),
+        ";" => cursor.expect(";"),
         ".pragma" => {
-            while at.next()?.text != ";" {}
+            while cursor.next()?.text != ";" {}
             Ok(())
         }
         _ => {
-            let is_function = at.ahead(
+            let is_function = cursor.ahead(
                 |t| matches!(t, ".entry" | ".func"),
                 |t| matches!(t, ";" | "{" | "="),
             );
             if is_function {
-                function(at, module)
+                function(cursor, module)
             } else {
-                module.variables.extend(declaration(at, false)?);
-                at.expect(";")
+                module.variables.extend(declaration(cursor, false)?);
+                cursor.expect(";")
             }
         }
     }
 }
 
-fn file(at: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
-    at.expect(".file")?;
-    let number = at.integer()? as u32;
-    let name = at.next()?.text.trim_matches('"').to_string();
+fn file(cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
+    cursor.expect(".file")?;
+    let number = cursor.integer()? as u32;
+    let name = cursor.next()?.text.trim_matches('"').to_string();
     module.files.insert(number, name);
-    while at.eat(",") {
-        at.next()?;
+    while cursor.eat(",") {
+        cursor.next()?;
     }
     Ok(())
 }
 
-fn function(at: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
+fn function(cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
     let mut function = Function {
         parents: vec![0],
         ..Default::default()
     };
-    while matches!(at.peek(), ".visible" | ".weak" | ".extern") {
-        at.next()?;
+    while matches!(cursor.peek(), ".visible" | ".weak" | ".extern") {
+        cursor.next()?;
     }
-    function.is_entry = at.next()?.text == ".entry";
-    function.returns = parameters(at)?;
-    function.name = at.next()?.text.to_string();
-    function.parameters = parameters(at)?;
-    while at.peek() != "{" && at.peek() != ";" {
-        let directive = at.next()?;
+    function.is_entry = cursor.next()?.text == ".entry";
+    function.returns = parameters(cursor)?;
+    function.name = cursor.next()?.text.to_string();
+    function.parameters = parameters(cursor)?;
+    while cursor.peek() != "{" && cursor.peek() != ";" {
+        let directive = cursor.next()?;
         if matches!(directive.text, ".maxntid" | ".reqntid") {
-            let mut threads = at.integer()?;
-            while at.eat(",") {
-                threads *= at.integer()?;
+            let mut threads = cursor.integer()?;
+            while cursor.eat(",") {
+                threads *= cursor.integer()?;
             }
             function.max_threads = Some(threads as u32);
         }
         if directive.text == ".reqnctapercluster" {
-            let mut blocks = [at.integer()? as u32, 1, 1];
+            let mut blocks = [cursor.integer()? as u32, 1, 1];
             for axis in 1..3 {
-                if at.eat(",") {
-                    blocks[axis] = at.integer()? as u32;
+                if cursor.eat(",") {
+                    blocks[axis] = cursor.integer()? as u32;
                 }
             }
             function.cluster = Some(blocks);
         }
     }
-    if at.eat(";") {
+    if cursor.eat(";") {
         return Ok(()); // a declaration
     }
-    at.expect("{")?;
+    cursor.expect("{")?;
     let mut body = Body {
         function,
         names: vec![HashMap::new()],
@@ -104,7 +104,7 @@ fn function(at: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
         source: SourceLine::default(),
     };
     while !body.scopes.is_empty() {
-        body.statement(at, module)?;
+        body.statement(cursor, module)?;
     }
     module.functions.push(body.function);
     Ok(())
@@ -130,10 +130,10 @@ impl Body {
             .expect("a statement is read inside a scope")
     }
 
-    fn statement(&mut self, at: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
-        match at.peek() {
+    fn statement(&mut self, cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
+        match cursor.peek() {
             "{" => {
-                at.next()?;
+                cursor.next()?;
                 self.function.parents.push(self.scope());
                 self.names.push(HashMap::new());
                 self.ranges.push(HashMap::new());
@@ -141,71 +141,71 @@ impl Body {
                 Ok(())
             }
             "}" => {
-                at.next()?;
+                cursor.next()?;
                 self.scopes.pop();
                 Ok(())
             }
-            ";" => at.expect(";"),
-            ".loc" => self.location(at),
-            ".file" => file(at, module),
-            ".reg" => self.registers(at),
+            ";" => cursor.expect(";"),
+            ".loc" => self.location(cursor),
+            ".file" => file(cursor, module),
+            ".reg" => self.registers(cursor),
             ".pragma" => {
-                while at.next()?.text != ";" {}
+                while cursor.next()?.text != ";" {}
                 Ok(())
             }
             ".shared" | ".local" | ".param" | ".global" | ".const" | ".extern" => {
-                self.function.variables.extend(declaration(at, false)?);
-                at.expect(";")
+                self.function.variables.extend(declaration(cursor, false)?);
+                cursor.expect(";")
             }
-            _ if at.peek_second() == ":" => self.label(at),
-            _ => self.instruction(at),
+            _ if cursor.peek_second() == ":" => self.label(cursor),
+            _ => self.instruction(cursor),
         }
     }
 
     /// `.loc 1 12 3` and, on the same line, `, function_name …, inlined_at …`.
-    fn location(&mut self, at: &mut Cursor) -> Result<(), SyntaxError> {
-        let line = at.next()?.line;
-        let (file, number) = (at.integer()? as u32, at.integer()? as u32);
+    fn location(&mut self, cursor: &mut Cursor) -> Result<(), SyntaxError> {
+        let line = cursor.next()?.line;
+        let (file, number) = (cursor.integer()? as u32, cursor.integer()? as u32);
         if number != 0 {
             self.source = SourceLine { file, line: number };
         }
-        at.skip_rest_of(line);
-        if at.peek() == "," {
-            let line = at.next()?.line;
-            at.skip_rest_of(line);
+        cursor.skip_rest_of(line);
+        if cursor.peek() == "," {
+            let line = cursor.next()?.line;
+            cursor.skip_rest_of(line);
         }
         Ok(())
     }
 
-    fn registers(&mut self, at: &mut Cursor) -> Result<(), SyntaxError> {
-        at.expect(".reg")?;
-        let mut word = at.next()?.text;
+    fn registers(&mut self, cursor: &mut Cursor) -> Result<(), SyntaxError> {
+        cursor.expect(".reg")?;
+        let mut word = cursor.next()?.text;
         if matches!(word, ".v2" | ".v4") {
-            return Err(at.error("vector registers are unsupported"));
+            return Err(cursor.error("vector registers are unsupported"));
         }
         let ty = loop {
             match Type::parse(&word[1..]) {
                 Some(ty) => break ty,
                 None if word == ".align" => {
-                    at.integer()?;
-                    word = at.next()?.text;
+                    cursor.integer()?;
+                    word = cursor.next()?.text;
                 }
-                None => return Err(at.error(format!("unsupported register type `{word}`"))),
+                None => return Err(cursor.error(format!("unsupported register type `{word}`"))),
             }
         };
         let scope = self.scope() as usize;
         loop {
-            let name = at.next()?.text.to_string();
-            if at.eat("<") {
-                let count = at.integer()? as u32;
-                at.expect(">")?;
+            let name = cursor.next()?.text.to_string();
+            if cursor.eat("<") {
+                let count = cursor.integer()? as u32;
+                cursor.expect(">")?;
                 self.ranges[scope].insert(name, (ty, count));
             } else {
                 let register = self.new_register(ty);
                 self.names[scope].insert(name, register);
             }
-            if !at.eat(",") {
-                return at.expect(";");
+            if !cursor.eat(",") {
+                return cursor.expect(";");
             }
         }
     }
@@ -220,8 +220,8 @@ impl Body {
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let mut scope = self.scope();
         loop {
-            if let Some(&found) = self.names[scope as usize].get(name) {
-                return Some(found);
+            if let Some(&known) = self.names[scope as usize].get(name) {
+                return Some(known);
             }
             if stem.len() < name.len()
                 && let Some(&(ty, count)) = self.ranges[scope as usize].get(stem)
@@ -238,20 +238,20 @@ impl Body {
         }
     }
 
-    fn label(&mut self, at: &mut Cursor) -> Result<(), SyntaxError> {
-        let name = at.next()?.text.to_string();
-        at.expect(":")?;
+    fn label(&mut self, cursor: &mut Cursor) -> Result<(), SyntaxError> {
+        let name = cursor.next()?.text.to_string();
+        cursor.expect(":")?;
         let key = (self.scope(), name);
-        if at.eat(".branchtargets") {
-            let mut targets = vec![at.next()?.text.to_string()];
-            while at.eat(",") {
-                targets.push(at.next()?.text.to_string());
+        if cursor.eat(".branchtargets") {
+            let mut targets = vec![cursor.next()?.text.to_string()];
+            while cursor.eat(",") {
+                targets.push(cursor.next()?.text.to_string());
             }
             self.function.tables.insert(key, targets);
-            return at.expect(";");
+            return cursor.expect(";");
         }
-        if at.peek() == ".callprototype" {
-            return Err(at.error("calls through a pointer are unsupported"));
+        if cursor.peek() == ".callprototype" {
+            return Err(cursor.error("calls through a pointer are unsupported"));
         }
         self.function
             .labels
@@ -259,28 +259,28 @@ impl Body {
         Ok(())
     }
 
-    fn instruction(&mut self, at: &mut Cursor) -> Result<(), SyntaxError> {
+    fn instruction(&mut self, cursor: &mut Cursor) -> Result<(), SyntaxError> {
         let mut guard = None;
-        if at.eat("@") {
-            let negated = at.eat("!");
-            let name = at.next()?.text;
+        if cursor.eat("@") {
+            let negated = cursor.eat("!");
+            let name = cursor.next()?.text;
             let predicate = self
                 .register(name)
-                .ok_or_else(|| at.error(format!("unknown predicate `{name}`")))?;
+                .ok_or_else(|| cursor.error(format!("unknown predicate `{name}`")))?;
             guard = Some((predicate, negated));
         }
-        let opcode = at.next()?;
+        let opcode = cursor.next()?;
         if !opcode.text.starts_with(|c: char| c.is_ascii_lowercase()) {
-            return Err(at.error(format!("`{}` is not an instruction", opcode.text)));
+            return Err(cursor.error(format!("`{}` is not an instruction", opcode.text)));
         }
         let mut operands = Vec::new();
-        while at.peek() != ";" {
-            operands.push(self.operand(at)?);
-            if !at.eat(",") {
+        while cursor.peek() != ";" {
+            operands.push(self.operand(cursor)?);
+            if !cursor.eat(",") {
                 break;
             }
         }
-        at.expect(";")?;
+        cursor.expect(";")?;
         self.function.instructions.push(Instruction {
             guard,
             opcode: opcode.text.to_string(),
@@ -292,23 +292,23 @@ impl Body {
         Ok(())
     }
 
-    fn operand(&mut self, at: &mut Cursor) -> Result<Operand, SyntaxError> {
-        let operand = match at.peek() {
-            "{" => Operand::Vector(self.sequence(at, "{", "}")?),
-            "(" => Operand::List(self.sequence(at, "(", ")")?),
-            "[" => self.address(at)?,
+    fn operand(&mut self, cursor: &mut Cursor) -> Result<Operand, SyntaxError> {
+        let operand = match cursor.peek() {
+            "{" => Operand::Vector(self.sequence(cursor, "{", "}")?),
+            "(" => Operand::List(self.sequence(cursor, "(", ")")?),
+            "[" => self.address(cursor)?,
             "!" => {
-                at.next()?;
-                let name = at.next()?.text;
+                cursor.next()?;
+                let name = cursor.next()?.text;
                 match self.register(name) {
                     Some(register) => Operand::Not(register),
-                    None => return Err(at.error(format!("unknown predicate `{name}`"))),
+                    None => return Err(cursor.error(format!("unknown predicate `{name}`"))),
                 }
             }
-            _ => self.simple(at)?,
+            _ => self.simple(cursor)?,
         };
-        if at.eat("|") {
-            let second = self.operand(at)?;
+        if cursor.eat("|") {
+            let second = self.operand(cursor)?;
             return Ok(Operand::Pair(Box::new(operand), Box::new(second)));
         }
         Ok(operand)
@@ -316,48 +316,48 @@ impl Body {
 
     fn sequence(
         &mut self,
-        at: &mut Cursor,
+        cursor: &mut Cursor,
         open: &str,
         close: &str,
     ) -> Result<Vec<Operand>, SyntaxError> {
-        at.expect(open)?;
+        cursor.expect(open)?;
         let mut items = Vec::new();
-        while at.peek() != close {
-            items.push(self.operand(at)?);
-            if !at.eat(",") {
+        while cursor.peek() != close {
+            items.push(self.operand(cursor)?);
+            if !cursor.eat(",") {
                 break;
             }
         }
-        at.expect(close)?;
+        cursor.expect(close)?;
         Ok(items)
     }
 
-    fn address(&mut self, at: &mut Cursor) -> Result<Operand, SyntaxError> {
-        at.expect("[")?;
-        let base = match self.simple(at)? {
+    fn address(&mut self, cursor: &mut Cursor) -> Result<Operand, SyntaxError> {
+        cursor.expect("[")?;
+        let base = match self.simple(cursor)? {
             Operand::Symbol(name, offset) => {
-                at.expect("]")?;
+                cursor.expect("]")?;
                 return Ok(Operand::Address(Box::new(Operand::Symbol(name, 0)), offset));
             }
             other => other,
         };
-        if at.eat(",") {
-            let coordinates = self.sequence(at, "{", "}")?;
-            at.expect("]")?;
+        if cursor.eat(",") {
+            let coordinates = self.sequence(cursor, "{", "}")?;
+            cursor.expect("]")?;
             return Ok(Operand::Tensor(Box::new(base), coordinates));
         }
-        let offset = at.offset()?;
-        at.expect("]")?;
+        let offset = cursor.offset()?;
+        cursor.expect("]")?;
         Ok(Operand::Address(Box::new(base), offset))
     }
 
     /// A register, number, special register or symbol with an offset.
-    fn simple(&mut self, at: &mut Cursor) -> Result<Operand, SyntaxError> {
-        let first = at.peek();
-        if first == "-" || first.starts_with(|c: char| c.is_ascii_digit()) {
-            return at.number();
+    fn simple(&mut self, cursor: &mut Cursor) -> Result<Operand, SyntaxError> {
+        let token = cursor.peek();
+        if token == "-" || token.starts_with(|c: char| c.is_ascii_digit()) {
+            return cursor.number();
         }
-        let word = at.next()?;
+        let word = cursor.next()?;
         if word.text == "_" {
             return Ok(Operand::Discard);
         }
@@ -368,10 +368,10 @@ impl Body {
             return Ok(Operand::Special(word.text[1..].to_string()));
         }
         if !word.is_word() {
-            return Err(at.error(format!("`{}` is not an operand", word.text)));
+            return Err(cursor.error(format!("`{}` is not an operand", word.text)));
         }
         let name = word.text.to_string();
-        Ok(Operand::Symbol(name, at.offset()?))
+        Ok(Operand::Symbol(name, cursor.offset()?))
     }
 }
 
@@ -398,9 +398,9 @@ impl<'a> Cursor<'a> {
     }
 
     pub fn eat(&mut self, text: &str) -> bool {
-        let found = self.peek() == text;
-        self.next += found as usize;
-        found
+        let matches = self.peek() == text;
+        self.next += matches as usize;
+        matches
     }
 
     pub fn expect(&mut self, text: &str) -> Result<(), SyntaxError> {
@@ -424,8 +424,9 @@ impl<'a> Cursor<'a> {
 
     /// True if a `wanted` token comes before any `end` token.
     fn ahead(&self, wanted: impl Fn(&str) -> bool, end: impl Fn(&str) -> bool) -> bool {
-        let rest = &self.tokens[self.next..];
-        rest.iter()
+        let remaining = &self.tokens[self.next..];
+        remaining
+            .iter()
             .take_while(|t| !end(t.text))
             .any(|t| wanted(t.text))
     }
