@@ -122,7 +122,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Options, Failed> {
 fn opinfo(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
     let out: &Path = options.out.as_deref().ok_or(USAGE)?;
     for id in cases {
-        let case = Case::load(&options.root, id)?.on(options.engine.device());
+        let case = Case::load(&options.root, id)?.move_to(options.engine.device());
         run(&case, options.engine).write(out, id)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -131,7 +131,7 @@ fn opinfo(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
 fn compare(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
     let mut by_op: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
     for id in cases {
-        let case = Case::load(&options.root, id)?.on(options.engine.device());
+        let case = Case::load(&options.root, id)?.move_to(options.engine.device());
         let op = id.split('/').next().unwrap_or(id);
         let [pass, unsupported, wrong] = by_op.entry(op).or_default();
         match judge(&case, &run(&case, options.engine)) {
@@ -149,11 +149,11 @@ fn compare(options: &Options, cases: &[String]) -> Result<ExitCode, Failed> {
     let text = |[pass, unsupported, wrong]: [usize; 3]| {
         format!("{pass} pass, {unsupported} unsupported, {wrong} wrong")
     };
-    let mut all = [0; 3];
+    let mut totals = [0; 3];
     for (op, counts) in by_op {
         say!("{op}: {}", text(counts));
-        all = std::array::from_fn(|i| all[i] + counts[i]);
+        totals = std::array::from_fn(|i| totals[i] + counts[i]);
     }
-    say!("all: {}", text(all));
-    Ok(ExitCode::from(u8::from(all[2] > 0)))
+    say!("all: {}", text(totals));
+    Ok(ExitCode::from(u8::from(totals[2] > 0)))
 }

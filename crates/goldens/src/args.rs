@@ -76,8 +76,8 @@ impl Arg {
                     }
                     ("tuple", Value::Array(items)) => list(items)?,
                     ("slice", Value::Array(parts)) => {
-                        let part = |i: usize| parts.get(i).and_then(Value::as_i64);
-                        Arg::Slice([part(0), part(1), part(2)])
+                        let component = |i: usize| parts.get(i).and_then(Value::as_i64);
+                        Arg::Slice([component(0), component(1), component(2)])
                     }
                     ("ellipsis", _) => Arg::Ellipsis,
                     ("dtype", Value::String(name)) => match dtype(name) {
@@ -106,10 +106,10 @@ impl Arg {
         }
     }
 
-    fn on(&mut self, device: Device) {
+    fn move_to(&mut self, device: Device) {
         match self {
             Arg::Tensor(_, t, _) => *t = t.to(device),
-            Arg::List(items) => items.iter_mut().for_each(|item| item.on(device)),
+            Arg::List(items) => items.iter_mut().for_each(|item| item.move_to(device)),
             _ => {}
         }
     }
@@ -226,9 +226,9 @@ impl Args {
     }
 
     /// Moves every tensor.
-    pub(crate) fn on(&mut self, device: Device) {
+    pub(crate) fn move_to(&mut self, device: Device) {
         for arg in self.positional.iter_mut().chain(self.keywords.values_mut()) {
-            arg.on(device);
+            arg.move_to(device);
         }
     }
 
@@ -317,12 +317,12 @@ impl Args {
     }
 
     pub(crate) fn tensors(&self, position: usize, name: &str) -> Parsed<Vec<Tensor>> {
-        let one = |a: &Arg| match a {
+        let tensor = |a: &Arg| match a {
             Arg::Tensor(_, t, _) => Some(t.clone()),
             _ => None,
         };
         let list = self.typed(position, name, "a list of tensors", |a| match a {
-            Arg::List(l) => l.iter().map(one).collect::<Option<Vec<_>>>(),
+            Arg::List(l) => l.iter().map(tensor).collect::<Option<Vec<_>>>(),
             _ => None,
         })?;
         required(name, list)

@@ -100,8 +100,8 @@ impl Case {
 
 impl Case {
     /// The same call on a device. Gradients flow back to leaves on the CPU.
-    pub fn on(mut self, device: Device) -> Case {
-        self.args.on(device);
+    pub fn move_to(mut self, device: Device) -> Case {
+        self.args.move_to(device);
         self
     }
 

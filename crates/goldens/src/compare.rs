@@ -61,10 +61,10 @@ fn difference(got: &Array, want: &Array, [rtol, atol]: [f64; 2]) -> Option<Strin
     }
     if !want.dtype.is_float() {
         let (got, want) = (got.to_i64(), want.to_i64());
-        let at = (0..want.len()).find(|i| got[*i] != want[*i])?;
+        let index = (0..want.len()).find(|i| got[*i] != want[*i])?;
         return Some(format!(
-            "element {at} is {} instead of {}",
-            got[at], want[at]
+            "element {index} is {} instead of {}",
+            got[index], want[index]
         ));
     }
     let (got, want) = (got.to_f64(), want.to_f64());
@@ -73,11 +73,11 @@ fn difference(got: &Array, want: &Array, [rtol, atol]: [f64; 2]) -> Option<Strin
             || a.is_nan() && b.is_nan()
             || (a - b).abs() <= atol + rtol * b.abs() && b.is_finite()
     };
-    let at = (0..want.len()).find(|i| !close(got[*i], want[*i]))?;
+    let index = (0..want.len()).find(|i| !close(got[*i], want[*i]))?;
     Some(format!(
-        "element {at} is {:e} instead of {:e}, within {:e}",
-        got[at],
-        want[at],
-        atol + rtol * want[at].abs()
+        "element {index} is {:e} instead of {:e}, within {:e}",
+        got[index],
+        want[index],
+        atol + rtol * want[index].abs()
     ))
 }

@@ -24,8 +24,8 @@ impl Network {
             };
             Ok((name.clone(), cell?))
         };
-        let all = init.iter().map(cell).collect::<Result<_>>()?;
-        Ok(Network { all })
+        let vars = init.iter().map(cell).collect::<Result<_>>()?;
+        Ok(Network { all: vars })
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &Var)> {
@@ -96,8 +96,9 @@ impl Network {
         for i in (0..).take_while(|i| self.all.contains_key(&format!("b{i}.ln1.weight"))) {
             let layer = |name: &str| format!("b{i}.{name}");
             let y = self.layer_norm(&x, &layer("ln1"))?;
-            let part = |name: &str| Ok::<_, TrainError>(heads(&self.linear(&y, &layer(name))?));
-            let mixed = attention(&part("q")?, &part("k")?, &part("v")?)?;
+            let projected =
+                |name: &str| Ok::<_, TrainError>(heads(&self.linear(&y, &layer(name))?));
+            let mixed = attention(&projected("q")?, &projected("k")?, &projected("v")?)?;
             let mixed = mixed.transpose(1, 2).flatten(2);
             x += self.linear(&mixed, &layer("o"))?;
             let y = self.layer_norm(&x, &layer("ln2"))?;

@@ -55,12 +55,12 @@ fn recorded(case: &Case) -> Result<(Vec<String>, Vec<Tensor>), Failure> {
         .map(|i| format!("out{i}"))
         .collect();
     let mut tensors = outputs.tensors;
-    let found = gradients(case, &tensors)?;
+    let derived = gradients(case, &tensors)?;
     for (input, value) in outputs.assigned {
         names.push(format!("{input}_after"));
         tensors.push(value);
     }
-    for (input, g) in found {
+    for (input, g) in derived {
         names.push(format!("grad_{input}"));
         tensors.push(g);
     }
@@ -69,12 +69,12 @@ fn recorded(case: &Case) -> Result<(Vec<String>, Vec<Tensor>), Failure> {
 
 /// The gradients of the inputs for the given cotangents.
 fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, Failure> {
-    let Some(wanted) = &case.gradients else {
+    let Some(requested) = &case.gradients else {
         return Ok(Vec::new());
     };
     let (mut roots, mut cotangents) = (Vec::new(), Vec::new());
     for (i, t) in outputs.iter().enumerate() {
-        let cotangent = wanted.cotangents.get(&format!("out{i}"));
+        let cotangent = requested.cotangents.get(&format!("out{i}"));
         if let Some(array) = cotangent.and_then(|name| case.tensors.get(name))
             && (t.requires_grad() || t.error().is_some())
         {
@@ -83,10 +83,10 @@ fn gradients(case: &Case, outputs: &[Tensor]) -> Result<Vec<(String, Tensor)>, F
         }
     }
     // A result may be independent of a leaf.
-    let leaves: Vec<Option<&Tensor>> = wanted.leaves.values().map(Some).collect();
+    let leaves: Vec<Option<&Tensor>> = requested.leaves.values().map(Some).collect();
     let options = Grad::new().grad_outputs(cotangents);
-    let found = grad_with(roots, leaves, options).map_err(rejected)?;
-    let named = wanted.leaves.keys().cloned().zip(found);
+    let values = grad_with(roots, leaves, options).map_err(rejected)?;
+    let named = requested.leaves.keys().cloned().zip(values);
     Ok(named.filter_map(|(name, g)| Some((name, g?))).collect())
 }
 

@@ -21,7 +21,7 @@ pub fn listed() -> BTreeSet<&'static str> {
 /// # Errors
 /// If the sample can't be read.
 pub fn verdict(root: &Path, id: &str, engine: Engine) -> Result<(Case, Verdict), CaseError> {
-    let case = Case::load(root, id)?.on(engine.device());
+    let case = Case::load(root, id)?.move_to(engine.device());
     let outcome = run(&case, engine);
     let verdict = match ROUNDED_INSIDE.contains(&id) {
         true => as_exact(Case::load(root, id)?.in_f64(), &outcome),

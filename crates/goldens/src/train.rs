@@ -75,9 +75,9 @@ impl Run {
                     results.insert(format!("grad0.{name}"), read(&g)?);
                 }
             }
-            if let Some(most) = clip {
-                let all = parameters.iter().map(|(_, p)| *p);
-                clip_grad_norm_(all, most)?;
+            if let Some(max_norm) = clip {
+                let vars = parameters.iter().map(|(_, p)| *p);
+                clip_grad_norm_(vars, max_norm)?;
             }
             optimizer.step()?;
             scheduler.step(&mut optimizer)?;
@@ -125,12 +125,12 @@ impl Run {
         parameters: impl Iterator<Item = &'a Var>,
     ) -> Result<Optimizer, TrainError> {
         let hyper = self.settings["hyper"].as_object();
-        let mut given = UnusedArguments(hyper.cloned().unwrap_or_default());
+        let mut arguments = UnusedArguments(hyper.cloned().unwrap_or_default());
         /// Builds the optimiser of a rule with the arguments of these names.
         macro_rules! optimizer {
             ($rule:ident: $($field:ident)*) => {{
                 let mut rule = $rule::new();
-                $(given.take(stringify!($field), &mut rule.$field)?;)*
+                $(arguments.take(stringify!($field), &mut rule.$field)?;)*
                 Optimizer::new(parameters, rule)
             }};
         }
@@ -147,7 +147,7 @@ impl Run {
             }
             other => return Err(format!("unknown optimizer {other}").into()),
         };
-        match given.0.iter().find(|(_, v)| !v.is_null()) {
+        match arguments.0.iter().find(|(_, v)| !v.is_null()) {
             Some((key, _)) => Err(format!("{name} takes no {key}").into()),
             None => Ok(optimizer?),
         }
@@ -157,18 +157,19 @@ impl Run {
     fn batch(&self, chosen: &[i64]) -> Result<(Tensor, Tensor), TrainError> {
         if let Some(tokens) = self.data.get("tokens") {
             let (tokens, window) = (tokens.to_i64(), 24);
-            let cut = |from: usize| -> Option<Vec<i64>> {
-                let part = |at: &i64| tokens.get(*at as usize + from..*at as usize + from + window);
+            let windows = |from: usize| -> Option<Vec<i64>> {
+                let window_at =
+                    |at: &i64| tokens.get(*at as usize + from..*at as usize + from + window);
                 Some(
                     chosen
                         .iter()
-                        .map(part)
+                        .map(window_at)
                         .collect::<Option<Vec<_>>>()?
                         .concat(),
                 )
             };
-            let (x, y) = cut(0)
-                .zip(cut(1))
+            let (x, y) = windows(0)
+                .zip(windows(1))
                 .ok_or("a window ends behind the tokens")?;
             let shape = [chosen.len(), window];
             let labels = Tensor::from_slice(&y, [y.len()]);

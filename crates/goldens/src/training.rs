@@ -21,7 +21,7 @@ const KINK: f64 = 4.0;
 /// If a file is missing or a step fails.
 pub fn differences(folder: &Path, device: Device) -> Result<Vec<String>, TrainError> {
     let run = Run::load(folder)?;
-    let found = run.train(device)?;
+    let trained = run.train(device)?;
     let settings = &run.settings;
     let list = |key: &str| -> Vec<f64> {
         let values = settings[key].as_array().into_iter().flatten();
@@ -29,69 +29,86 @@ pub fn differences(folder: &Path, device: Device) -> Result<Vec<String>, TrainEr
     };
     let mut wrong = Vec::new();
     let (tolerances, expected) = (list("loss_tol"), list("losses"));
-    let losses = found["losses"].to_f64();
+    let losses = trained["losses"].to_f64();
     if losses.len() != expected.len() || losses.len() != tolerances.len() || losses.is_empty() {
         wrong.push(format!("{} losses, not {}", losses.len(), expected.len()));
     }
-    for (i, ((a, b), most)) in losses.iter().zip(expected).zip(tolerances).enumerate() {
+    for (i, ((a, b), tolerance)) in losses.iter().zip(expected).zip(tolerances).enumerate() {
         // A NaN is never near.
-        let near = (a - b).abs() <= most;
-        if !near {
-            wrong.push(format!("loss {i} is {a}, not {b} ± {most:e}"));
+        let is_near = (a - b).abs() <= tolerance;
+        if !is_near {
+            wrong.push(format!("loss {i} is {a}, not {b} ± {tolerance:e}"));
         }
     }
     let gradients = read_tensors(&folder.join("grad0.safetensors"))?;
     for (key, expected) in &gradients {
         let key = format!("grad0.{key}");
-        wrong.extend(compare(&key, found.get(&key), expected, 1e-6, 1e-4, false));
+        wrong.extend(compare(
+            &key,
+            trained.get(&key),
+            expected,
+            1e-6,
+            1e-4,
+            false,
+        ));
     }
     let finals = read_tensors(&folder.join("final.safetensors"))?;
     for (name, expected) in &finals {
-        let most = settings["final_tol"][name].as_f64();
-        let most = most.ok_or_else(|| format!("{name} has no tolerance"))?;
+        let tolerance = settings["final_tol"][name].as_f64();
+        let tolerance = tolerance.ok_or_else(|| format!("{name} has no tolerance"))?;
         let key = format!("final.{name}");
-        wrong.extend(compare(&key, found.get(&key), expected, most, 1e-5, true));
+        wrong.extend(compare(
+            &key,
+            trained.get(&key),
+            expected,
+            tolerance,
+            1e-5,
+            true,
+        ));
     }
     let expected = 1 + gradients.len() + finals.len();
-    if found.len() != expected {
-        wrong.push(format!("{} results, not {expected}", found.len()));
+    if trained.len() != expected {
+        wrong.push(format!("{} results, not {expected}", trained.len()));
     }
     Ok(wrong)
 }
 
 fn compare(
-    what: &str,
-    found: Option<&Array>,
+    name: &str,
+    actual: Option<&Array>,
     expected: &Array,
     absolute: f64,
     relative: f64,
     at_kinks: bool,
 ) -> Option<String> {
-    let Some(found) = found else {
-        return Some(format!("there is no {what}"));
+    let Some(actual) = actual else {
+        return Some(format!("there is no {name}"));
     };
-    if (found.dtype, &found.shape) != (expected.dtype, &expected.shape) {
+    if (actual.dtype, &actual.shape) != (expected.dtype, &expected.shape) {
         return Some(format!(
-            "{what} is {}{:?} instead of {}{:?}",
-            found.dtype, found.shape, expected.dtype, expected.shape
+            "{name} is {}{:?} instead of {}{:?}",
+            actual.dtype, actual.shape, expected.dtype, expected.shape
         ));
     }
     let filters = expected.shape.first().map_or(1, |n| *n);
-    let (found, expected) = (found.to_f64(), expected.to_f64());
-    let within = |n: f64, a: f64, b: f64| (a - b).abs() <= n * (absolute + relative * b.abs());
-    let pairs = found.iter().zip(&expected).enumerate();
+    let (actual, expected) = (actual.to_f64(), expected.to_f64());
+    let is_within = |n: f64, a: f64, b: f64| (a - b).abs() <= n * (absolute + relative * b.abs());
+    let pairs = actual.iter().zip(&expected).enumerate();
     // A NaN always counts as far.
-    let far: Vec<_> = pairs.filter(|(_, (a, b))| !within(1.0, **a, **b)).collect();
-    let (first, (a, b)) = *far.first()?;
+    let outside: Vec<_> = pairs
+        .filter(|(_, (a, b))| !is_within(1.0, **a, **b))
+        .collect();
+    let (first_index, (a, b)) = *outside.first()?;
     let filter = |i: usize| i * filters / expected.len();
-    let is_kink =
-        |(i, (a, b)): &(usize, (&f64, &f64))| filter(*i) == filter(first) && within(KINK, **a, **b);
-    let few = far.len() as f64 <= KINKS * expected.len() as f64;
-    if at_kinks && few && far.iter().all(is_kink) {
+    let is_kink = |(i, (a, b)): &(usize, (&f64, &f64))| {
+        filter(*i) == filter(first_index) && is_within(KINK, **a, **b)
+    };
+    let are_few = outside.len() as f64 <= KINKS * expected.len() as f64;
+    if at_kinks && are_few && outside.iter().all(is_kink) {
         return None;
     }
     Some(format!(
-        "{what} has {a} instead of {b} ± {:e}",
+        "{name} has {a} instead of {b} ± {:e}",
         absolute + relative * b.abs()
     ))
 }

@@ -1,7 +1,7 @@
 //! `kiln-conformance gpu`: runs the parts, each in a process of its own, and writes a page.
 
 use crate::driver::Driver;
-use crate::process::within;
+use crate::process::run_within;
 use crate::{Failed, PARTS, Part, Report, STAGE_SECONDS, Settings, Stage};
 use kiln_tensor::Device;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ struct Arguments {
 
 fn parse(mut parser: lexopt::Parser) -> Result<Arguments, Failed> {
     use lexopt::prelude::*;
-    let mut given = Arguments {
+    let mut arguments = Arguments {
         out: "gpu-report".into(),
         stage: None,
         parts: Vec::new(),
@@ -66,47 +66,48 @@ fn parse(mut parser: lexopt::Parser) -> Result<Arguments, Failed> {
     };
     while let Some(arg) = parser.next()? {
         match arg {
-            Long("out") => given.out = parser.value()?.into(),
+            Long("out") => arguments.out = parser.value()?.into(),
             Long("parts") => {
                 let names = parser.value()?.string()?;
-                given.parts.extend(names.split(',').map(str::to_string));
+                arguments.parts.extend(names.split(',').map(str::to_string));
             }
             Long("stage") => {
                 let name = parser.value()?.string()?;
-                let stage = Stage::named(&name);
-                given.stage = Some(stage.ok_or(format!("no stage {name}; there are a, b, c"))?);
+                let stage = Stage::find(&name);
+                arguments.stage = Some(stage.ok_or(format!("no stage {name}; there are a, b, c"))?);
             }
-            Long("limit") => given.limit = Some(parser.value()?.parse()?),
-            Long("seeds") => given.seeds = Some(parser.value()?.parse()?),
-            Long("first") => given.first = parser.value()?.parse()?,
-            Long("short") => given.short = true,
-            Long("tests") => given.tests = Some(parser.value()?.into()),
-            Long("python") => given.python = parser.value()?.string()?,
-            Long("commit") => given.commit = parser.value()?.string()?,
-            Long("page") => given.page = true,
-            Long("list") => given.list = true,
+            Long("limit") => arguments.limit = Some(parser.value()?.parse()?),
+            Long("seeds") => arguments.seeds = Some(parser.value()?.parse()?),
+            Long("first") => arguments.first = parser.value()?.parse()?,
+            Long("short") => arguments.short = true,
+            Long("tests") => arguments.tests = Some(parser.value()?.into()),
+            Long("python") => arguments.python = parser.value()?.string()?,
+            Long("commit") => arguments.commit = parser.value()?.string()?,
+            Long("page") => arguments.page = true,
+            Long("list") => arguments.list = true,
             Long("part") => {
-                given.only = Some((parser.value()?.string()?, parser.value()?.parse()?));
+                arguments.only = Some((parser.value()?.string()?, parser.value()?.parse()?));
             }
             Long("help") | Short('h') => return Err(USAGE.into()),
             other => return Err(format!("{}\n{USAGE}", other.unexpected()).into()),
         }
     }
-    for name in given.parts.iter().map(|n| n.trim_start_matches('-')) {
-        if Part::named(name).is_none() {
+    for name in arguments.parts.iter().map(|n| n.trim_start_matches('-')) {
+        if Part::find(name).is_none() {
             let names: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
             return Err(format!("no part {name}; there are {}", names.join(", ")).into());
         }
     }
-    Ok(given)
+    Ok(arguments)
 }
 
 impl Arguments {
     fn wants(&self, part: &Part) -> bool {
         let named = |n: &String| n == part.name;
         let without = |n: &String| n.strip_prefix('-') == Some(part.name);
-        let all = self.parts.iter().all(|n| n.starts_with('-'));
-        let named = (all || self.parts.iter().any(named)) && !self.parts.iter().any(without);
+        let all_excluded = self.parts.iter().all(|n| n.starts_with('-'));
+        let named =
+            (all_excluded || self.parts.iter().any(named)) && !self.parts.iter().any(without);
         named && self.stage.is_none_or(|stage| stage == part.stage)
     }
 
@@ -135,29 +136,29 @@ impl Arguments {
 /// If the arguments are off, there is no GPU, or results can't be written.
 pub fn run(parser: lexopt::Parser) -> Result<u8, Failed> {
     let start = Instant::now();
-    let given = parse(parser)?;
-    if given.list {
+    let arguments = parse(parser)?;
+    if arguments.list {
         for p in PARTS {
             let (name, claim, limit) = (p.name, p.claim, p.limit);
             say!("{:?} {name:12} {claim} (at most {limit} s)", p.stage);
         }
         return Ok(0);
     }
-    if given.page {
-        return conclude(&given.out);
+    if arguments.page {
+        return conclude(&arguments.out);
     }
     let device = Device::cuda(0)?;
-    let mut settings = given.settings(device);
-    if let Some((name, seconds)) = &given.only {
-        let part = Part::named(name).ok_or("no such part")?;
+    let mut settings = arguments.settings(device);
+    if let Some((name, seconds)) = &arguments.only {
+        let stage = Part::find(name).ok_or("no such part")?;
         // The last checks take a moment.
         let seconds = seconds.saturating_sub((seconds / 10).clamp(2, 10));
         settings.deadline = Some(start + Duration::from_secs(seconds));
-        part.run(&settings, &mut Report::to_file(&given.lines(part))?);
+        stage.run(&settings, &mut Report::to_file(&arguments.lines(stage))?);
         return Ok(0);
     }
-    std::fs::create_dir_all(&given.out)?;
-    let facts = facts(&settings, &given.commit)?;
+    std::fs::create_dir_all(&arguments.out)?;
+    let facts = facts(&settings, &arguments.commit)?;
     for (key, value) in &facts {
         say!("{key}: {value}");
     }
@@ -166,32 +167,32 @@ pub fn run(parser: lexopt::Parser) -> Result<u8, Failed> {
         .map(|(k, v)| (k.to_string(), json!(v)))
         .collect();
     // A part that a run which is killed never comes to is one without an end.
-    for part in PARTS.iter().filter(|p| given.wants(p)) {
-        Report::to_file(&given.lines(part))?;
+    for part in PARTS.iter().filter(|p| arguments.wants(p)) {
+        Report::to_file(&arguments.lines(part))?;
     }
-    std::fs::write(given.out.join("facts.json"), json!(facts).to_string())?;
-    let stages = if given.stage.is_some() { 1 } else { 3 };
-    let whole = given.limit.unwrap_or(stages * STAGE_SECONDS);
-    let end = start + Duration::from_secs(whole);
-    for part in PARTS.iter().filter(|p| given.wants(p)) {
+    std::fs::write(arguments.out.join("facts.json"), json!(facts).to_string())?;
+    let stages = if arguments.stage.is_some() { 1 } else { 3 };
+    let limit = arguments.limit.unwrap_or(stages * STAGE_SECONDS);
+    let end = start + Duration::from_secs(limit);
+    for part in PARTS.iter().filter(|p| arguments.wants(p)) {
         say!("{}: {}", part.name, part.claim);
         // Ends of processes, and the page.
         let left = end.saturating_duration_since(Instant::now() + Duration::from_secs(3));
-        let report = in_process(part, &given, part.limit.min(left.as_secs()))?;
+        let report = in_process(part, &arguments, part.limit.min(left.as_secs()))?;
         let (held, wrong, left_out) = (report.held, report.wrong.len(), report.left_out.len());
         say!(
             "{}: {held} hold, {wrong} wrong, {left_out} left out, {:.1} s",
             part.name,
             report.seconds.unwrap_or_default()
         );
-        page(&given.out)?;
+        page(&arguments.out)?;
     }
-    conclude(&given.out)
+    conclude(&arguments.out)
 }
 
 /// Runs a part in a process of its own, for at most so many seconds.
-fn in_process(part: &Part, given: &Arguments, limit: u64) -> Result<Report, Failed> {
-    let lines = given.lines(part);
+fn in_process(part: &Part, arguments: &Arguments, limit: u64) -> Result<Report, Failed> {
+    let lines = arguments.lines(part);
     if limit < 5 {
         let mut report = Report::to_file(&lines)?;
         report.leave_out("all of it: no time is left");
@@ -200,33 +201,33 @@ fn in_process(part: &Part, given: &Arguments, limit: u64) -> Result<Report, Fail
     }
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["gpu", "--part", part.name, &limit.to_string()]);
-    command.arg("--out").arg(&given.out);
-    command.args(["--python", &given.python]);
-    if given.short {
+    command.arg("--out").arg(&arguments.out);
+    command.args(["--python", &arguments.python]);
+    if arguments.short {
         command.arg("--short");
     }
-    if let Some(seeds) = given.seeds {
+    if let Some(seeds) = arguments.seeds {
         command.args(["--seeds", &seeds.to_string()]);
     }
-    command.args(["--first", &given.first.to_string()]);
-    if let Some(tests) = &given.tests {
+    command.args(["--first", &arguments.first.to_string()]);
+    if let Some(tests) = &arguments.tests {
         command.arg("--tests").arg(tests);
     }
     let start = Instant::now();
-    let ended = within(&mut command, Duration::from_secs(limit))?;
+    let ended = run_within(&mut command, Duration::from_secs(limit))?;
     let text = std::fs::read_to_string(&lines).unwrap_or_default();
-    let found = Report::from_lines(&text);
+    let partial = Report::from_lines(&text);
     // The last line, of whatever kind, shows how far the part came.
     let last = text.lines().last().unwrap_or("nothing");
     let mut report = Report::going_on(&lines)?;
     match ended {
         None => report.leave_out(format!("stopped after {limit} s, behind {last}")),
-        Some(status) if found.seconds.is_none() => {
+        Some(status) if partial.seconds.is_none() => {
             report.wrong(format!("ended with {status}, behind {last}"));
         }
         Some(_) => {}
     }
-    if found.seconds.is_none() {
+    if partial.seconds.is_none() {
         report.end(start.elapsed().as_secs_f64());
     }
     Ok(Report::from_lines(&std::fs::read_to_string(&lines)?))
@@ -299,8 +300,11 @@ fn page(out: &Path) -> Result<Vec<(&'static Part, Report)>, Failed> {
         .iter()
         .map(|(p, r)| (p.name.to_string(), r.to_json()))
         .collect();
-    let all = json!({"facts": facts, "wrong": wrong, "parts": parts});
-    replace(&out.join("gpu.json"), serde_json::to_string_pretty(&all)?)?;
+    let document = json!({"facts": facts, "wrong": wrong, "parts": parts});
+    replace(
+        &out.join("gpu.json"),
+        serde_json::to_string_pretty(&document)?,
+    )?;
     Ok(reports)
 }
 

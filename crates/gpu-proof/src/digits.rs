@@ -20,9 +20,9 @@ const APART: i64 = 3;
 fn digits() -> std::result::Result<(Tensor, Tensor), Failed> {
     let options = CsvOptions::new().has_headers(false);
     let table = CsvTable::from_reader(DIGITS.as_bytes(), &options)?;
-    let all = table.tensor::<f32>(table.headers().to_vec())?;
-    let images = all.narrow(1, 0, 64) / 16.0;
-    let labels = all.narrow(1, 64, 1).to_dtype(DType::I64);
+    let pixels = table.tensor::<f32>(table.headers().to_vec())?;
+    let images = pixels.narrow(1, 0, 64) / 16.0;
+    let labels = pixels.narrow(1, 64, 1).to_dtype(DType::I64);
     Ok((images.reshape([-1, 1, 8, 8]), labels.flatten((0, 1))))
 }
 
@@ -48,21 +48,21 @@ fn train(
     device: Device,
     epochs: usize,
 ) -> std::result::Result<(Vec<f32>, i64, usize), Failed> {
-    let parts = random_split(TensorDataset::new(digits()?)?, [0.8, 0.2], 0)?;
+    let subsets = random_split(TensorDataset::new(digits()?)?, [0.8, 0.2], 0)?;
     let (images, labels) = digits()?;
-    let part = |i: usize| {
-        let places: Vec<i64> = parts[i].indices().iter().map(|p| *p as i64).collect();
-        let places = Tensor::from_slice(&places, [places.len()]);
+    let subset = |i: usize| {
+        let indices: Vec<i64> = subsets[i].indices().iter().map(|p| *p as i64).collect();
+        let indices = Tensor::from_slice(&indices, [indices.len()]);
         (
-            images.index_select(0, &places),
-            labels.index_select(0, &places),
+            images.index_select(0, &indices),
+            labels.index_select(0, &indices),
         )
     };
     let network = network()?;
     network.load_state_dict(weights, true)?;
     network.to(device)?;
     let mut optimizer = Optimizer::new(network.parameters(), AdamW::new())?;
-    let batches = parts[0].indices().len() / BATCH;
+    let batches = subsets[0].indices().len() / BATCH;
     let steps = (epochs * batches) as u64;
     let mut schedule = Scheduler::new(&mut optimizer, OneCycleLR::new(1e-2, steps + 1))?;
     let specs = (
@@ -77,7 +77,7 @@ fn train(
         optimizer.step()?;
         Result::Ok(loss)
     })?;
-    let loader = DataLoader::new(TensorDataset::new(part(0))?)
+    let loader = DataLoader::new(TensorDataset::new(subset(0))?)
         .batch_size(BATCH)
         .shuffle(true)
         .drop_last(true)
@@ -93,33 +93,36 @@ fn train(
         }
     }
     network.eval();
-    let (images, labels) = part(1);
-    let found = network.call(images.to(device)).argmax(1);
-    let right = found.eq(labels.to(device)).sum(());
-    Ok((losses, right.item::<i64>()?, parts[1].indices().len()))
+    let (images, labels) = subset(1);
+    let predictions = network.call(images.to(device)).argmax(1);
+    let right = predictions.eq(labels.to(device)).sum(());
+    Ok((losses, right.item::<i64>()?, subsets[1].indices().len()))
 }
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
     let epochs = if settings.short { 1 } else { 12 };
     kiln_tensor::manual_seed(0);
     let weights = network()?.state_dict();
-    let (losses, there, of) = train(&weights, settings.device, epochs)?;
-    let (expected, here, _) = train(&weights, Device::Cpu, epochs)?;
+    let (losses, gpu_correct, count) = train(&weights, settings.device, epochs)?;
+    let (expected, cpu_correct, _) = train(&weights, Device::Cpu, epochs)?;
     report.note(format!(
-        "after {} steps {there} of {of} test digits are right, on the CPU {here}",
+        "after {} steps {gpu_correct} of {count} test digits are right, on the CPU {cpu_correct}",
         losses.len()
     ));
     // Later losses drift apart, since training amplifies rounding.
     for (i, (a, b)) in losses.iter().zip(&expected).enumerate().take(5) {
-        let near = (a - b).abs() <= 1e-3 * b.abs();
-        let apart = format!("{a}, on the CPU {b}");
-        report.check(&format!("loss {i}"), if near { Ok(()) } else { Err(apart) });
+        let is_near = (a - b).abs() <= 1e-3 * b.abs();
+        let text = format!("{a}, on the CPU {b}");
+        report.check(
+            &format!("loss {i}"),
+            if is_near { Ok(()) } else { Err(text) },
+        );
     }
-    let near = (there - here).abs() <= APART;
-    let apart = format!("{there} right, on the CPU {here}");
+    let is_near = (gpu_correct - cpu_correct).abs() <= APART;
+    let text = format!("{gpu_correct} right, on the CPU {cpu_correct}");
     // One pass over the digits is too little for figures that agree.
     if !settings.short {
-        report.check("accuracy", if near { Ok(()) } else { Err(apart) });
+        report.check("accuracy", if is_near { Ok(()) } else { Err(text) });
     }
     Ok(())
 }

@@ -115,14 +115,16 @@ impl Driver {
                 }
             }
         }
-        let mut places: Vec<*mut c_void> = parameters
+        let mut pointers: Vec<*mut c_void> = parameters
             .iter_mut()
             .map(|p| p.as_mut_ptr().cast())
             .collect();
         let ([x, y, z], block) = (vector.grid, (vector.block, 1, 1));
         let (shared, stream) = (vector.dynamic_shared, null_mut());
         // SAFETY: the kernel takes these parameters, and the arrays are as large as it expects.
-        unsafe { result::launch_kernel(function, (x, y, z), block, shared, stream, &mut places) }?;
+        unsafe {
+            result::launch_kernel(function, (x, y, z), block, shared, stream, &mut pointers)
+        }?;
         self.synchronize()?;
         let mut outputs = Vec::new();
         for (array, len, _) in arrays.iter().filter(|a| a.2) {

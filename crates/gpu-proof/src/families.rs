@@ -19,7 +19,7 @@ struct Family {
 use DType::{BF16, F16, F32, F64, I8, I32, I64};
 
 /// The gradients of a function's first result for its last operand, by all others.
-fn back(x: &[Tensor], f: impl Fn(&[Tensor]) -> Tensor) -> Result<Vec<Tensor>> {
+fn last_gradient(x: &[Tensor], f: impl Fn(&[Tensor]) -> Tensor) -> Result<Vec<Tensor>> {
     let (dy, x) = x.split_last().expect("there is a last operand");
     let leaves: Vec<Tensor> = x.iter().map(|t| t.requires_grad_(true)).collect();
     let y = f(&leaves);
@@ -104,7 +104,7 @@ const FAMILIES: &[Family] = &[
             &[&[2, 20, 20, 16], &[32, 16, 3, 3], &[2, 10, 10, 32]],
             &[&[4, 28, 28, 64], &[64, 64, 3, 3], &[4, 14, 14, 64]],
         ],
-        function: |x| back(x, |x| conv_last(x, Conv::new().padding(1).stride(2))),
+        function: |x| last_gradient(x, |x| conv_last(x, Conv::new().padding(1).stride(2))),
     },
     Family {
         name: "depthwise convolution and its gradients",
@@ -116,7 +116,7 @@ const FAMILIES: &[Family] = &[
         ],
         function: |x| {
             let channels = x[0].shape()?[1] as i64;
-            back(x, |x| conv(x, Conv::new().padding(1).groups(channels)))
+            last_gradient(x, |x| conv(x, Conv::new().padding(1).groups(channels)))
         },
     },
     Family {
@@ -147,7 +147,7 @@ const FAMILIES: &[Family] = &[
                 &[1, 2, 130, 128],
             ],
         ],
-        function: |x| back(x, |x| attend(x, true)),
+        function: |x| last_gradient(x, |x| attend(x, true)),
     },
     Family {
         name: "softmax and its gradient",
@@ -157,7 +157,7 @@ const FAMILIES: &[Family] = &[
             &[&[40, 768], &[40, 768]],
             &[&[17, 50257], &[17, 50257]],
         ],
-        function: |x| back(x, |x| x[0].softmax(-1)),
+        function: |x| last_gradient(x, |x| x[0].softmax(-1)),
     },
     Family {
         name: "layer norm and its gradient",
@@ -169,7 +169,7 @@ const FAMILIES: &[Family] = &[
         ],
         function: |x| {
             let width = x[0].shape()?[1];
-            back(x, |x| x[0].layer_norm([width]))
+            last_gradient(x, |x| x[0].layer_norm([width]))
         },
     },
     Family {

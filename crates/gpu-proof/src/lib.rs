@@ -98,7 +98,7 @@ pub enum Stage {
 
 impl Stage {
     /// The stage of this name on the command line.
-    pub fn named(name: &str) -> Option<Stage> {
+    pub fn find(name: &str) -> Option<Stage> {
         match name {
             "a" => Some(Stage::A),
             "b" => Some(Stage::B),
@@ -158,7 +158,7 @@ parts! {
 
 impl Part {
     /// The part of this name.
-    pub fn named(name: &str) -> Option<&'static Part> {
+    pub fn find(name: &str) -> Option<&'static Part> {
         PARTS.iter().find(|p| p.name == name)
     }
 

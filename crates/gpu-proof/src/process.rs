@@ -27,7 +27,10 @@ pub(crate) fn ends_with_us(command: &mut Command) -> &mut Command {
 ///
 /// # Errors
 /// If it does not start.
-pub(crate) fn within(command: &mut Command, limit: Duration) -> Result<Option<ExitStatus>, Failed> {
+pub(crate) fn run_within(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<Option<ExitStatus>, Failed> {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
     let start = Instant::now();
@@ -67,7 +70,7 @@ mod tests {
         let mut command = Command::new("sh");
         let script = format!("sleep 60 & echo $! > {}; wait", file.display());
         let start = Instant::now();
-        let ended = within(command.args(["-c", &script]), Duration::from_millis(300)).unwrap();
+        let ended = run_within(command.args(["-c", &script]), Duration::from_millis(300)).unwrap();
         assert!(ended.is_none() && start.elapsed() < Duration::from_secs(20));
         let pid = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();

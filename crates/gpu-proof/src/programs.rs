@@ -15,7 +15,7 @@ const PLAIN: u64 = 10;
 const ENOUGH_SEEDS: u64 = 500;
 
 /// The ways in which a program is compiled.
-fn ways(seed: u64) -> Vec<Options> {
+fn option_sets(seed: u64) -> Vec<Options> {
     let fused = Options {
         gpu: Some(0),
         ..Options::default()
@@ -43,19 +43,19 @@ fn wanted(seeds: u64) -> BTreeSet<String> {
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let mut rules: BTreeMap<&str, u64> = BTreeMap::new();
     let mut covered: BTreeSet<String> = BTreeSet::new();
-    let wanted = wanted(settings.seeds);
+    let required = wanted(settings.seeds);
     for seed in settings.first..settings.first + settings.seeds {
         if stops(seed, settings, report) {
             break;
         }
         let graph = Config::default().graph(seed);
         covered.extend(features(&graph));
-        for (what, graph) in [("seed", graph), ("rule's program", some_program(seed))] {
+        for (kind, graph) in [("seed", graph), ("rule's program", some_program(seed))] {
             let result = run_one(&graph, seed, settings);
             for rule in result.iter().flatten() {
                 *rules.entry(rule).or_default() += 1;
             }
-            report.check(&format!("{what} {seed}"), result.map(drop));
+            report.check(&format!("{kind} {seed}"), result.map(drop));
         }
     }
     // Few programs don't show everything.
@@ -67,7 +67,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
             report.wrong(rule);
         }
     }
-    let missing: Vec<&String> = wanted.difference(&covered).collect();
+    let missing: Vec<&String> = required.difference(&covered).collect();
     if !missing.is_empty() {
         report.wrong(format!("no program has {missing:?}"));
     }
@@ -104,9 +104,11 @@ fn run_one(graph: &Graph, seed: u64, settings: &Settings) -> Result<Vec<&'static
     if settings.seeds == 1 {
         eprintln!("{graph}");
     }
-    check(graph, seed, &ways(seed)).map_err(|e| match check(graph, seed, &[Options::default()]) {
-        Ok(_) => format!("{e}; on the CPU it is right"),
-        Err(here) => format!("{e}; on the CPU {here}"),
+    check(graph, seed, &option_sets(seed)).map_err(|e| {
+        match check(graph, seed, &[Options::default()]) {
+            Ok(_) => format!("{e}; on the CPU it is right"),
+            Err(here) => format!("{e}; on the CPU {here}"),
+        }
     })
 }
 

@@ -132,23 +132,23 @@ impl Report {
 
     /// Adds a fault.
     pub fn wrong(&mut self, what: impl Into<String>) {
-        let what = what.into();
-        eprintln!("  WRONG {what}");
-        self.add(json!({"wrong": what}));
+        let text = what.into();
+        eprintln!("  WRONG {text}");
+        self.add(json!({"wrong": text}));
     }
 
     /// Adds what there was no time for.
     pub fn leave_out(&mut self, what: impl Into<String>) {
-        let what = what.into();
-        eprintln!("  left out: {what}");
-        self.add(json!({"left out": what}));
+        let text = what.into();
+        eprintln!("  left out: {text}");
+        self.add(json!({"left out": text}));
     }
 
     /// Adds a remark.
     pub fn note(&mut self, what: impl Into<String>) {
-        let what = what.into();
-        eprintln!("  {what}");
-        self.add(json!({"note": what}));
+        let text = what.into();
+        eprintln!("  {text}");
+        self.add(json!({"note": text}));
     }
 
     /// Counts a check, or adds its fault.
@@ -162,8 +162,8 @@ impl Report {
     /// Adds a measurement.
     pub fn figure(&mut self, figure: Figure) {
         let kiln = figure.kiln.map(|n| ("Kiln", n)).into_iter();
-        let all = kiln.chain(figure.beside.iter().map(|(who, n)| (who.as_str(), *n)));
-        let shown: Vec<String> = all.map(|(who, n)| format!("{who} {n:.3}")).collect();
+        let columns = kiln.chain(figure.beside.iter().map(|(who, n)| (who.as_str(), *n)));
+        let shown: Vec<String> = columns.map(|(who, n)| format!("{who} {n:.3}")).collect();
         let (name, unit) = (&figure.name, &figure.unit);
         eprintln!("  {name}: {} {unit}", shown.join(", "));
         self.add(json!({"figure": figure}));
@@ -210,20 +210,20 @@ impl Report {
             });
         let mut text = format!("## {name}\n\n{claim}.{state}{end}\n\n");
         if !self.figures.is_empty() {
-            let others = self.figures.iter().flat_map(|f| f.beside.keys());
-            let others: BTreeSet<&String> = others.collect();
-            let head: String = others.iter().map(|who| format!(" {who} |")).collect();
-            let rule = "---:|".repeat(others.len());
+            let references = self.figures.iter().flat_map(|f| f.beside.keys());
+            let references: BTreeSet<&String> = references.collect();
+            let head: String = references.iter().map(|who| format!(" {who} |")).collect();
+            let rule = "---:|".repeat(references.len());
             text += &format!("| | Kiln | spread | predicted |{head} unit |\n");
             text += &format!("|---|---:|---:|---:|{rule}---|\n");
             let shown = |n: Option<f64>| n.map_or("–".into(), number);
             for f in &self.figures {
                 let spread = f.spread.map_or("–".into(), percent);
-                let beside = others.iter().map(|who| f.beside.get(*who).copied());
-                let beside: String = beside.map(|n| format!(" {} |", shown(n))).collect();
+                let cells = references.iter().map(|who| f.beside.get(*who).copied());
+                let cells: String = cells.map(|n| format!(" {} |", shown(n))).collect();
                 let [kiln, predicted] = [f.kiln, f.predicted].map(shown);
                 let (name, unit) = (&f.name, &f.unit);
-                text += &format!("| {name} | {kiln} | {spread} | {predicted} |{beside} {unit} |\n");
+                text += &format!("| {name} | {kiln} | {spread} | {predicted} |{cells} {unit} |\n");
             }
             text.push('\n');
             let candidates = self.figures.iter().flat_map(Figure::candidate_lines);
@@ -252,10 +252,10 @@ impl Figure {
     /// least, and the kernel's as predicted.
     fn candidate_lines(&self) -> Vec<String> {
         let line = |kernel: &[Candidate]| {
-            let mut all: Vec<&Candidate> = kernel.iter().collect();
-            all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+            let mut sorted: Vec<&Candidate> = kernel.iter().collect();
+            sorted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
             let text = |c: &&Candidate| {
-                let (time, ratio) = (number(1e6 * c.seconds), c.seconds / all[0].seconds);
+                let (time, ratio) = (number(1e6 * c.seconds), c.seconds / sorted[0].seconds);
                 let predicted = c.predicted.map(|p| format!(", predicted {p:.2}x"));
                 let (predicted, spread) = (predicted.unwrap_or_default(), percent(c.spread));
                 format!(
@@ -263,16 +263,16 @@ impl Figure {
                     c.name
                 )
             };
-            let all: Vec<String> = all.iter().map(text).collect();
-            format!("{} by candidates: {}", self.name, all.join("; "))
+            let texts: Vec<String> = sorted.iter().map(text).collect();
+            format!("{} by candidates: {}", self.name, texts.join("; "))
         };
         let kernels = self.candidates.chunk_by(|a, b| a.kernel == b.kernel);
         kernels.map(line).collect()
     }
 }
 
-fn percent(part: f64) -> String {
-    format!("{:.1}%", 100.0 * part)
+fn percent(fraction: f64) -> String {
+    format!("{:.1}%", 100.0 * fraction)
 }
 
 /// Three digits.

@@ -8,17 +8,17 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     let folder = Folder::opinfo("gpu")?;
     let listed = listed();
     let engine = Engine::Cuda(settings.device);
-    let all = ids(folder.path())?;
+    let ids = ids(folder.path())?;
     let share = if settings.short { 25 } else { 1 };
     let mut unsupported = 0;
-    for (i, id) in all.iter().step_by(share).enumerate() {
+    for (i, id) in ids.iter().step_by(share).enumerate() {
         if settings.is_over() {
             let done = i * share;
-            report.leave_out(format!("samples {done} to {}", all.len()));
+            report.leave_out(format!("samples {done} to {}", ids.len()));
             break;
         }
         if i % 500 == 0 {
-            eprintln!("  sample {} of {}", i * share, all.len());
+            eprintln!("  sample {} of {}", i * share, ids.len());
         }
         let op = id.split('/').next().unwrap_or(id);
         match verdict(folder.path(), id, engine)?.1 {

@@ -70,9 +70,9 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Resu
     let device_f64 = train(settings.device, DType::F64, &start)?;
     let distance = |a: &[f64], b: &[f64]| {
         let pairs = a.iter().zip(b);
-        pairs.fold(0.0, |most: f64, (a, b)| match (a - b).abs() {
+        pairs.fold(0.0, |worst: f64, (a, b)| match (a - b).abs() {
             d if d.is_nan() => f64::INFINITY,
-            d => most.max(d),
+            d => worst.max(d),
         })
     };
     for (i, (name, exact)) in exact.iter().enumerate() {

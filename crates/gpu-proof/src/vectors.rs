@@ -20,8 +20,8 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
             ));
             continue;
         }
-        let found = match driver.outputs(&vector) {
-            Ok(found) => found,
+        let bytes = match driver.outputs(&vector) {
+            Ok(bytes) => bytes,
             Err(e) => {
                 // After a fault no later call succeeds.
                 report.wrong(format!("{}: {e}", vector.name));
@@ -29,9 +29,9 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
             }
         };
         let emulated = vector.emulate().map_err(|fault| fault.to_string());
-        let compared = emulated.and_then(|ours| vector.compare(&ours, &found));
+        let compared = emulated.and_then(|ours| vector.compare(&ours, &bytes));
         report.check(&vector.name, compared);
-        outputs.push((format!("hardware/{}.bin", vector.name), found));
+        outputs.push((format!("hardware/{}.bin", vector.name), bytes));
     }
     if let Some(out) = out {
         store(&out.join("hardware.tar"), &outputs)?;

@@ -38,7 +38,7 @@ fn prove(part: &str, [few, all]: [usize; 2]) {
         ..Settings::new(device)
     };
     let mut report = Report::default();
-    Part::named(part).unwrap().run(&settings, &mut report);
+    Part::find(part).unwrap().run(&settings, &mut report);
     println!("{part}: {} hold; {:?}", report.held, report.notes);
     assert!(report.wrong.is_empty(), "{}", report.wrong.join("\n"));
     assert!(report.held > 0, "nothing was checked");

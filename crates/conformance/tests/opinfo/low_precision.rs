@@ -81,7 +81,7 @@ fn check_sample(
         let convert = move |a: Array| converted(a, dtype, inputs);
         Case::load_with(folder.path(), id, &convert).unwrap()
     };
-    let found = match run(&case(Inputs::Rounded).on(engine.device()), engine) {
+    let found = match run(&case(Inputs::Rounded).move_to(engine.device()), engine) {
         Outcome::Values(values) => values,
         Outcome::Unsupported(why) | Outcome::Error(why) => return Err(why),
     };

@@ -64,7 +64,7 @@ fn kernels(device: Device) -> Kernels {
         None => ids.iter().step_by(EVERY).collect(),
     };
     for id in ids {
-        let case = Case::load(root, id).unwrap().on(device);
+        let case = Case::load(root, id).unwrap().move_to(device);
         let tensors = record(&case);
         if tensors.is_empty() || tensors.iter().any(|t| t.error().is_some()) {
             continue;

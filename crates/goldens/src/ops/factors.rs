@@ -15,11 +15,11 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         "cholesky_solve" => a.input()?.cholesky_solve_with(&a.tensor(1, "L")?, half(2)?),
         "cholesky_inverse" => a.input()?.cholesky_inverse_with(half(1)?),
         "linalg.qr" | "qr" => return qr(&matrix()?, op, a),
-        "linalg.lu" => return three(matrix()?.lu()),
+        "linalg.lu" => return triple(matrix()?.lu()),
         "linalg.lu_factor" => return Ok(matrix()?.lu_factor().into()),
         "linalg.svd" => {
             let options = Svd::new().full_matrices(a.bool_or(1, "full_matrices", true)?);
-            return three(matrix()?.svd_with(options));
+            return triple(matrix()?.svd_with(options));
         }
         "linalg.svdvals" => matrix()?.svdvals(),
         "linalg.eigh" => return Ok(matrix()?.eigh_with(half_of(a)?).into()),
@@ -96,7 +96,7 @@ fn rank(a: &Args, atol: Option<Operand>, rtol: Option<Operand>) -> Parsed<Rank> 
         .hermitian(a.bool_or(2, "hermitian", false)?))
 }
 
-fn three((a, b, c): (Tensor, Tensor, Tensor)) -> Parsed<Outputs> {
+fn triple((a, b, c): (Tensor, Tensor, Tensor)) -> Parsed<Outputs> {
     Ok(vec![a, b, c].into())
 }
 

@@ -71,15 +71,15 @@ fn norm(op: &str, a: &Args) -> Parsed<Tensor> {
     let dims = a.opt_ints(2, "dim")?;
     let keepdim = a.bool_or(3, "keepdim", false)?;
     let rank = dims.as_ref().map_or(x.ndim(), Vec::len);
-    let given = dims.clone().unwrap_or_default();
+    let axes = dims.clone().unwrap_or_default();
     match ord {
-        None => Ok(x.vector_norm(2.0, keep(given).when(keepdim))),
+        None => Ok(x.vector_norm(2.0, keep(axes).when(keepdim))),
         Some(MatrixNorm::Nuclear) if old && dims.is_none() && x.ndim() == 2 => {
             matrix_norm(&x, MatrixNorm::Nuclear, &[-2, -1], keepdim)
         }
-        Some(MatrixNorm::Frobenius) if old => Ok(x.vector_norm(2.0, keep(given).when(keepdim))),
+        Some(MatrixNorm::Frobenius) if old => Ok(x.vector_norm(2.0, keep(axes).when(keepdim))),
         Some(MatrixNorm::Order(p)) if old || rank == 1 => {
-            Ok(x.vector_norm(p, keep(given).when(keepdim)))
+            Ok(x.vector_norm(p, keep(axes).when(keepdim)))
         }
         Some(ord) if rank == 2 => matrix_norm(&x, ord, &dims.unwrap_or(vec![-2, -1]), keepdim),
         Some(_) => Err(rejected("a norm with an order takes 1 or 2 dims")),

@@ -147,16 +147,16 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         }
         "triplet_margin_loss" | "triplet_margin_with_distance_loss" => {
             let (positive, negative) = (a.tensor(1, "positive")?, a.tensor(2, "negative")?);
-            let with = name == "triplet_margin_with_distance_loss";
-            let (p, eps) = match with {
+            let has_distance = name == "triplet_margin_with_distance_loss";
+            let (p, eps) = match has_distance {
                 true => (2.0, 1e-6),
                 false => (a.float_or(4, "p", 2.0)?, a.float_or(5, "eps", 1e-6)?),
             };
             let options = TripletMargin {
-                margin: a.float_or(if with { usize::MAX } else { 3 }, "margin", 1.0)?,
+                margin: a.float_or(if has_distance { usize::MAX } else { 3 }, "margin", 1.0)?,
                 p,
                 eps,
-                swap: a.bool_or(if with { usize::MAX } else { 6 }, "swap", false)?,
+                swap: a.bool_or(if has_distance { usize::MAX } else { 6 }, "swap", false)?,
                 reduction: reduction()?,
             };
             a.tensor(0, "anchor")?

@@ -261,7 +261,7 @@ fn statistics(name: &str, a: &Args) -> Parsed<Outputs> {
     };
     let (mean, var) = (running(1, "running_mean")?, running(2, "running_var")?);
     let (weight, bias) = (a.opt_tensor(3, "weight")?, a.opt_tensor(4, "bias")?);
-    let cell = |given: &Option<(String, Var)>| given.as_ref().map(|(_, cell)| cell.clone());
+    let cell = |running: &Option<(String, Var)>| running.as_ref().map(|(_, cell)| cell.clone());
     let (momentum, eps) = (a.float_or(6, "momentum", 0.1)?, a.float_or(7, "eps", 1e-5)?);
     let options = RunningStats::new()
         .running_mean(cell(&mean))
@@ -355,7 +355,7 @@ fn interpolate(a: &Args) -> Parsed<Tensor> {
     };
     let factors = match a.get(2, "scale_factor") {
         Some(Arg::List(l)) => l.iter().map(factor).collect(),
-        Some(one) => factor(one).map(|f| vec![f]),
+        Some(single) => factor(single).map(|f| vec![f]),
         None => None,
     };
     let size = match (a.opt_ints(1, "size")?, factors) {

@@ -68,8 +68,8 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
                     .into(),
             }
         }
-        "cumsum" => scanned(a, Tensor::cumsum)?.into(),
-        "cumprod" => scanned(a, Tensor::cumprod)?.into(),
+        "cumsum" => scan_in_dtype(a, Tensor::cumsum)?.into(),
+        "cumprod" => scan_in_dtype(a, Tensor::cumprod)?.into(),
         "logcumsumexp" => a.input()?.logcumsumexp(a.int(1, "dim")?).into(),
         "cummax" => a.input()?.cummax(a.int(1, "dim")?).into(),
         "cummin" => a.input()?.cummin(a.int(1, "dim")?).into(),
@@ -133,9 +133,9 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         }
         "bincount" => {
             let weights = a.opt_tensor(1, "weights")?;
-            let least = a.int_or(2, "minlength", 0)?;
+            let min_length = a.int_or(2, "minlength", 0)?;
             a.input()?
-                .bincount_with(BinCount::new().weights(&weights).minlength(least))
+                .bincount_with(BinCount::new().weights(&weights).minlength(min_length))
                 .into()
         }
         "histc" => {
@@ -151,7 +151,7 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
 }
 
 /// A scan, whose result has the dtype that the call asks for.
-fn scanned(a: &Args, scan: fn(&Tensor, i64) -> Tensor) -> Parsed<Tensor> {
+fn scan_in_dtype(a: &Args, scan: fn(&Tensor, i64) -> Tensor) -> Parsed<Tensor> {
     let y = scan(&typed_input(a)?, a.int(1, "dim")?);
     Ok(match a.dtype("dtype")? {
         Some(dtype) => y.to_dtype(dtype), // sums of small integers wrap to it
@@ -169,13 +169,13 @@ fn in_i32(a: &Args, y: Tensor) -> Parsed<Tensor> {
 fn distinct(op: &str, a: &Args) -> Parsed<Outputs> {
     let x = a.input()?;
     let sorted = op == "unique";
-    let at = sorted as usize; // `unique` has `sorted` in front of the other flags
+    let index = sorted as usize; // `unique` has `sorted` in front of the other flags
     if sorted {
         a.bool_or(1, "sorted", true)?; // always
     }
-    let inverse = a.bool_or(1 + at, "return_inverse", false)?;
-    let counts = a.bool_or(2 + at, "return_counts", false)?;
-    let dim = a.opt_int(3 + at, "dim")?;
+    let inverse = a.bool_or(1 + index, "return_inverse", false)?;
+    let counts = a.bool_or(2 + index, "return_counts", false)?;
+    let dim = a.opt_int(3 + index, "dim")?;
     let (values, inverses, numbers) = match sorted {
         true => x.unique(dim),
         false => x.unique_consecutive(dim),

@@ -19,8 +19,8 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         return Ok(y.into());
     }
     Ok(match op {
-        "add" => scaled(a, |x, y, k| x.add_scaled(y, k), |x, y| x.add(y))?,
-        "sub" => scaled(a, |x, y, k| x.sub_scaled(y, k), |x, y| x.sub(y))?,
+        "add" => with_alpha(a, |x, y, k| x.add_scaled(y, k), |x, y| x.add(y))?,
+        "sub" => with_alpha(a, |x, y, k| x.sub_scaled(y, k), |x, y| x.sub(y))?,
         "rsub" => {
             let alpha = a.number_or(2, "alpha", 1i64)?;
             a.input()?.rsub_scaled(&a.operand(1, "other")?, alpha)
@@ -107,7 +107,7 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
 }
 
 /// An operator with a factor alpha on its right operand.
-fn scaled(
+fn with_alpha(
     a: &Args,
     with_alpha: fn(&Tensor, &Operand, Scalar) -> Tensor,
     plain: fn(&Tensor, &Operand) -> Tensor,
@@ -152,7 +152,7 @@ fn unary(op: &str, a: &Args) -> Parsed<Option<Tensor>> {
         return Ok(None);
     }
     let call = |f: fn(&Tensor) -> Tensor| a.input().map(|x| f(&x));
-    let found = by_name!(name, call;
+    let result = by_name!(name, call;
         neg abs sign sqrt rsqrt reciprocal square exp exp2 expm1 log log2 log10 log1p
         sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
         erfc erfinv log_ndtr ndtri ndtr lgamma digamma i0 i0e i1 i1e sinc entr signbit
@@ -161,7 +161,7 @@ fn unary(op: &str, a: &Args) -> Parsed<Option<Tensor>> {
         tanhshrink
     );
     a.bool_or(usize::MAX, "inplace", false)?;
-    found.transpose()
+    result.transpose()
 }
 
 /// A number on the left of a tensor, as a tensor.

@@ -59,7 +59,7 @@ fn max(name: &str, a: &Args) -> Parsed<Outputs> {
 }
 
 fn unpool(name: &str, a: &Args) -> Parsed<Tensor> {
-    let (x, at, k) = (
+    let (x, indices, k) = (
         a.input()?,
         a.tensor(1, "indices")?,
         a.ints(2, "kernel_size")?,
@@ -68,9 +68,9 @@ fn unpool(name: &str, a: &Args) -> Parsed<Tensor> {
     let size = a.ints_or(5, "output_size", &[])?;
     let windows = Unpool::new(k).stride(s).padding(p).output_size(size);
     Ok(match name {
-        "max_unpool1d" => x.max_unpool1d(&at, windows),
-        "max_unpool2d" => x.max_unpool2d(&at, windows),
-        _ => x.max_unpool3d(&at, windows),
+        "max_unpool1d" => x.max_unpool1d(&indices, windows),
+        "max_unpool2d" => x.max_unpool2d(&indices, windows),
+        _ => x.max_unpool3d(&indices, windows),
     })
 }
 
@@ -99,11 +99,11 @@ fn adaptive(name: &str, a: &Args) -> Parsed<Outputs> {
     let size = match a.get(1, "output_size") {
         // None keeps a size.
         Some(crate::Arg::List(l)) => {
-            let one = |d: &crate::Arg| match d {
+            let size = |d: &crate::Arg| match d {
                 crate::Arg::None => Some(None),
                 d => d.int().map(Some),
             };
-            let list: Option<Vec<Option<i64>>> = l.iter().map(one).collect();
+            let list: Option<Vec<Option<i64>>> = l.iter().map(size).collect();
             list.map(OutputSize::from)
         }
         _ => Some(a.ints(1, "output_size")?.into()),

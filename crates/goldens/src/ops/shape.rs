@@ -8,8 +8,8 @@ use kiln_tensor::{
 };
 
 pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
-    if let Some(many) = many(op, a)? {
-        return Ok(many.into());
+    if let Some(list) = call_list(op, a)? {
+        return Ok(list.into());
     }
     Ok(match op {
         "reshape" => a.input()?.reshape(a.rest_ints(1, "shape")?),
@@ -55,8 +55,8 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
             .rot90(a.int_or(1, "k", 1)?, a.ints_or(2, "dims", &[0, 1])?),
         "fft.fftshift" => {
             let x = a.input()?;
-            let all: Vec<i64> = (0..x.ndim() as i64).collect();
-            let dims = a.ints_or(1, "dim", &all)?;
+            let all_dims: Vec<i64> = (0..x.ndim() as i64).collect();
+            let dims = a.ints_or(1, "dim", &all_dims)?;
             let shape = x.shape().map_err(rejected)?;
             let half = |d: &i64| shape[d.rem_euclid(shape.len() as i64) as usize] as i64 / 2;
             x.roll(
@@ -144,7 +144,7 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
 }
 
 /// Operators that return a list.
-fn many(op: &str, a: &Args) -> Parsed<Option<Vec<Tensor>>> {
+fn call_list(op: &str, a: &Args) -> Parsed<Option<Vec<Tensor>>> {
     let indices = ["indices_or_sections", "indices", "sections"];
     Ok(Some(match op {
         "split" => match a.get(1, "split_size_or_sections") {

@@ -57,7 +57,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     };
     let cases = SHAPES.into_iter().flat_map(|shape| {
         [(false, false), (true, false), (true, true)]
-            .map(|(causal, back)| case(shape, causal, back))
+            .map(|(causal, is_backward)| case(shape, causal, is_backward))
     });
     table(settings, report, "attention", cases)
 }

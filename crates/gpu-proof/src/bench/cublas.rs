@@ -1,7 +1,7 @@
 //! cuBLASLt as a yardstick: the best of the algorithms that it advises for a product, in this process and in turns with
 //! Kiln's kernels.
 
-use super::{finite, median, random};
+use super::{check_finite, median, random};
 use crate::{Failed, Report, Settings};
 use kiln_base::Dim;
 use kiln_ir::fuzz::Rng;
@@ -24,11 +24,11 @@ pub(crate) fn has_cublas(settings: &Settings, report: &mut Report) -> bool {
     if settings.emulated() && std::env::var_os("KILN_CUBLASLT").is_none() {
         return false;
     }
-    let found = cuda::cublas_lt_version();
-    if let Err(e) = &found {
+    let version = cuda::cublas_lt_version();
+    if let Err(e) = &version {
         report.note(format!("cuBLASLt is not measured: {e}"));
     }
-    found.is_ok()
+    version.is_ok()
 }
 
 /// A product by each of the library's algorithms, with its seconds in each round.
@@ -64,7 +64,7 @@ impl Yardstick {
             workspace_bytes: 0,
             algorithm: [0; 8],
         };
-        let mut all = Vec::new();
+        let mut algorithms = Vec::new();
         for algorithm in cuda::library_algorithms(gpu, &product)? {
             let product = LibraryProduct {
                 workspace: (algorithm.workspace > 0).then_some(3),
@@ -73,12 +73,12 @@ impl Yardstick {
                 ..product.clone()
             };
             let executable = Arc::new(Executable::on_gpu(plan(product), gpu)?);
-            finite(&executable, &runs[0])?;
-            all.push((executable.replays(runs, runs.len())?, Vec::new()));
+            check_finite(&executable, &runs[0])?;
+            algorithms.push((executable.replays(runs, runs.len())?, Vec::new()));
         }
-        match all.is_empty() {
+        match algorithms.is_empty() {
             true => Err("no algorithm is advised".into()),
-            false => Ok(Yardstick(all)),
+            false => Ok(Yardstick(algorithms)),
         }
     }
 
@@ -92,8 +92,8 @@ impl Yardstick {
 
     /// The seconds of the best algorithm in each round.
     pub(crate) fn best(&self) -> &[f64] {
-        let all = self.0.iter().map(|(_, seconds)| &seconds[..]);
-        let best = all.min_by(|a, b| median(a).total_cmp(&median(b)));
+        let timings = self.0.iter().map(|(_, seconds)| &seconds[..]);
+        let best = timings.min_by(|a, b| median(a).total_cmp(&median(b)));
         best.expect("there is an algorithm")
     }
 }

@@ -84,22 +84,22 @@ impl Case {
     }
 
     /// The program, as recorded.
-    fn recorded(&self) -> Result<Graph> {
+    fn record(&self) -> Result<Graph> {
         let specs = self.operands.iter().map(|(d, s)| Spec::new(*d, &s[..]));
         let program = compile(specs.collect::<Vec<_>>(), |x| (self.function)(&x))?;
         Ok(program.recorded().clone())
     }
 
     /// Random operands on the device: sets of them, so many that no run finds its own in a cache.
-    fn sets(
+    fn operand_sets(
         &self,
         gpu: &Arc<cuda::Device>,
         cold: usize,
     ) -> std::result::Result<Vec<Vec<Buffer>>, Failed> {
         let bytes =
             |(dtype, shape): &(DType, Vec<usize>)| shape.iter().product::<usize>() * dtype.size();
-        let each: usize = self.operands.iter().map(bytes).sum();
-        let count = cold.div_ceil(each.max(1)).clamp(1, 64);
+        let set_bytes: usize = self.operands.iter().map(bytes).sum();
+        let count = cold.div_ceil(set_bytes.max(1)).clamp(1, 64);
         let set = |seed: usize| {
             let mut rng = Rng::new(seed as u64);
             let operands = self.operands.iter().map(|(dtype, shape)| {
@@ -113,7 +113,7 @@ impl Case {
 }
 
 /// A program for the GPU whose kernels are chosen by these settings.
-fn compiled(graph: &Graph, tune: TuneSettings) -> std::result::Result<Compilation, Failed> {
+fn compile_for_gpu(graph: &Graph, tune: TuneSettings) -> std::result::Result<Compilation, Failed> {
     let options = Options {
         gpu: Some(0),
         tune,
@@ -160,7 +160,7 @@ fn with_candidate(
         Store::of(path).put(Record::new(choice.key.clone(), vec![trial]))?;
     }
     let store = Some(Arc::from(path));
-    let other = compiled(
+    let other = compile_for_gpu(
         graph,
         TuneSettings {
             store,
@@ -188,20 +188,20 @@ pub(crate) fn random(
     let value = |i: usize| table[i % table.len()];
     Ok(match dtype {
         DType::F32 => {
-            let all: Vec<f32> = (0..n).map(|i| value(i) as f32).collect();
-            Buffer::from_slice(&all, shape)?
+            let values: Vec<f32> = (0..n).map(|i| value(i) as f32).collect();
+            Buffer::from_slice(&values, shape)?
         }
         DType::F16 => {
-            let all: Vec<half::f16> = (0..n).map(|i| half::f16::from_f64(value(i))).collect();
-            Buffer::from_slice(&all, shape)?
+            let values: Vec<half::f16> = (0..n).map(|i| half::f16::from_f64(value(i))).collect();
+            Buffer::from_slice(&values, shape)?
         }
         DType::BF16 => {
-            let all: Vec<half::bf16> = (0..n).map(|i| half::bf16::from_f64(value(i))).collect();
-            Buffer::from_slice(&all, shape)?
+            let values: Vec<half::bf16> = (0..n).map(|i| half::bf16::from_f64(value(i))).collect();
+            Buffer::from_slice(&values, shape)?
         }
         DType::I64 => {
-            let all: Vec<i64> = (0..n).map(|i| (value(i).abs() * 15.0) as i64).collect();
-            Buffer::from_slice(&all, shape)?
+            let values: Vec<i64> = (0..n).map(|i| (value(i).abs() * 15.0) as i64).collect();
+            Buffer::from_slice(&values, shape)?
         }
         other => return Err(format!("no random operands of {other}").into()),
     })
@@ -251,8 +251,8 @@ fn table(
     };
     for case in cases {
         if settings.is_over() {
-            let rest = format!("{} and what comes after it", case.name);
-            bench.report.leave_out(rest);
+            let remaining = format!("{} and what comes after it", case.name);
+            bench.report.leave_out(remaining);
             return Ok(());
         }
         match bench.measure(&case) {
@@ -309,23 +309,23 @@ impl Timed {
 impl Bench<'_> {
     /// Measures Kiln's choices, its tuner's and the tuner's candidates in turns with cuBLASLt and a copy.
     fn measure(&mut self, case: &Case) -> std::result::Result<Figure, Failed> {
-        let graph = case.recorded()?;
-        let default = compiled(&graph, mode(Mode::Off))?.executable;
-        let tuned = compiled(&graph, mode(Mode::On))?;
-        let sets = case.sets(self.gpu, if self.emulated { 0 } else { COLD })?;
-        finite(&default, &sets[0])?;
+        let graph = case.record()?;
+        let default = compile_for_gpu(&graph, mode(Mode::Off))?.executable;
+        let tuned = compile_for_gpu(&graph, mode(Mode::On))?;
+        let sets = case.operand_sets(self.gpu, if self.emulated { 0 } else { COLD })?;
+        check_finite(&default, &sets[0])?;
         let default = Arc::new(default);
-        let first = default.replays(&sets, sets.len())?;
-        let once = first.time(0).and_then(|_| first.time(0))?;
-        let runs = GRAPH / once.as_secs_f64().max(1e-7);
-        let most = if self.emulated { 1 } else { 256 };
-        let runs = (runs as usize).clamp(sets.len(), most);
+        let replays = default.replays(&sets, sets.len())?;
+        let seconds = replays.time(0).and_then(|_| replays.time(0))?;
+        let runs = GRAPH / seconds.as_secs_f64().max(1e-7);
+        let max_runs = if self.emulated { 1 } else { 256 };
+        let runs = (runs as usize).clamp(sets.len(), max_runs);
         let runs: Vec<Vec<Buffer>> = sets.iter().cycle().take(runs).cloned().collect();
-        let mut all = vec![timed(default, &runs, None)?];
-        all.extend(self.candidates(case, &graph, &tuned, &runs));
-        all.push(timed(Arc::new(tuned.executable), &runs, None)?);
+        let mut timed_programs = vec![warm_up(default, &runs, None)?];
+        timed_programs.extend(self.candidates(case, &graph, &tuned, &runs));
+        timed_programs.push(warm_up(Arc::new(tuned.executable), &runs, None)?);
         let yardstick = self.yardstick(case, &runs);
-        self.rounds(case, all, yardstick)
+        self.rounds(case, timed_programs, yardstick)
     }
 
     /// The tuned program with each candidate that the tuner found right.
@@ -345,7 +345,7 @@ impl Bench<'_> {
                 self.report.note(format!("{}: {}", case.name, line.trim()));
             }
         }
-        let mut all = Vec::new();
+        let mut candidates = Vec::new();
         for kernel in kernels {
             // Those of other sizes with this key may not be among its candidates.
             let right = kernel.trials.iter().filter(|t| t.time().is_some());
@@ -357,13 +357,13 @@ impl Bench<'_> {
             for (name, predicted) in right.chain(last) {
                 let candidate = Some((kernel.key.clone(), name.clone(), predicted));
                 let other = with_candidate(graph, tuned, &kernel, name);
-                match other.and_then(|c| timed(Arc::new(c.executable), runs, candidate)) {
-                    Ok(other) => all.push(other),
+                match other.and_then(|c| warm_up(Arc::new(c.executable), runs, candidate)) {
+                    Ok(other) => candidates.push(other),
                     Err(e) => self.report.wrong(format!("{}: {name}: {e}", case.name)),
                 }
             }
         }
-        all
+        candidates
     }
 
     /// The product that a case is, by cuBLASLt.
@@ -386,13 +386,13 @@ impl Bench<'_> {
     fn rounds(
         &mut self,
         case: &Case,
-        mut all: Vec<Timed>,
+        mut programs: Vec<Timed>,
         mut yardstick: Option<Yardstick>,
     ) -> std::result::Result<Figure, Failed> {
         let dtype = case.operands[0].0;
         let mut copies = Vec::new();
         for round in 0..if self.emulated { 1 } else { ROUNDS } {
-            for timed in &mut all {
+            for timed in &mut programs {
                 timed.seconds.push(timed.replays.time(round)?.as_secs_f64());
             }
             if let Some(yardstick) = &mut yardstick {
@@ -409,28 +409,28 @@ impl Bench<'_> {
             false => None,
         };
         let number = |seconds: &[f64]| case.rate(median(seconds));
-        let beside = [
-            ("tuned", all.last().map(|t| number(&t.seconds))),
+        let references = [
+            ("tuned", programs.last().map(|t| number(&t.seconds))),
             ("cuBLASLt", yardstick.map(|y| number(y.best()))),
             ("PyTorch", self.torch.get(&case.name).map(|t| case.rate(*t))),
             ("a copy", (case.flops == 0.0).then_some(bandwidth / 1e9)),
         ];
-        let beside = beside
+        let references = references
             .into_iter()
             .filter_map(|(who, n)| Some((who.into(), n?)));
         Ok(Figure {
             name: case.name.clone(),
             unit: case.unit().into(),
-            kiln: Some(number(&all[0].seconds)),
-            spread: Some(spread(&all[0].seconds)),
+            kiln: Some(number(&programs[0].seconds)),
+            spread: Some(spread(&programs[0].seconds)),
             predicted: roofline(case.bytes, bandwidth, case.flops, peak).map(|t| case.rate(t)),
-            beside: beside.collect(),
-            candidates: all.iter().filter_map(Timed::candidate).collect(),
+            beside: references.collect(),
+            candidates: programs.iter().filter_map(Timed::candidate).collect(),
         })
     }
 }
 
-fn timed(
+fn warm_up(
     executable: Arc<Executable>,
     runs: &[Vec<Buffer>],
     candidate: Option<(String, String, Option<f64>)>,
@@ -443,7 +443,7 @@ fn timed(
 }
 
 /// Makes sure that all results of a program are finite.
-fn finite(executable: &Executable, set: &[Buffer]) -> std::result::Result<(), Failed> {
+fn check_finite(executable: &Executable, set: &[Buffer]) -> std::result::Result<(), Failed> {
     for result in executable.run(&mut set.to_vec(), &vec![false; set.len()])? {
         let result = result.to_host()?;
         let shape: Vec<usize> = result.shape().iter().map(|n| *n as usize).collect();

@@ -35,13 +35,13 @@ impl Whole {
         })
     }
 
-    pub(super) fn once(&self) -> Result<Vec<Tensor>> {
+    pub(super) fn run_once(&self) -> Result<Vec<Tensor>> {
         self.run.run(&self.inputs)
     }
 
     /// Runs once, to see that it does.
     pub(super) fn check(&self, report: &mut Report) -> Result<()> {
-        for result in self.once()? {
+        for result in self.run_once()? {
             let result = match result.sum(()).isfinite().item::<bool>()? {
                 true => Ok(()),
                 false => Err("is not finite".into()),
@@ -56,7 +56,7 @@ impl Whole {
         let round = |count: usize| -> Result<f64> {
             let start = Instant::now();
             for _ in 0..count {
-                self.once()?;
+                self.run_once()?;
             }
             device.synchronize()?;
             Ok(start.elapsed().as_secs_f64())
@@ -190,40 +190,40 @@ fn gpt_step(settings: &Settings) -> std::result::Result<Whole, Failed> {
 }
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
-    let beside = match settings.emulated() {
+    let torch_seconds = match settings.emulated() {
         true => Default::default(),
         false => torch::times(settings, "models", report),
     };
     type Make = fn(&Settings) -> std::result::Result<Whole, Failed>;
-    let all: [(&str, Make); 4] = [
+    let makers: [(&str, Make); 4] = [
         ("ResNet-50's step", resnet_step),
         ("GPT-2's step", gpt_step),
         ("ResNet-50", |s| resnet(s, DType::BF16, "bf16")),
         ("an encoder's block", |s| encoder(s, DType::BF16, "bf16")),
     ];
-    for (what, make) in all {
+    for (title, make) in makers {
         if settings.is_over() {
-            report.leave_out(format!("{what} and what comes after it"));
+            report.leave_out(format!("{title} and what comes after it"));
             break;
         }
         let (start, before) = (Instant::now(), kiln_runtime::cuda::compilations());
-        let whole = make(settings)?;
-        whole.check(report)?;
+        let workload = make(settings)?;
+        workload.check(report)?;
         if settings.emulated() {
             continue;
         }
         let compiled = kiln_runtime::cuda::compilations() - before;
-        let ready = format!("{what} until its first result, {compiled} calls of NVRTC");
+        let ready = format!("{title} until its first result, {compiled} calls of NVRTC");
         report.number(ready, "s", start.elapsed().as_secs_f64());
-        let kernels = whole.run.explain().kernels_run() as f64;
-        report.number(format!("{what}, kernels of a run"), "kernels", kernels);
-        let torch = beside
-            .get(&whole.name)
+        let kernels = workload.run.explain().kernels_run() as f64;
+        report.number(format!("{title}, kernels of a run"), "kernels", kernels);
+        let torch = torch_seconds
+            .get(&workload.name)
             .map(|t| ("PyTorch".to_string(), 1e3 * t));
         report.figure(Figure {
-            name: whole.name.clone(),
+            name: workload.name.clone(),
             unit: "ms".into(),
-            kiln: Some(1e3 * whole.seconds(settings.device)?),
+            kiln: Some(1e3 * workload.seconds(settings.device)?),
             beside: torch.into_iter().collect(),
             ..Figure::default()
         });

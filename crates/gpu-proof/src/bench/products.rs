@@ -48,10 +48,10 @@ const PASSES: [&str; 3] = ["forward", "gradient of images", "gradient of weights
 
 pub(crate) fn convolutions(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let small = settings.emulated();
-    let all = TYPES[..1].iter().chain(&TYPES[2..]);
-    let all = all.flat_map(|t| CONVOLUTIONS.map(|c| (t, c)));
-    let all = all.flat_map(|(t, c)| [0, 1, 2].map(|pass| (t, c, pass)));
-    let cases = all.map(|((dtype, name), [n, c, o, size, kernel], pass)| {
+    let combinations = TYPES[..1].iter().chain(&TYPES[2..]);
+    let combinations = combinations.flat_map(|t| CONVOLUTIONS.map(|c| (t, c)));
+    let combinations = combinations.flat_map(|(t, c)| [0, 1, 2].map(|pass| (t, c, pass)));
+    let cases = combinations.map(|((dtype, name), [n, c, o, size, kernel], pass)| {
         let shown = PASSES[pass];
         let name =
             format!("conv2d {n}x{c}x{size}x{size}, {o} of {kernel}x{kernel}, {name}, {shown}");
@@ -73,14 +73,14 @@ pub(crate) fn convolutions(settings: &Settings, report: &mut Report) -> Result<(
             operands.push(image(o));
         }
         let case = Case::new(name, operands, bytes, move |x| {
-            let first = |t: &Tensor| t.permute([0, 3, 1, 2]);
+            let channels_first = |t: &Tensor| t.permute([0, 3, 1, 2]);
             let last = |t: Tensor| t.permute([0, 2, 3, 1]);
             let leaves = [
                 x[0].requires_grad_(pass == 1),
                 x[1].requires_grad_(pass == 2),
             ];
             let options = Conv::new().padding(padding);
-            let y = last(first(&leaves[0]).conv2d_with(&leaves[1], options));
+            let y = last(channels_first(&leaves[0]).conv2d_with(&leaves[1], options));
             match pass {
                 0 => Ok(vec![y]),
                 pass => grad_with(&y, vec![&leaves[pass - 1]], Grad::new().grad_outputs(&x[2])),

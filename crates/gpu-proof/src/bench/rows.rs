@@ -7,8 +7,8 @@ use kiln_tensor::{Affine, DType, Grad, Result, RunningStats, Tensor, grad_with};
 use std::time::Instant;
 
 /// The gradients of `y` for the cotangent `dy`.
-fn gradients(y: &Tensor, dy: &Tensor, of: &[&Tensor]) -> Result<Vec<Tensor>> {
-    grad_with(y, of, Grad::new().grad_outputs(dy))
+fn gradients(y: &Tensor, dy: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    grad_with(y, inputs, Grad::new().grad_outputs(dy))
 }
 
 fn gelu_chain(x: &Tensor) -> Tensor {
@@ -47,23 +47,23 @@ fn cases(small: bool) -> Vec<Case> {
     let bytes = |shape: &[usize], dtype: DType, times: usize| {
         (shape.iter().product::<usize>() * dtype.size() * times) as f64
     };
-    let mut all = Vec::new();
+    let mut cases_list = Vec::new();
     let wide = matrix(16384, 4096);
     let half = |shape: &[usize]| (dtype, shape.to_vec());
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "gelu chain",
         vec![half(&wide)],
         bytes(&wide, dtype, 2),
         |x| Ok(vec![gelu_chain(&x[0])]),
     ));
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "softmax",
         vec![half(&wide)],
         bytes(&wide, dtype, 2),
         |x| Ok(vec![x[0].softmax(-1)]),
     ));
     let operands = vec![half(&wide), half(&wide)];
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "softmax backward",
         operands,
         bytes(&wide, dtype, 3),
@@ -78,7 +78,7 @@ fn cases(small: bool) -> Vec<Case> {
         let row = vec![width];
         let operands = vec![half(&shape), half(&row), half(&row)];
         let name = format!("layer norm of {width}");
-        all.push(Case::new(
+        cases_list.push(Case::new(
             name,
             operands.clone(),
             bytes(&shape, dtype, 2),
@@ -86,7 +86,7 @@ fn cases(small: bool) -> Vec<Case> {
         ));
         let operands = operands.into_iter().chain([half(&shape)]).collect();
         let name = format!("layer norm of {width} backward");
-        all.push(Case::new(
+        cases_list.push(Case::new(
             name,
             operands,
             bytes(&shape, dtype, 3),
@@ -100,7 +100,7 @@ fn cases(small: bool) -> Vec<Case> {
     let classes = matrix(8192, 50257);
     let labels = (DType::I64, vec![classes[0]]);
     let operands = vec![half(&classes), labels];
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "cross-entropy and its gradient",
         operands,
         bytes(&classes, dtype, 3),
@@ -113,53 +113,57 @@ fn cases(small: bool) -> Vec<Case> {
     ));
     let channel = vec![images[3]];
     let operands = vec![half(&images), half(&channel), half(&channel)];
-    let first = |t: &Tensor| t.permute([0, 3, 1, 2]);
+    let channels_first = |t: &Tensor| t.permute([0, 3, 1, 2]);
     let last = |t: Tensor| t.permute([0, 2, 3, 1]);
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "batch norm, channels last",
         operands.clone(),
         bytes(&images, dtype, 3),
-        move |x| Ok(vec![last(batch_norm(&first(&x[0]), &x[1], &x[2]))]),
+        move |x| Ok(vec![last(batch_norm(&channels_first(&x[0]), &x[1], &x[2]))]),
     ));
     let operands = operands.into_iter().chain([half(&images)]).collect();
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "batch norm backward, channels last",
         operands,
         bytes(&images, dtype, 5),
         move |x| {
             let leaves: Vec<Tensor> = x[..3].iter().map(|t| t.requires_grad_(true)).collect();
-            let y = last(batch_norm(&first(&leaves[0]), &leaves[1], &leaves[2]));
+            let y = last(batch_norm(
+                &channels_first(&leaves[0]),
+                &leaves[1],
+                &leaves[2],
+            ));
             gradients(&y, &x[3], &leaves.iter().collect::<Vec<_>>())
         },
     ));
     let parameters = matrix(4096, 16384);
     let single = (DType::F32, parameters.clone());
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "AdamW of f32",
         vec![single; 4],
         bytes(&parameters, DType::F32, 7),
         |x| Ok(adamw(x)),
     ));
     let single = (DType::F32, wide.clone());
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "cumulative sum of rows, f32",
         vec![single.clone()],
         bytes(&wide, DType::F32, 2),
         |x| Ok(vec![x[0].cumsum(-1)]),
     ));
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "sum of columns, f32",
         vec![single.clone()],
         bytes(&wide, DType::F32, 1),
         |x| Ok(vec![x[0].sum(0)]),
     ));
-    all.push(Case::new(
+    cases_list.push(Case::new(
         "transpose, f32",
         vec![single],
         bytes(&wide, DType::F32, 2),
         |x| Ok(vec![x[0].transpose(0, 1).contiguous()]),
     ));
-    all
+    cases_list
 }
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Result<(), Failed> {
@@ -198,23 +202,23 @@ pub(crate) fn launches(
         let mut times = Vec::new();
         for _ in 0..200 {
             let start = Instant::now();
-            case.once()?;
+            case.run_once()?;
             times.push(start.elapsed().as_secs_f64());
             device.synchronize()?;
         }
         Ok(median(&times))
     };
-    let (few, many) = (chain(32, settings)?, chain(288, settings)?);
+    let (short_chain, long_chain) = (chain(32, settings)?, chain(288, settings)?);
     let kernels = |case: &Whole| case.run.explain().kernels_run() as f64;
-    let (short, long) = (host(&few)?, host(&many)?);
-    let added = (long - short) / (kernels(&many) - kernels(&few));
+    let (short, long) = (host(&short_chain)?, host(&long_chain)?);
+    let added = (long - short) / (kernels(&long_chain) - kernels(&short_chain));
     report.number("host, a run of a few kernels", "µs", short * 1e6);
     report.number("host, added for each replayed kernel", "µs", added * 1e6);
-    let all = many.seconds(device)?;
+    let total = long_chain.seconds(device)?;
     report.number(
         "device, each of 288 small products one after the other",
         "µs",
-        all * 1e6 / kernels(&many),
+        total * 1e6 / kernels(&long_chain),
     );
     report.check("launches", Ok(()));
     Ok(())
