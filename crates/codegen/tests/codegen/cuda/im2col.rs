@@ -12,6 +12,7 @@ use kiln_ir::{Builder, Graph, Pw, Value, ops};
 use kiln_plan::Kernel;
 use kiln_plan::cuda::{Boxes, CudaKernel};
 use kiln_plan::schedule;
+use kiln_runtime::cuda::Code;
 
 /// A convolution.
 #[derive(Clone, Debug)]
@@ -369,6 +370,40 @@ fn gradients_of_images_are_right() {
             rng.one(schedules(dtype)),
             &format!("gradient {conv:?}"),
         );
+    }
+}
+
+/// Registers suffice, also for sums that are computed again.
+#[test]
+fn nothing_spills() {
+    let Some(nvrtc) = device::nvrtc() else { return };
+    let mut rng = Rng::new(86);
+    for gradient in [false, true] {
+        let conv = Conv {
+            dtype: DType::BF16,
+            batch: 2,
+            channels: [136, 136],
+            input: vec![13, 17],
+            kernel: vec![3, 3],
+            stride: vec![1, 1],
+            padding: vec![(1, 1), (1, 1)],
+            dilation: vec![1, 1],
+        };
+        let Case { graph, inputs } = conv.case(gradient, None, &mut rng);
+        let expected = Expected::of(&graph, &inputs).unwrap();
+        for schedule in schedules(conv.dtype) {
+            let (mut sequence, _) = scheduled(&expected.lowered, schedule);
+            sequence.launches.retain(|l| is_im2col(&l.kernel));
+            let compiled = nvrtc.compile(&device::unit(&sequence), Code::Cubin(90));
+            let resources = compiled.unwrap().resources();
+            assert!(!resources.is_empty());
+            for r in resources {
+                assert!(
+                    r.spilled == 0 && r.stack == 0,
+                    "{gradient} {schedule}: {r:?}"
+                );
+            }
+        }
     }
 }
 
