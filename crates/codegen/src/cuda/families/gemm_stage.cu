@@ -56,8 +56,9 @@ template <bool WHOLE> __device__ __forceinline__ int within16(Index left) {
 // Reads lines from `line0` on. A thread keeps to its lines, and where these are contiguous k moves from read to read.
 template <int LINES, bool ALONG_K, bool VECTOR, bool WHOLE, class Operand> struct Reader {
     static constexpr int LOADS = LINES * BK < THREADS ? 1 : LINES * BK / THREADS;
-    // The lines of a thread, which come in turn; where k is contiguous, only a few are kept.
-    static constexpr int KEPT = !ALONG_K ? LINES > THREADS ? LINES / THREADS : 1 : LOADS <= 8 ? LOADS : 1;
+    // The lines of a thread, which come in turn; where k is contiguous, only a few are kept, and none by tensor cores,
+    // whose parts take more registers.
+    static constexpr int KEPT = !ALONG_K ? LINES > THREADS ? LINES / THREADS : 1 : BY_WARPS || LOADS > 8 ? 1 : LOADS;
     typename Operand::Line kept[KEPT];
     __device__ __forceinline__ static int line_of(int x) {
         const int e = threadIdx.x + x * THREADS;
