@@ -365,8 +365,8 @@ impl Races {
         let Some(&(_, at, _)) = self.in_flight.first() else {
             return Ok(());
         };
-        let place = self.place(at >> self.shift);
-        let why = format!("the block ends with a bulk copy to {place} that was not waited for");
+        let location = self.describe_granule(at >> self.shift);
+        let why = format!("the block ends with a bulk copy to {location} that was not waited for");
         Err(Raised::new(FaultKind::MissingWait, why))
     }
 

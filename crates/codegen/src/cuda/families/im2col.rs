@@ -48,8 +48,16 @@ struct Axis {
 }
 
 /// Returns the operands of a convolution as TMA sees them, and the number of its terms; `None` if it is none, or its
-/// images are not as im2col copies need them.
+/// images are not as im2col copies need them. Images are the right operand if the result has channels first.
 pub(super) fn operands(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2], i64)> {
+    images_and_filters(c, dtype).or_else(|| {
+        let ([images, filters], terms) = images_and_filters(&c.clone().transposed(), dtype)?;
+        Some(([filters, images], terms))
+    })
+}
+
+/// Returns the operands of a convolution whose left one is the images.
+fn images_and_filters(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2], i64)> {
     let c = with_single_channels(c)?;
     let extents = c.loops[TERMS].iter().map(Dim::as_const);
     let mut taps = extents.collect::<Option<Vec<i64>>>()?;
@@ -336,12 +344,17 @@ impl Convolution {
         format!("constexpr int CHANNELS = {channels}, TAP_TERMS = {terms};\n")
     }
 
-    /// Returns a copy of an operand named `name` from row `i0` on, and the declarations before it. `boxes` are the
-    /// extents of a box of filters.
+    /// True if the operand is the images.
+    pub fn has_images(&self) -> bool {
+        self.images.is_some()
+    }
+
+    /// Returns a copy of an operand named `name` from a line on, and the declarations before it. `boxes` are the extents
+    /// of a box of filters.
     pub fn box_copy(
         &self,
         source: &mut Source,
-        name: &str,
+        [name, first_line]: [&str; 2],
         along_k: bool,
         boxes: Vec<u16>,
     ) -> (String, BoxCopy) {
@@ -364,7 +377,11 @@ impl Convolution {
             };
             return (String::new(), copied);
         };
-        let (mut text, rows) = split(source, &images.rows, [&format!("{name}_row"), "i0"]);
+        let (mut text, rows) = split(
+            source,
+            &images.rows,
+            [&format!("{name}_row"), &format!("({first_line})")],
+        );
         let mut at = vec!["channel".to_string()];
         for (n, (axis, path)) in images.axes.iter().zip(&images.paths).enumerate() {
             let coordinate = match axis.row {

@@ -124,7 +124,14 @@ impl TmaOperand {
         let mut boxes = vec![self.span, if self.along_k { lines } else { terms }];
         boxes.resize(self.extents.len(), 1);
         let (mut text, copied) = match &self.convolution {
-            Some(convolution) => convolution.box_copy(source, name, self.along_k, boxes),
+            Some(convolution) => {
+                // Blocks of a cluster bring a part of the right operand's lines each.
+                let first_line = match name {
+                    "a" => "i0".to_string(),
+                    _ => format!("j0 + rank * {lines}"),
+                };
+                convolution.box_copy(source, [name, &first_line], self.along_k, boxes)
+            }
             None => self.box_copy(source, name, boxes),
         };
         let BoxCopy {

@@ -77,7 +77,7 @@ impl Races {
             if !is_visible {
                 let why = format!(
                     "a bulk copy from shared memory at {} that warp {} writes, with no fence.proxy.async between",
-                    self.place(x),
+                    self.describe_granule(x),
                     g.writer
                 );
                 return Err(Raised::new(FaultKind::MissingFence, why));

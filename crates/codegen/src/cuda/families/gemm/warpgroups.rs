@@ -108,11 +108,12 @@ impl Gemm<'_> {
 
     /// Adds the text that sums elements that are NaN again, and returns what it needs in each tile, and the call for a
     /// warp's part of one.
-    fn sums_again(&self, source: &mut Source, call: &Call, images: &TmaOperand) -> [String; 2] {
+    fn sums_again(&self, source: &mut Source, call: &Call, left: &TmaOperand) -> [String; 2] {
         let [a, b] = self.read_operands(source, call);
-        let taps = images.convolution.as_ref().map(|c| c.constants());
+        let taps = left.convolution.as_ref().map(|c| c.constants());
+        let has_images = left.convolution.as_ref().is_some_and(|c| c.has_images());
         source.scope(&format!(
-            "{}{}{}{}",
+            "constexpr bool IMAGES_LEFT = {has_images};\n{}{}{}{}",
             taps.unwrap_or_default(),
             include_str!("../gemm_operands.cu"),
             self.terms_inside(),
