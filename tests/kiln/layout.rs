@@ -92,8 +92,11 @@ fn check(device: Device) -> Result<Vec<Vec<(usize, usize)>>> {
             );
             match layout {
                 Layout::ChannelsFirst => assert_eq!(report.channels_last, 0, "{report}"),
-                // The last convolution writes a result of the program.
-                Layout::ChannelsLast => assert!(report.channels_last >= 7, "{report}"),
+                // The last convolution writes a result of the program. On a GPU, the first one reads an input as it is.
+                Layout::ChannelsLast => {
+                    let pinned = if device == Device::Cpu { 1 } else { 2 };
+                    assert!(report.channels_last + pinned >= 8, "{report}");
+                }
                 Layout::Auto => {}
             }
         }

@@ -725,8 +725,8 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
             panic!("{} is for a GPU", candidate.name())
         };
         let (right, wrong) = (
-            "multiply_add(x[i], y[j], ",
-            "multiply_add(x[i], y[j] * Elem(0.99), ",
+            "multiply_add(x[i][s], y[j][s], ",
+            "multiply_add(x[i][s], y[j][s] * Elem(0.99), ",
         );
         assert!(kernel.text.scope.contains(right));
         kernel.text.scope = kernel.text.scope.replace(right, wrong);

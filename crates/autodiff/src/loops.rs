@@ -324,7 +324,7 @@ pub(crate) fn pullback(
     let step = LoopStep::new(op, call.needs_grad, &seeded)?;
     let residuals = step.residuals();
     let inputs: Vec<Value> = op.body.inputs().iter().map(|id| id.value()).collect();
-    let inputs = &inputs[1 + op.carried..];
+    let fixed_inputs = &inputs[1 + op.carried..];
     let sums = step.sums();
     let mut backward_body = Backward {
         step: &step,
@@ -333,7 +333,7 @@ pub(crate) fn pullback(
         stacks: Vec::new(),
     };
     for v in sums.iter().flat_map(Sum::stacked) {
-        let is_available = residuals.contains(&v) || inputs[..op.scanned].contains(&v);
+        let is_available = residuals.contains(&v) || fixed_inputs[..op.scanned].contains(&v);
         if !is_available && !backward_body.stacks.contains(&v) {
             backward_body.stacks.push(v);
         }
@@ -365,7 +365,7 @@ pub(crate) fn pullback(
         backward_body.input(*g);
     }
     operands.extend(call.inputs[op.carried..].iter().cloned());
-    inputs.iter().for_each(|v| backward_body.input(*v));
+    fixed_inputs.iter().for_each(|v| backward_body.input(*v));
     backward_body.outputs(&sums, &totals)?;
     let (stacks, graph) = (backward_body.stacks, backward_body.graph);
     let mut gradient = Gradients::from_elem(None, call.inputs.len());
@@ -395,7 +395,7 @@ pub(crate) fn pullback(
         let index = |list: &[Value]| list.iter().position(|x| x == v);
         let new = index(&stacks).map(|i| stacked[i].clone());
         let new = new.or_else(|| index(&residuals).map(|i| stacked_residuals[i].clone()));
-        let new = new.or_else(|| index(inputs).map(|i| call.inputs[op.carried + i].clone()));
+        let new = new.or_else(|| index(fixed_inputs).map(|i| call.inputs[op.carried + i].clone()));
         new.ok_or_else(|| OpError::new("a term of a sum is missing"))
     };
     let mut totals = totals.into_iter();

@@ -77,7 +77,7 @@ impl ThreadBlock<'_> {
             w.groups[group].state = GroupState::Arrived(id);
         } else {
             w.groups[group].pc = pc + 1;
-            // What the warp does from now on is after its arrival.
+            // Later accesses of the warp are after its arrival.
             if let Some(races) = &mut self.core.races {
                 races.release(warp, key(id));
             }

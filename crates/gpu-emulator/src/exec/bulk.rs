@@ -1,6 +1,7 @@
 //! Bulk copies (TMA), of bytes and of boxes of tensors.
 
 use super::access::addresses;
+use super::bulk_stores::Store;
 use super::core::Core;
 use super::im2col::{Im2col, Pixels};
 use super::matrix::swizzle;
@@ -9,7 +10,7 @@ use super::{AccessKind, BLOCK_SHIFT, lanes_of};
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::rounding::to_tf32;
-use crate::lanes::{LANES, Slot};
+use crate::lanes::Slot;
 use std::mem::offset_of;
 
 /// The first word of every [`TensorMap`].
@@ -209,29 +210,6 @@ impl Elements {
                 at
             }
         }
-    }
-}
-
-/// The bulk copies of a warp to global memory whose sources are not known to have been read.
-#[derive(Default)]
-pub(crate) struct Stores {
-    pending: Vec<Store>,
-    /// The open group of each lane.
-    groups: [u32; LANES],
-}
-
-/// A bulk copy of a lane from `len` bytes of shared memory.
-struct Store {
-    lane: usize,
-    group: u32,
-    from: usize,
-    len: usize,
-}
-
-impl Stores {
-    /// A lane with stores that were never waited for.
-    pub fn unfinished(&self) -> Option<usize> {
-        self.pending.first().map(|s| s.lane)
     }
 }
 

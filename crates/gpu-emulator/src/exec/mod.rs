@@ -6,6 +6,7 @@ mod atomic;
 mod barrier;
 mod block;
 mod bulk;
+mod bulk_stores;
 mod cluster;
 mod collective;
 mod copy;

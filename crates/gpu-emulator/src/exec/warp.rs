@@ -1,6 +1,6 @@
 //! A warp: registers, and its lanes in groups by program counter.
 
-use super::bulk::Stores;
+use super::bulk_stores::Stores;
 use super::copy::Copies;
 use super::warpgroup::Products;
 use crate::lanes::Registers;

@@ -86,7 +86,7 @@ impl Images {
         if inside { place as i32 + 1 } else { 0 }
     }
 
-    /// What a copy from a pixel on brings.
+    /// The elements that a copy from a pixel on brings.
     fn copied(&self, first: i64, at: [i64; 3], offsets: [i64; 2]) -> Result<Vec<i32>, Box<Fault>> {
         let mut gpu = Gpu::from_text(KERNEL);
         let count = (self.strides()[2] as i64 / 4 * self.sizes[3]) as i32;

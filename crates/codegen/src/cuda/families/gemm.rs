@@ -88,7 +88,7 @@ impl Gemm<'_> {
         let tma_operand = |side: usize| match operands[side].1 {
             None => Some((TmaOperand::new(&contraction, side, dtype)?, None)),
             Some(prologue) => {
-                let (operand, source) = prologue::source_operand(&contraction, side, prologue)?;
+                let (operand, source) = TmaOperand::of_prologue(&contraction, side, prologue)?;
                 Some((operand, Some(source)))
             }
         };

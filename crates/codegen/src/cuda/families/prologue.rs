@@ -1,7 +1,6 @@
 //! Operands of products that their prologues compute while they are read.
 
 use super::call::Call;
-use super::warpgroup::TmaOperand;
 use crate::cuda::source::Source;
 use crate::cuda::values::Values;
 use crate::kir::{Access, Arg, Expr, Kernel};
@@ -64,24 +63,9 @@ pub(super) fn making(prologue: &Kernel) -> f64 {
     }
 }
 
-/// Returns the operand that TMA brings to threads so that they compute another by its prologue, and its argument.
-pub(super) fn source_operand(
-    c: &Contraction,
-    side: usize,
-    prologue: &Kernel,
-) -> Option<(TmaOperand, usize)> {
-    let source = source(c, side, prologue)?;
-    let made = prologue.args.last()?.dtype;
-    let operand = TmaOperand::to_threads(c, side, prologue.args[source].dtype)?;
-    // Rows of boxes are 128 bytes, of numbers as wide as those that are multiplied or wider.
-    let sizes = made.size()..=4;
-    let fits = sizes.contains(&prologue.args[source].dtype.size()) && !made.is_byte();
-    fits.then_some((operand, source))
-}
-
 /// Returns the only argument that a prologue reads at the position of each element, so that it can be computed in the
 /// registers of threads that multiply. What else it reads is for all elements, or one for each line or each term.
-fn source(c: &Contraction, side: usize, prologue: &Kernel) -> Option<usize> {
+pub(super) fn source(c: &Contraction, side: usize, prologue: &Kernel) -> Option<usize> {
     let mut loads: Vec<&Access> = Vec::new();
     for def in &prologue.body {
         match def.expr {
@@ -156,7 +140,7 @@ pub(super) fn in_registers(
         source.line(
             "const auto make_a = [&](const Raw raw, const Index line, const Index term) -> float {",
         );
-        // What lies outside of the operand is read somewhere in it, and is not used.
+        // Lines and terms outside of the operand are read somewhere in it, and not used.
         for index in indices.iter().flatten() {
             let (at, count) = if *index == "i" {
                 ("line", "m")

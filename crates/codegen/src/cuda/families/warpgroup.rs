@@ -4,7 +4,9 @@
 use super::call::{Call, line_of_blocks, lines};
 use super::im2col::Convolution;
 use super::operand::{is_plain, split};
+use super::prologue;
 use crate::cuda::source::Source;
+use crate::kir::Kernel;
 use crate::work::Slot;
 use kiln_base::{DType, Dim, Gpu, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
@@ -62,6 +64,21 @@ impl TmaOperand {
             rounds_to_tf32: dtype == DType::F32,
             ..operand
         })
+    }
+
+    /// Returns the operand that TMA brings to threads so that they compute another by its prologue, and its argument.
+    pub fn of_prologue(
+        c: &Contraction,
+        side: usize,
+        prologue: &Kernel,
+    ) -> Option<(TmaOperand, usize)> {
+        let source = prologue::source(c, side, prologue)?;
+        let made = prologue.args.last()?.dtype;
+        let operand = TmaOperand::to_threads(c, side, prologue.args[source].dtype)?;
+        // Rows of boxes are 128 bytes, of numbers as wide as those that are multiplied or wider.
+        let sizes = made.size()..=4;
+        let fits = sizes.contains(&prologue.args[source].dtype.size()) && !made.is_byte();
+        fits.then_some((operand, source))
     }
 
     /// Returns an operand as TMA brings it to threads; `None` if it can't.

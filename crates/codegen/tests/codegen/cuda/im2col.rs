@@ -51,8 +51,9 @@ impl Conv {
             padding: before.into_iter().zip(after).collect(),
             dilation,
         };
-        // The filter fits, and the convolution is no matrix product.
-        let fits = (0..axes).all(|a| conv.padded(a) >= conv.reach(a));
+        // The filter fits, and the convolution is no matrix product. Images of one position have both layouts.
+        let fits =
+            conv.input.iter().any(|n| *n > 1) && (0..axes).all(|a| conv.padded(a) >= conv.reach(a));
         // Nor are there so few rows, columns or terms that TF32 gains nothing.
         let many = || {
             let [batch, columns, positions @ ..] = &conv.shape(1)[..] else {
@@ -246,10 +247,15 @@ fn copies(sequence: &Sequence) -> usize {
 }
 
 #[track_caller]
-fn check(Case { graph, inputs }: &Case, schedule: schedule::Gpu, what: &str) {
+fn check((Case { graph, inputs }, conv): (&Case, &Conv), schedule: schedule::Gpu, what: &str) {
     let expected = Expected::of(graph, inputs).unwrap();
     let (sequence, _) = scheduled(&expected.lowered, schedule);
-    assert_eq!(copies(&sequence), 1, "{what} by {schedule}\n{graph}");
+    // Images of one position have both layouts.
+    let is_image = conv.input.iter().any(|n| *n > 1);
+    assert!(
+        copies(&sequence) == 1 || !is_image,
+        "{what} by {schedule}\n{graph}"
+    );
     let compiled = device::compile(&sequence);
     let got = run_compiled(&sequence, inputs, &expected.symbols, &compiled);
     let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
@@ -269,7 +275,11 @@ fn convolutions_are_right() {
         let dtype = dtypes[i % 4];
         let conv = Conv::drawn(dtype, 1 + i / 4 % 3, &mut rng);
         let case = conv.case(false, None, &mut rng);
-        check(&case, rng.one(schedules(dtype)), &format!("{conv:?}"));
+        check(
+            (&case, &conv),
+            rng.one(schedules(dtype)),
+            &format!("{conv:?}"),
+        );
     }
 }
 
@@ -299,7 +309,11 @@ fn filters_of_other_forms() {
             dilation: vec![1; 2],
         };
         let case = conv.case(false, None, &mut rng);
-        check(&case, schedules(conv.dtype)[0], &format!("{conv:?}"));
+        check(
+            (&case, &conv),
+            schedules(conv.dtype)[0],
+            &format!("{conv:?}"),
+        );
     }
 }
 
@@ -321,7 +335,7 @@ fn filters_that_are_not_finite() {
         let first = [f64::INFINITY, f64::NAN][i / 4 % 2];
         let case = conv.case(gradient, Some(first), &mut rng);
         check(
-            &case,
+            (&case, &conv),
             rng.one(schedules(dtype)),
             &format!("{gradient} {conv:?}"),
         );
@@ -349,7 +363,7 @@ fn batches_of_any_size() {
         case.graph.add_output(y);
         let [schedule, _, cluster, _] = schedules(conv.dtype);
         for schedule in [schedule, cluster] {
-            check(&case, schedule, &format!("{conv:?}"));
+            check((&case, &conv), schedule, &format!("{conv:?}"));
         }
     }
 }
@@ -366,7 +380,7 @@ fn gradients_of_images_are_right() {
         conv.gradient_of_image(&mut rng);
         let case = conv.case(true, None, &mut rng);
         check(
-            &case,
+            (&case, &conv),
             rng.one(schedules(dtype)),
             &format!("gradient {conv:?}"),
         );

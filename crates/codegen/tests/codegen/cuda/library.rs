@@ -120,9 +120,8 @@ fn machine_code() {
                 let Kernel::Cuda(kernel) = &*launch.kernel else {
                     unreachable!("everything runs as CUDA kernels")
                 };
-                // A multiprocessor holds at least two blocks, or one of warpgroups.
                 let threads: u32 = kernel.block.iter().product();
-                let blocks = if kernel.maps.is_empty() { 2 } else { 1 };
+                let blocks = kernel.resident;
                 let fits = blocks * threads * r.registers <= 65536 && 2 * r.shared <= 160 << 10;
                 assert!(fits && r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
             }
@@ -137,7 +136,7 @@ fn machine_code() {
             "matmul_f16" | "matmul_bf16" | "conv_f16" | "attention_bf16"
         );
         assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
-        assert_eq!(half, ptx.contains("cp.async.cg"), "{name}");
+        assert!(!half || ptx.contains("cp.async.cg"), "{name}");
     }
 }
 

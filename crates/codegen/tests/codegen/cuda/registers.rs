@@ -192,7 +192,7 @@ fn tf32() {
     check(&graph, &inputs, tile);
 }
 
-/// What a prologue makes of the zeros outside of an operand, here infinities, meets nothing.
+/// A prologue's results for the zeros outside of an operand, here infinities, are not multiplied.
 #[test]
 fn infinities_outside_and_inside() {
     if device::nvrtc().is_none() {
