@@ -1,7 +1,7 @@
 //! Work to emit for a GPU.
 
-use crate::work::Work;
-use kiln_base::Gpu;
+use crate::work::{Slot, Work};
+use kiln_base::{Dim, Gpu};
 use kiln_plan::schedule;
 use std::ops::Deref;
 
@@ -12,6 +12,19 @@ pub(super) struct Job<'a> {
     pub gpu: &'a Gpu,
     /// A schedule of contractions to emit too, where it is legal.
     pub schedule: Option<schedule::Gpu>,
+}
+
+impl Job<'_> {
+    /// True if a slot's memory surely begins at a multiple of 16 bytes. In a loop, an argument may be a slice of stacked
+    /// values, which begins at a multiple of its own size.
+    pub fn is_aligned(&self, slot: Slot) -> bool {
+        let Slot::Arg(i) = slot else {
+            return true;
+        };
+        let arg = &self.work.args[i];
+        let bytes = &arg.len * &Dim::Const(arg.dtype.size() as i64);
+        bytes.div_exact(&Dim::Const(16)).is_ok()
+    }
 }
 
 impl<'a> Deref for Job<'a> {

@@ -9,8 +9,8 @@ use super::warp::Warp;
 use super::{AccessKind, BLOCK_SHIFT, lanes_of};
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
-use crate::lanes::rounding::to_tf32;
 use crate::lanes::Slot;
+use crate::lanes::rounding::to_tf32;
 use std::mem::offset_of;
 
 /// The first word of every [`TensorMap`].

@@ -243,15 +243,15 @@ impl Tensor {
         view_of("unflatten", &[self], |b| {
             let at = axis(self, &dim)?;
             ensure!(!sizes.is_empty(), "dim {dim} can't become no dims");
-            let sizes = infer_size(&self.dims()[at], &sizes)?;
+            let inferred = infer_size(&self.dims()[at], &sizes)?;
             ensure!(
-                numel(&sizes) == self.dims()[at],
+                numel(&inferred) == self.dims()[at],
                 "{:?} does not multiply to the size {} of dim {dim}",
                 sizes,
                 self.dims()[at]
             );
             let mut shape = Shape::from(&self.dims()[..at]);
-            shape.extend(sizes);
+            shape.extend(inferred);
             shape.extend(self.dims()[at + 1..].iter().cloned());
             b.reshape(self, &shape)
         })

@@ -103,8 +103,10 @@ impl Gemm<'_> {
         };
         let tma_operands = matrices.or_else(|| is_plain.then(convolution).flatten());
         let has_wgmma = dtype.is_half() || dtype.is_byte() || dtype == DType::F32;
+        let is_aligned =
+            |side: usize| work.is_aligned(sources[side].map_or(operands[side].0, Slot::Arg));
         Gemm {
-            tma_operands: tma_operands.filter(|_| has_wgmma),
+            tma_operands: tma_operands.filter(|_| has_wgmma && is_aligned(0) && is_aligned(1)),
             sources,
             making: operands.map(|(_, prologue)| prologue.map_or(0.0, prologue::making)),
             work,

@@ -109,7 +109,7 @@ pub(super) fn operand(
     Operand {
         text,
         along_k,
-        vector: vector && prologue.is_none(),
+        vector: vector && prologue.is_none() && call.work.is_aligned(slot),
         whole,
     }
 }
