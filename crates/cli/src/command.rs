@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs a command line whose first word is the program's name. Exits with 0 on success, 1 if something failed, 2 if
-/// the command line is wrong; see [`end`](crate::end).
+/// the command line is wrong; see [`exit_code`](crate::exit_code).
 ///
 /// # Errors
 /// The cause of the failure.

@@ -104,6 +104,22 @@ pub mod driver {
             CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
         }
 
+        pub enum CUtensorMapInterleave_enum {
+            CU_TENSOR_MAP_INTERLEAVE_NONE,
+        }
+
+        pub enum CUtensorMapSwizzle_enum {
+            CU_TENSOR_MAP_SWIZZLE_128B,
+        }
+
+        pub enum CUtensorMapL2promotion_enum {
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        }
+
+        pub enum CUtensorMapFloatOOBfill_enum {
+            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        }
+
         pub struct CUDA_KERNEL_NODE_PARAMS {
             pub func: CUfunction,
             pub gridDimX: u32,

@@ -49,14 +49,14 @@ fn step(ranks: usize) -> Result<()> {
         net.to(device)?;
         let ddp = DistributedDataParallel::new(net)?;
         let mut opt = Optimizer::new(ddp.parameters(), SGD::new().lr(0.1))?;
-        let step = compile(Spec::new(DType::F32, (64, 1024)).on(device), |x| {
+        let step = compile(Spec::new(DType::F32, (96, 1024)).on(device), |x| {
             let loss = ddp.call(x).square().mean(());
             loss.backward()?;
             opt.step()?;
             opt.zero_grad();
             Result::Ok(loss)
         })?;
-        let x = own(Tensor::zeros([64, 1024], DType::F32))?;
+        let x = own(Tensor::zeros([96, 1024], DType::F32))?;
         for _ in 0..3 {
             step.run(&x)?.item::<f32>()?;
         }
