@@ -116,12 +116,18 @@ fn machine_code() {
                 .unwrap_or_else(|e| panic!("{name}: {e}"))
                 .resources();
             assert_eq!(resources.len(), program.launches.len(), "{name}");
-            for (launch, r) in program.launches.iter().zip(resources) {
-                let Kernel::Cuda(kernel) = &*launch.kernel else {
-                    unreachable!("everything runs as CUDA kernels")
-                };
+            for r in resources {
+                let mut kernels = program.launches.iter().map(|l| match &*l.kernel {
+                    Kernel::Cuda(kernel) => kernel,
+                    _ => unreachable!("everything runs as CUDA kernels"),
+                });
+                let kernel = kernels.find(|k| k.entry == r.entry).unwrap();
                 let threads: u32 = kernel.block.iter().product();
-                let blocks = kernel.resident;
+                let blocks = if kernel.maps.is_empty() {
+                    kernel.resident
+                } else {
+                    1
+                };
                 let fits = blocks * threads * r.registers <= 65536 && 2 * r.shared <= 160 << 10;
                 assert!(fits && r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
             }
