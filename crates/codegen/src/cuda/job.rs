@@ -1,5 +1,8 @@
 //! Work to emit for a GPU.
 
+use super::source::Source;
+use super::values::Values;
+use crate::kir::Kernel;
 use crate::work::{Slot, Work};
 use kiln_base::{Dim, Gpu};
 use kiln_plan::schedule;
@@ -15,6 +18,16 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Returns the empty source of a kernel. The arguments of each pair of `aliases` may share memory.
+    pub fn source(&self, kernel: &Kernel, aliases: &[(usize, usize)]) -> Source {
+        let index = Values::index_type(kernel);
+        let mut source = Source::new(self.gpu, &kernel.name, &kernel.args, kernel.sites, index);
+        for (a, b) in aliases {
+            source.may_alias(*a, *b);
+        }
+        source
+    }
+
     /// True if a slot's memory surely begins at a multiple of 16 bytes. In a loop, an argument may be a slice of stacked
     /// values, which begins at a multiple of its own size.
     pub fn is_aligned(&self, slot: Slot) -> bool {

@@ -1,7 +1,7 @@
 //! Kernels without reductions: a thread for each point, or for each vector of points.
 
 use super::job::Job;
-use super::source::{Index, Source};
+use super::source::Index;
 use super::values::Values;
 use super::vector::Vector;
 use super::walk;
@@ -38,11 +38,8 @@ pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
 
 /// Emits the kernel, with fast math if `fast`.
 pub(super) fn emit(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> CudaKernel {
-    let index = Values::index_type(kernel);
-    let mut source = Source::new(job.gpu, &kernel.name, &kernel.args, kernel.sites, index);
-    for (a, b) in &job.in_place {
-        source.may_alias(*a, *b);
-    }
+    let mut source = job.source(kernel, &job.in_place);
+    let index = source.index;
     let mut values = Values::new(kernel);
     values.fast = fast;
     let points = numel(&kernel.axes);

@@ -20,16 +20,7 @@ pub(super) fn emit(
     fast: bool,
 ) -> (CudaKernel, Vec<(usize, usize)>) {
     let pairs = may_share(kernel, &job.in_place, shape);
-    let mut source = Source::new(
-        job.gpu,
-        &kernel.name,
-        &kernel.args,
-        kernel.sites,
-        Values::index_type(kernel),
-    );
-    for (a, b) in &pairs {
-        source.may_alias(*a, *b);
-    }
+    let mut source = job.source(kernel, &pairs);
     let (mut rows, plans) = Rows::new(kernel, shape, &mut source);
     rows.values.fast = fast;
     rows.declare_shared();

@@ -64,11 +64,8 @@ impl Transposition {
 
 /// Emits the kernel, with fast math if `fast`.
 pub(super) fn emit(job: Job, kernel: &Kernel, by: &Transposition, fast: bool) -> CudaKernel {
-    let index = Values::index_type(kernel);
-    let mut source = Source::new(job.gpu, &kernel.name, &kernel.args, kernel.sites, index);
-    for (a, b) in &job.in_place {
-        source.may_alias(*a, *b);
-    }
+    let mut source = job.source(kernel, &job.in_place);
+    let index = source.index;
     let mut values = Values::new(kernel);
     values.fast = fast;
     let staged = |v: &Val| match &kernel.body[v.index()].expr {

@@ -445,12 +445,19 @@ if (i >= m || j >= n) continue;
 
     /// Stores the elements of a turn of such a loop, or parts of their sums.
     fn store_elements(&self, source: &mut Source, call: &Call, shape: &Shape, width: u32) {
-        if shape.schedule.parts == 1 {
-            return self.store.emit(source, call, width);
+        if shape.schedule.parts > 1 {
+            let total = source.dim(&self.total);
+            source.line(format!("at += split * {total};"));
         }
-        let total = source.dim(&self.total);
-        source.line(format!("at += split * {total};"));
-        Store::Plain(PARTIAL_SUMS, shape.acc).emit(source, call, width);
+        self.destination(shape).emit(source, call, width);
+    }
+
+    /// Returns the destination of a kernel that multiplies: the result, or parts of its sums.
+    fn destination(&self, shape: &Shape) -> Store<'_> {
+        match shape.schedule.parts {
+            1 => self.store,
+            _ => Store::Plain(PARTIAL_SUMS, shape.acc),
+        }
     }
 
     /// True if elements that come out NaN are summed again, without the terms that lie outside.
@@ -461,12 +468,7 @@ if (i >= m || j >= n) continue;
 
     /// Returns the number of elements that are stored as one vector.
     fn stored_width(&self, shape: &Shape) -> u32 {
-        let parts = Store::Plain(PARTIAL_SUMS, shape.acc);
-        let store = if shape.schedule.parts == 1 {
-            &self.store
-        } else {
-            &parts
-        };
+        let store = self.destination(shape);
         let kind = if shape.is_transposed { ROWS } else { COLUMNS };
         run(&self.contraction, kind).map_or(1, |run| store.width(&run))
     }

@@ -1,7 +1,7 @@
 //! Products by warpgroups: persistent blocks, whose tiles' sums stay in registers.
 
-use super::{Gemm, PARTIAL_SUMS, Shape};
-use crate::cuda::families::call::{Call, Store, lines};
+use super::{Gemm, Shape};
+use crate::cuda::families::call::{Call, lines};
 use crate::cuda::families::gemm_tile::warpgroup_text;
 use crate::cuda::families::operand::result;
 use crate::cuda::families::prologue;
@@ -62,15 +62,11 @@ impl Gemm<'_> {
             true => self.sums_again(&mut source, &call, operands[0]),
             false => Default::default(),
         };
-        let parts = Store::Plain(PARTIAL_SUMS, shape.acc);
-        let store = match schedule.parts {
-            1 => &self.store,
-            _ => &parts,
-        };
+        let store = self.destination(shape);
         let sizes = [&self.batches, &self.m, &self.n];
         let is_stored_by_tma =
             !shape.is_transposed && !self.sums_inside() && is_row_major(&self.contraction);
-        let tma_result = TmaResult::new(store, sizes).filter(|_| is_stored_by_tma);
+        let tma_result = TmaResult::new(&store, sizes).filter(|_| is_stored_by_tma);
         source.dynamic_shared("Shared", self.shared(schedule));
         source.shared_launch = SharedLaunch::Nothing;
         source.cluster = schedule.cluster.into();
