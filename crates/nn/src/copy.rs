@@ -1,7 +1,6 @@
 //! Copies of modules.
 
 use crate::parametrized::Parametrized;
-use crate::{Forward, Module};
 use kiln_tensor::{DType, Error, Result, Tensor, Var, is_recording, realize_first};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -106,54 +105,8 @@ pub trait BoxCopy {
     /// Returns the copy.
     ///
     /// # Errors
-    /// As [`Module::deep_copy`].
+    /// As [`Module::deep_copy`](crate::Module::deep_copy).
     fn box_copy(&self, copies: &mut Copies) -> Result<Box<Self>>;
-}
-
-impl<M: Module> BoxCopy for M {
-    fn box_copy(&self, copies: &mut Copies) -> Result<Box<M>> {
-        self.copy_with(copies).map(Box::new)
-    }
-}
-
-impl BoxCopy for dyn Module {
-    fn box_copy(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
-        self.boxed_module(copies)
-    }
-}
-
-impl<I: 'static, O: 'static> BoxCopy for dyn Forward<I, O> {
-    fn box_copy(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
-        self.boxed_forward(copies)
-    }
-}
-
-/// Copies any module into a box of unknown type.
-pub trait BoxModule {
-    #[doc(hidden)]
-    fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>>;
-}
-
-impl<M: Module> BoxModule for M {
-    fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
-        Ok(Box::new(self.copy_with(copies)?))
-    }
-}
-
-/// Copies any module into a box of which only the call is known.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` does not compute anything from `{I}`",
-    note = "it does where `Forward<{I}>` is implemented for it"
-)]
-pub trait BoxForward<I, O> {
-    #[doc(hidden)]
-    fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>>;
-}
-
-impl<I, O, M: Forward<I, O>> BoxForward<I, O> for M {
-    fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
-        Ok(Box::new(self.copy_with(copies)?))
-    }
 }
 
 /// A field that a module leaves out, for the derive: it is cloned if its type allows.

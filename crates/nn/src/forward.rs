@@ -1,9 +1,9 @@
 //! Calls of modules, which all go through one seam.
 
 use crate::SOURCE;
-use crate::copy::BoxForward;
-use crate::layer;
-use crate::{Hooks, Module, hooks};
+use crate::copy::{BoxCopy, Copies};
+use crate::members::{Hooks, Replacement};
+use crate::module::Module;
 use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
 use std::any::Any;
 use std::sync::Arc;
@@ -74,6 +74,38 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     }
 }
 
+/// Copies any module into a box of which only the call is known.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not compute anything from `{I}`",
+    note = "it does where `Forward<{I}>` is implemented for it"
+)]
+pub trait BoxForward<I, O> {
+    #[doc(hidden)]
+    fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>>;
+}
+
+impl<I, O, M: Forward<I, O>> BoxForward<I, O> for M {
+    fn boxed_forward(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
+        Ok(Box::new(self.copy_with(copies)?))
+    }
+}
+
+impl<I: 'static, O: 'static> BoxCopy for dyn Forward<I, O> {
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<dyn Forward<I, O>>> {
+        self.boxed_forward(copies)
+    }
+}
+
+impl<I: 'static, O: 'static> Replacement for Arc<dyn Forward<I, O>> {
+    fn module(&self) -> &dyn Module {
+        self.as_module()
+    }
+
+    fn copy_with(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>> {
+        Ok(Arc::new(copies.shared(self)?))
+    }
+}
+
 /// Returns the same structure of owned tensors.
 #[track_caller]
 fn own_tensors<A: Nest>(input: &A) -> A::Owned {
@@ -113,7 +145,7 @@ where
     if let Some(new) = module.hooks().and_then(Hooks::replacement) {
         return match (new as &dyn Any).downcast_ref::<Arc<dyn Forward<I, O>>>() {
             Some(new) => call(new, input),
-            None => Err(hooks::of_other_types(module, new.module())),
+            None => Err(of_other_types(module, new.module())),
         };
     }
     on_behalf_of_caller(SOURCE, || {
@@ -129,10 +161,21 @@ where
             return result;
         }
         match result {
-            Err(e) => Err(layer::with_module_name(module, e)),
+            Err(e) => Err(module.name_error(e)),
             Ok(y) => Ok(name_errors(module, y)),
         }
     })
+}
+
+/// Makes the error of a call of a replaced module.
+#[track_caller]
+fn of_other_types(old: &dyn Module, new: &dyn Module) -> Error {
+    let message = format!(
+        "{} replaces {}, but takes inputs or gives outputs of other types",
+        new.name(),
+        old.name()
+    );
+    Error::invalid("set_submodule", message)
 }
 
 /// Returns the result, with the module named in its errors.
@@ -142,7 +185,7 @@ fn name_errors<O: Nest<Owned = O>>(module: &dyn Module, y: O) -> O {
         return y;
     }
     let named = flat.tensors().iter().map(|t| match t.error() {
-        Some(e) => Tensor::from_error(layer::with_module_name(module, e.clone())),
+        Some(e) => Tensor::from_error(module.name_error(e.clone())),
         None => t.clone(),
     });
     flat.build::<O>(named)

@@ -1,7 +1,7 @@
 //! Calls of modules with other parameters.
 
 use crate::layer::fact;
-use crate::{Forward, Module, Output, tree};
+use crate::{Forward, Module, Output};
 use kiln_tensor::{AsTensor, Error, Nest, Result, Tensor, Var, options, with_values};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,7 +84,7 @@ fn match_cells(
     values_by_name: Vec<(String, Tensor)>,
     options: FunctionalCall,
 ) -> Result<Vec<(u64, Tensor)>> {
-    let vars = tree::vars(module);
+    let vars = module.vars();
     let known: BTreeMap<&str, &Var> = vars.iter().map(|v| (v.name.as_str(), &v.var)).collect();
     let (mut values, mut problems) = (Vec::new(), Vec::new());
     let mut names: BTreeMap<u64, String> = BTreeMap::new();

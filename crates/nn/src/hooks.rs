@@ -1,141 +1,10 @@
 //! Functions that observe the calls, gradients and states of a module.
 
-use crate::{Copies, Forward, LoadReport, Module, StateDict, tree};
+use crate::members::{Backward, Gradients, Hook, Registered, Replacement};
+use crate::{LoadReport, Module, StateDict};
 use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor, watch_gradients};
-use std::any::Any;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-
-/// The hooks of a module, and its replacement after [`Module::set_submodule`]. All layers have them; a
-/// field of this type adds them to your own module. Copies of a module begin without hooks.
-#[derive(Default)]
-pub struct Hooks(Arc<List>);
-
-#[derive(Default)]
-struct List {
-    count: AtomicUsize,
-    hooks: Mutex<Vec<(u64, Hook)>>,
-    replacement: OnceLock<Arc<dyn Replacement>>,
-}
-
-/// A module that replaces another.
-pub(crate) trait Replacement: Any + Send + Sync {
-    fn module(&self) -> &dyn Module;
-    fn copy_with(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>>;
-}
-
-impl<I: 'static, O: 'static> Replacement for Arc<dyn Forward<I, O>> {
-    fn module(&self) -> &dyn Module {
-        self.as_module()
-    }
-
-    fn copy_with(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>> {
-        Ok(Arc::new(copies.shared(self)?))
-    }
-}
-
-/// Returns the last replacement of this module, or the module itself.
-pub(crate) fn current(module: &dyn Module) -> &dyn Module {
-    let mut last = module.as_module();
-    while let Some(new) = last.hooks().and_then(Hooks::replacement) {
-        last = new.module();
-    }
-    last
-}
-
-type Gradients = [Option<Tensor>];
-type Before = dyn Fn(&dyn Module, &[Tensor]) -> Option<Vec<Tensor>> + Send + Sync;
-type After = dyn Fn(&dyn Module, &[Tensor], &[Tensor]) -> Option<Vec<Tensor>> + Send + Sync;
-type Backward = dyn Fn(&Gradients, &Gradients) -> Option<Vec<Option<Tensor>>> + Send + Sync;
-type Saves = dyn Fn(&dyn Module, &str) + Send + Sync;
-type Loads = dyn Fn(&dyn Module, &mut StateDict, &str) + Send + Sync;
-type Loaded = dyn Fn(&dyn Module, &mut LoadReport) + Send + Sync;
-
-/// A hook, by the event that calls it.
-#[derive(Clone)]
-pub(crate) enum Hook {
-    Before(Arc<Before>),
-    After(Arc<After>),
-    Backward(Arc<Backward>),
-    StateDict(Arc<Saves>),
-    LoadStateDict(Arc<Loads>),
-    Loaded(Arc<Loaded>),
-}
-
-impl Hooks {
-    /// No hooks.
-    pub fn new() -> Hooks {
-        Hooks::default()
-    }
-
-    pub(crate) fn add(&self, hook: Hook) -> HookHandle {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed) as u64;
-        let mut hooks = self.0.lock();
-        hooks.push((id, hook));
-        self.0.count.store(hooks.len(), Ordering::Release);
-        let list = Arc::downgrade(&self.0);
-        HookHandle::new(move || {
-            if let Some(list) = Weak::upgrade(&list) {
-                let mut hooks = list.lock();
-                hooks.retain(|(other, _)| *other != id);
-                list.count.store(hooks.len(), Ordering::Release);
-            }
-        })
-    }
-
-    /// The replacement of the module with these hooks, if there is one.
-    pub(crate) fn replacement(&self) -> Option<&dyn Replacement> {
-        self.0.replacement.get().map(|new| &**new)
-    }
-
-    /// Sets the replacement, once. Returns false if there is one.
-    pub(crate) fn replace(&self, new: Arc<dyn Replacement>) -> bool {
-        self.0.replacement.set(new).is_ok()
-    }
-
-    /// Returns the hooks of a copy: none, and the copy of the replacement.
-    pub(crate) fn copy_with(&self, copies: &mut Copies) -> Result<Hooks> {
-        let hooks = Hooks::new();
-        if let Some(new) = self.0.replacement.get() {
-            hooks.replace(new.copy_with(copies)?);
-        }
-        Ok(hooks)
-    }
-
-    /// The hooks in the order in which they were registered, if there are any.
-    pub(crate) fn registered(&self) -> Option<Registered> {
-        let none = self.0.count.load(Ordering::Acquire) == 0;
-        (!none).then(|| Registered(self.0.lock().iter().map(|(_, hook)| hook.clone()).collect()))
-    }
-}
-
-impl List {
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Hook)>> {
-        self.hooks.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
-impl Clone for Hooks {
-    /// Returns no hooks, and the replacement: a copy begins without any.
-    fn clone(&self) -> Hooks {
-        let replacement = self.0.replacement.clone();
-        Hooks(Arc::new(List {
-            replacement,
-            ..List::default()
-        }))
-    }
-}
-
-impl std::fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hooks({})", self.0.count.load(Ordering::Relaxed))
-    }
-}
-
-/// The hooks of a module at one moment.
-pub(crate) struct Registered(pub Vec<Hook>);
+use std::sync::{Arc, Mutex, MutexGuard};
 
 impl Registered {
     /// Runs a module's forward pass between its hooks.
@@ -323,37 +192,29 @@ pub(crate) fn register(module: &dyn Module, hook: Hook) -> Result<HookHandle> {
     }
 }
 
-/// Puts a module in the place of the one at a path.
-#[track_caller]
-pub(crate) fn replace(root: &dyn Module, path: &str, new: Arc<dyn Replacement>) -> Result<()> {
-    let old = tree::submodule(root, "set_submodule", path)?;
-    let wrong =
-        |why: &str| Error::invalid("set_submodule", format!("{} at {path:?} {why}", old.name()));
-    if path.is_empty() {
-        let message = "the path is empty, which names the module itself";
-        return Err(Error::invalid("set_submodule", message));
+impl dyn Module {
+    /// [`Module::set_submodule`].
+    #[track_caller]
+    pub(crate) fn replace_submodule(&self, path: &str, new: Arc<dyn Replacement>) -> Result<()> {
+        let old = self.submodule("set_submodule", path)?;
+        let wrong = |why: &str| {
+            Error::invalid("set_submodule", format!("{} at {path:?} {why}", old.name()))
+        };
+        if path.is_empty() {
+            let message = "the path is empty, which names the module itself";
+            return Err(Error::invalid("set_submodule", message));
+        }
+        if new.module().modules().iter().any(|m| ptr::addr_eq(*m, old)) {
+            return Err(wrong("is a part of what is to stand in its place"));
+        }
+        match old.hooks() {
+            Some(hooks) if hooks.replace(new) => Ok(()),
+            Some(_) => Err(wrong("was replaced meanwhile")),
+            None => Err(wrong(
+                "can't be replaced: it is a list, or a module without a field `hooks: Hooks`",
+            )),
+        }
     }
-    if new.module().modules().iter().any(|m| ptr::addr_eq(*m, old)) {
-        return Err(wrong("is a part of what is to stand in its place"));
-    }
-    match old.hooks() {
-        Some(hooks) if hooks.replace(new) => Ok(()),
-        Some(_) => Err(wrong("was replaced meanwhile")),
-        None => Err(wrong(
-            "can't be replaced: it is a list, or a module without a field `hooks: Hooks`",
-        )),
-    }
-}
-
-/// Makes the error of a call of a replaced module.
-#[track_caller]
-pub(crate) fn of_other_types(old: &dyn Module, new: &dyn Module) -> Error {
-    let message = format!(
-        "{} replaces {}, but takes inputs or gives outputs of other types",
-        new.name(),
-        old.name()
-    );
-    Error::invalid("set_submodule", message)
 }
 
 /// A module with which hooks can be registered: every module, also one that was found by name or position.

@@ -1,6 +1,6 @@
 //! Common functions of layers: they name themselves in errors and record at the user's line.
 
-use crate::{Forward, Module, tree};
+use crate::{Forward, Module};
 use kiln_base::Loc;
 use kiln_tensor::{
     Error, ErrorKind, Int, IntList, Result, Settings, Tensor, Var, default_dtype, no_grad,
@@ -8,26 +8,29 @@ use kiln_tensor::{
 };
 use std::panic::Location;
 
-/// Returns the description of a layer in errors.
-pub(crate) fn describe(layer: &dyn Module) -> String {
-    format!("in {}({})", layer.name(), layer.extra_repr())
-}
+impl dyn Module {
+    /// Returns the description of a layer in errors.
+    pub(crate) fn describe(&self) -> String {
+        format!("in {}({})", self.name(), self.extra_repr())
+    }
 
-/// Adds a module's name to an error that arose in it, and the line of the module's call if the error has another.
-pub(crate) fn with_module_name(module: &dyn Module, e: Error) -> Error {
-    tree::name_own(module);
-    let call = Loc::from(user_line(Location::caller()));
-    match module.error_note() {
-        Some(note) if call == *e.loc() => e.with_note(note),
-        Some(note) => e.with_note(format!("{note}, called at {call}")),
-        None => e,
+    /// Adds this module's name to an error that arose in it, and the line of the module's call if the error has
+    /// another.
+    pub(crate) fn name_error(&self, e: Error) -> Error {
+        self.name_own_vars();
+        let call = Loc::from(user_line(Location::caller()));
+        match self.error_note() {
+            Some(note) if call == *e.loc() => e.with_note(note),
+            Some(note) => e.with_note(format!("{note}, called at {call}")),
+            None => e,
+        }
     }
 }
 
 /// Runs the forward of a layer that looks up data. Errors in the data, such as an index out of range, are found only
 /// when it is computed; they name the layer too.
 pub(crate) fn look_up<T>(layer: &dyn Module, f: impl FnOnce() -> T) -> T {
-    with_error_note(describe(layer), f)
+    with_error_note(layer.describe(), f)
 }
 
 /// Makes the error of a layer about its input.

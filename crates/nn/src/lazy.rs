@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, input_error, invalid};
 use crate::{
     BatchNorm, BatchNormNd, ConvNd, ConvTransposeNd, Copies, Forward, Hooks, InstanceNorm,
-    InstanceNormNd, Kernel, Linear, LinearOptions, Members, Mode, Module, TransposedKernel, tree,
+    InstanceNormNd, Kernel, Linear, LinearOptions, Members, Mode, Module, TransposedKernel,
 };
 use kiln_tensor::{DType, Int, Result, Tensor, Var, is_recording};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -93,7 +93,7 @@ impl<L: Module> Lazy<L> {
         let layer = (self.make)(features as usize)?;
         layer.to(x.device())?;
         layer.requires_grad_(self.placeholder.requires_grad())?;
-        tree::each_mode(&layer, &mut |mode| {
+        layer.as_module().each_mode(&mut |mode| {
             mode.set_training(self.mode.is_training());
             if self.mode.is_frozen() {
                 mode.freeze();

@@ -27,6 +27,7 @@ mod dropout;
 mod dynamic;
 mod embedding;
 mod extract;
+mod field;
 mod forward;
 mod fractional_pool;
 mod functional_call;
@@ -34,6 +35,7 @@ mod hooks;
 mod layer;
 mod lazy;
 mod linear;
+mod load_report;
 mod loss;
 mod members;
 mod mode;
@@ -79,16 +81,17 @@ pub use conv::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
     ConvTransposeNd, Kernel, TransposedKernel,
 };
-pub use copy::{BoxCopy, BoxForward, BoxModule, Copies};
+pub use copy::{BoxCopy, Copies};
 pub use described::IntoField;
 pub use distance::{CosineSimilarity, PairwiseDistance};
 pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
 pub use embedding::{Embedding, EmbeddingBag, Rows};
 pub use extract::extract;
-pub use forward::{Forward, Output};
+pub use field::Field;
+pub use forward::{BoxForward, Forward, Output};
 pub use fractional_pool::{FractionalMaxPool2d, FractionalMaxPool3d};
 pub use functional_call::{FunctionalCall, functional_call, functional_call_with};
-pub use hooks::{Hookable, Hooks, Replace};
+pub use hooks::{Hookable, Replace};
 pub use kiln_derive::{KilnModule, Module};
 pub use kiln_formats::StateDict;
 pub use kiln_tensor::{HookHandle, Result};
@@ -98,15 +101,16 @@ pub use lazy::{
     LazyInstanceNorm2d, LazyInstanceNorm3d, LazyLinear,
 };
 pub use linear::{Bilinear, Identity, Linear, LinearOptions};
+pub use load_report::LoadReport;
 pub use loss::{
     BCELoss, BCEWithLogitsLoss, CTCLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,
     HingeEmbeddingLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, MarginRankingLoss,
     MultiLabelMarginLoss, MultiLabelSoftMarginLoss, MultiMarginLoss, NLLLoss, PoissonNLLLoss,
     SmoothL1Loss, SoftMarginLoss, TripletMarginLoss,
 };
-pub use members::{Field, Member, Members};
+pub use members::{Hooks, Member, Members};
 pub use mode::Mode;
-pub use module::Module;
+pub use module::{BoxModule, Module};
 pub use norm::{GroupNorm, LayerNorm, Norm, RMSNorm};
 pub use norms::{is_batch_norm, is_norm};
 pub use padding::{
@@ -137,7 +141,7 @@ pub use running_norm::{
 pub use seq2seq::Transformer;
 pub use sequential::{IntoLayer, Lambda, Sequential};
 pub use shape::{Flatten, Unflatten, Unfold};
-pub use state_dict::LoadReport;
+
 pub use transformer::{
     TransformerActivation, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer, TransformerOptions,

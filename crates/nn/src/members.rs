@@ -1,9 +1,14 @@
-//! The members of a module.
+//! The members and the hooks of a module.
 
-use crate::hooks::current;
-use crate::{Copies, Hooks, Mode, Module};
-use kiln_tensor::{DType, Error, ErrorKind, IntList, Result, Var};
-use std::marker::PhantomData;
+use crate::Mode;
+use crate::copy::Copies;
+use crate::load_report::LoadReport;
+use crate::module::Module;
+use kiln_formats::StateDict;
+use kiln_tensor::{HookHandle, Result, Tensor, Var};
+use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A member that a module holds itself.
 #[derive(Clone, Copy)]
@@ -40,7 +45,7 @@ impl<'a> Members<'a> {
 
     /// Adds a child, or its replacement ([`Module::set_submodule`]).
     pub fn child(&mut self, name: impl Into<String>, module: &'a dyn Module) {
-        self.0.push((name.into(), Member::Child(current(module))));
+        self.0.push((name.into(), Member::Child(module.current())));
     }
 
     /// Adds a mode, which has no name.
@@ -74,138 +79,125 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The type of a field of a module. It is implemented for modules, [`Var`], [`Mode`], [`Hooks`], plain data, and
-/// `Option` and `Vec` of them. The derive uses it to add the field to the module and to copy it.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is neither a module nor a `Var` nor plain data",
-    note = "derive `Module` for it, or mark the field `#[skip]`"
-)]
-pub trait Field: Sized {
-    /// Adds the members of the field `name`.
-    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>);
+/// The hooks of a module, and its replacement after [`Module::set_submodule`]. All layers have them; a
+/// field of this type adds them to your own module. Copies of a module begin without hooks.
+#[derive(Default)]
+pub struct Hooks(Arc<List>);
 
-    /// Returns the value of this field in a copy of the module.
-    ///
-    /// # Errors
-    /// As [`Module::deep_copy`].
-    fn copy_with(&self, copies: &mut Copies) -> Result<Self>;
-
-    /// The module's hooks, if this field holds them.
-    fn hooks(&self) -> Option<&Hooks> {
-        None
-    }
+#[derive(Default)]
+struct List {
+    count: AtomicUsize,
+    hooks: Mutex<Vec<(u64, Hook)>>,
+    replacement: OnceLock<Arc<dyn Replacement>>,
 }
 
-impl<M: Module> Field for M {
-    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
-        members.child(name, self);
-    }
-
-    fn copy_with(&self, copies: &mut Copies) -> Result<M> {
-        Module::copy_with(self, copies)
-    }
+/// A module that replaces another.
+pub(crate) trait Replacement: Any + Send + Sync {
+    fn module(&self) -> &dyn Module;
+    fn copy_with(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>>;
 }
 
-impl Field for Var {
-    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
-        if self.is_parameter() {
-            members.parameter(name, self);
-        } else {
-            members.buffer(name, self);
-        }
-    }
+pub(crate) type Gradients = [Option<Tensor>];
+type Before = dyn Fn(&dyn Module, &[Tensor]) -> Option<Vec<Tensor>> + Send + Sync;
+type After = dyn Fn(&dyn Module, &[Tensor], &[Tensor]) -> Option<Vec<Tensor>> + Send + Sync;
+pub(crate) type Backward =
+    dyn Fn(&Gradients, &Gradients) -> Option<Vec<Option<Tensor>>> + Send + Sync;
+type Saves = dyn Fn(&dyn Module, &str) + Send + Sync;
+type Loads = dyn Fn(&dyn Module, &mut StateDict, &str) + Send + Sync;
+type Loaded = dyn Fn(&dyn Module, &mut LoadReport) + Send + Sync;
 
-    fn copy_with(&self, copies: &mut Copies) -> Result<Var> {
-        copies.var(self)
-    }
+/// A hook, by the event that calls it.
+#[derive(Clone)]
+pub(crate) enum Hook {
+    Before(Arc<Before>),
+    After(Arc<After>),
+    Backward(Arc<Backward>),
+    StateDict(Arc<Saves>),
+    LoadStateDict(Arc<Loads>),
+    Loaded(Arc<Loaded>),
 }
 
-impl Field for Mode {
-    fn add_to<'a>(&'a self, _: &str, members: &mut Members<'a>) {
-        members.mode(self);
+impl Hooks {
+    /// No hooks.
+    pub fn new() -> Hooks {
+        Hooks::default()
     }
 
-    fn copy_with(&self, _: &mut Copies) -> Result<Mode> {
-        Ok(self.clone())
-    }
-}
-
-impl Field for Hooks {
-    fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
-
-    fn copy_with(&self, copies: &mut Copies) -> Result<Hooks> {
-        Hooks::copy_with(self, copies)
-    }
-
-    fn hooks(&self) -> Option<&Hooks> {
-        Some(self)
-    }
-}
-
-impl<F: Field> Field for Option<F> {
-    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
-        if let Some(field) = self {
-            field.add_to(name, members);
-        }
-    }
-
-    fn copy_with(&self, copies: &mut Copies) -> Result<Option<F>> {
-        self.as_ref()
-            .map(|field| field.copy_with(copies))
-            .transpose()
-    }
-}
-
-impl<F: Field> Field for Vec<F> {
-    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
-        for (i, field) in self.iter().enumerate() {
-            field.add_to(&format!("{name}.{i}"), members);
-        }
-    }
-
-    fn copy_with(&self, copies: &mut Copies) -> Result<Vec<F>> {
-        self.iter().map(|field| field.copy_with(copies)).collect()
-    }
-}
-
-impl<F: Field, const N: usize> Field for [F; N] {
-    fn add_to<'a>(&'a self, name: &str, members: &mut Members<'a>) {
-        for (i, field) in self.iter().enumerate() {
-            field.add_to(&format!("{name}.{i}"), members);
-        }
-    }
-
-    fn copy_with(&self, copies: &mut Copies) -> Result<[F; N]> {
-        let fields: Result<Vec<F>> = self.iter().map(|field| field.copy_with(copies)).collect();
-        // The length is the same as here.
-        fields?.try_into().map_err(|_| {
-            Error::at_caller(
-                ErrorKind::Internal,
-                "deep_copy",
-                "an array of another length",
-            )
+    pub(crate) fn add(&self, hook: Hook) -> HookHandle {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed) as u64;
+        let mut hooks = self.0.lock();
+        hooks.push((id, hook));
+        self.0.count.store(hooks.len(), Ordering::Release);
+        let list = Arc::downgrade(&self.0);
+        HookHandle::new(move || {
+            if let Some(list) = Weak::upgrade(&list) {
+                let mut hooks = list.lock();
+                hooks.retain(|(other, _)| *other != id);
+                list.count.store(hooks.len(), Ordering::Release);
+            }
         })
     }
+
+    /// The replacement of the module with these hooks, if there is one.
+    pub(crate) fn replacement(&self) -> Option<&dyn Replacement> {
+        self.0.replacement.get().map(|new| &**new)
+    }
+
+    /// Sets the replacement, once. Returns false if there is one.
+    pub(crate) fn replace(&self, new: Arc<dyn Replacement>) -> bool {
+        self.0.replacement.set(new).is_ok()
+    }
+
+    /// Returns the hooks of a copy: none, and the copy of the replacement.
+    pub(crate) fn copy_with(&self, copies: &mut Copies) -> Result<Hooks> {
+        let hooks = Hooks::new();
+        if let Some(new) = self.0.replacement.get() {
+            hooks.replace(new.copy_with(copies)?);
+        }
+        Ok(hooks)
+    }
+
+    /// The hooks in the order in which they were registered, if there are any.
+    pub(crate) fn registered(&self) -> Option<Registered> {
+        let none = self.0.count.load(Ordering::Acquire) == 0;
+        (!none).then(|| Registered(self.0.lock().iter().map(|(_, hook)| hook.clone()).collect()))
+    }
 }
 
-macro_rules! plain_data {
-    ($($ty:ty)*) => {
-        $(impl Field for $ty {
-            fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
-
-            #[allow(clippy::clone_on_copy)]
-            fn copy_with(&self, _: &mut Copies) -> Result<$ty> {
-                Ok(self.clone())
-            }
-        })*
-    };
+impl List {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Hook)>> {
+        self.hooks.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
-plain_data!(bool u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 char String &'static str DType IntList);
 
-impl<T> Field for PhantomData<T> {
-    fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
+impl Clone for Hooks {
+    /// Returns no hooks, and the replacement: a copy begins without any.
+    fn clone(&self) -> Hooks {
+        let replacement = self.0.replacement.clone();
+        Hooks(Arc::new(List {
+            replacement,
+            ..List::default()
+        }))
+    }
+}
 
-    fn copy_with(&self, _: &mut Copies) -> Result<PhantomData<T>> {
-        Ok(PhantomData)
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hooks({})", self.0.count.load(Ordering::Relaxed))
+    }
+}
+
+/// The hooks of a module at one moment.
+pub(crate) struct Registered(pub Vec<Hook>);
+
+impl dyn Module {
+    /// Returns the last replacement of this module, or the module itself.
+    pub(crate) fn current(&self) -> &dyn Module {
+        let mut last = self.as_module();
+        while let Some(new) = last.hooks().and_then(Hooks::replacement) {
+            last = new.module();
+        }
+        last
     }
 }

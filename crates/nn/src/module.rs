@@ -1,9 +1,10 @@
 //! The common interface of all modules.
 
-use crate::copy::{BoxModule, Copies};
-use crate::layer;
-use crate::members::Members;
-use crate::{Forward, Hooks, LoadReport, StateDict, cast, hooks, state_dict, tree};
+use crate::copy::{BoxCopy, Copies};
+use crate::forward::Forward;
+use crate::load_report::LoadReport;
+use crate::members::{Hooks, Members};
+use kiln_formats::StateDict;
 use kiln_tensor::{DType, Device, Result, Var};
 use std::any::Any;
 use std::path::Path;
@@ -73,7 +74,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// Returns the note for errors that arise in this module.
     #[doc(hidden)]
     fn error_note(&self) -> Option<String> {
-        Some(layer::describe(self.as_module()))
+        Some(self.as_module().describe())
     }
 
     /// Returns a copy, parts of which are in `copies` already; the derive writes it. See [`Module::deep_copy`].
@@ -85,7 +86,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     where
         Self: Sized,
     {
-        Err(tree::copy_error(self.as_module()))
+        Err(self.as_module().copy_error())
     }
 
     /// Returns a copy with cells of its own, which hold the current values of this module's cells (Python's
@@ -138,48 +139,48 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// Inside `compile`, where making new values is part of the program, an assignment may not fit.
     #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
-        tree::reset_parameters(self.as_module())
+        self.as_module().reset_children()
     }
 
     /// All parameters with their names, frozen ones too: this module's own, then its children's. A shared parameter
     /// appears once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Var)> {
-        tree::named_parameters(self.as_module())
+        self.as_module().distinct_parameters()
     }
 
     /// All parameters; see [`Module::named_parameters`].
     fn parameters(&self) -> Vec<Var> {
-        tree::drop_names(self.named_parameters())
+        drop_names(self.named_parameters())
     }
 
     /// All buffers with their names.
     fn named_buffers(&self) -> Vec<(String, Var)> {
-        tree::named_buffers(self.as_module())
+        self.as_module().collect_buffers()
     }
 
     /// All buffers.
     fn buffers(&self) -> Vec<Var> {
-        tree::drop_names(self.named_buffers())
+        drop_names(self.named_buffers())
     }
 
     /// The modules directly within this one, with their names.
     fn named_children(&self) -> Vec<(String, &dyn Module)> {
-        tree::named_children(self.as_module())
+        self.as_module().collect_children()
     }
 
     /// The modules directly within this one.
     fn children(&self) -> Vec<&dyn Module> {
-        tree::drop_names(self.named_children())
+        drop_names(self.named_children())
     }
 
     /// This module, under the empty name, and all modules within it, with their paths.
     fn named_modules(&self) -> Vec<(String, &dyn Module)> {
-        tree::named_modules(self.as_module())
+        self.as_module().collect_modules()
     }
 
     /// This module and all modules within it.
     fn modules(&self) -> Vec<&dyn Module> {
-        tree::drop_names(self.named_modules())
+        drop_names(self.named_modules())
     }
 
     /// The module at a path such as `layer1.0.conv`; the empty path is this one.
@@ -188,7 +189,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// If there is none.
     #[track_caller]
     fn get_submodule(&self, path: &str) -> Result<&dyn Module> {
-        tree::get_submodule(self.as_module(), path)
+        self.as_module().submodule("get_submodule", path)
     }
 
     /// Puts a module in the place of the one at a path, which is called and listed instead of it from then on: in calls,
@@ -233,7 +234,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
         Self: Sized,
     {
         let module: Arc<dyn Forward<I, O>> = Arc::new(module);
-        hooks::replace(self.as_module(), path, Arc::new(module))
+        self.as_module().replace_submodule(path, Arc::new(module))
     }
 
     /// The parameter at a path such as `layer1.0.conv.weight`.
@@ -242,7 +243,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// If there is none.
     #[track_caller]
     fn get_parameter(&self, path: &str) -> Result<Var> {
-        tree::get_parameter(self.as_module(), path)
+        self.as_module().find_parameter(path)
     }
 
     /// Calls `f` with every module within this one, children before the modules that hold them, and with this one last.
@@ -258,7 +259,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     fn apply(&self, f: &mut dyn FnMut(&dyn Module)) {
-        tree::apply(self.as_module(), f);
+        self.as_module().visit(f);
     }
 
     /// Puts every layer within into training, except frozen batch norms.
@@ -274,12 +275,12 @@ pub trait Module: Any + Send + Sync + BoxModule {
 
     /// [`Module::train`] or [`Module::eval`].
     fn set_training(&self, training: bool) {
-        tree::set_training(self.as_module(), training);
+        self.as_module().switch_modes(training);
     }
 
     /// True if any layer within trains.
     fn is_training(&self) -> bool {
-        tree::is_training(self.as_module())
+        self.as_module().has_training_mode()
     }
 
     /// Moves all parameters and buffers to a device, with their gradients. Other owners, such as an optimiser, see them
@@ -296,7 +297,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// If the device fails or is full.
     fn to(&self, device: Device) -> Result<()> {
-        tree::to(self.as_module(), device)
+        self.as_module().move_to(device)
     }
 
     /// Moves all parameters and buffers to memory that child processes forked from now on share with this one
@@ -306,7 +307,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// As [`Var::share_memory_`].
     #[track_caller]
     fn share_memory(&self) -> Result<()> {
-        tree::share_memory(self.as_module())
+        self.as_module().share_vars()
     }
 
     /// Casts all parameters and buffers of floats to a float dtype, with their gradients. Other owners, such as an
@@ -325,7 +326,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// If the dtype is not a float, a value can't be computed, or inside `compile`: cast modules before.
     #[track_caller]
     fn to_dtype(&self, dtype: DType) -> Result<()> {
-        cast::cast(self.as_module(), dtype, &|_| true)
+        self.as_module().cast_floats(dtype, &|_| true)
     }
 
     /// [`Module::to_dtype`] for the cells of the modules that `chosen` accepts. [`is_norm`](crate::is_norm) and
@@ -345,7 +346,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// As [`Module::to_dtype`].
     #[track_caller]
     fn to_dtype_where(&self, dtype: DType, chosen: &dyn Fn(&dyn Module) -> bool) -> Result<()> {
-        cast::cast(self.as_module(), dtype, chosen)
+        self.as_module().cast_floats(dtype, chosen)
     }
 
     /// [`Module::to_dtype`] with f16.
@@ -390,7 +391,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// If a parameter is not a float and gradients are switched on.
     fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
-        tree::requires_grad_(self.as_module(), requires_grad)
+        self.as_module().switch_gradients(requires_grad)
     }
 
     /// Switches off the gradients of all parameters, and puts batch norms into evaluation, where [`Module::train`]
@@ -411,7 +412,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     fn freeze_where(&self, chosen: &dyn Fn(&str) -> bool) {
-        tree::freeze(self.as_module(), chosen);
+        self.as_module().freeze_chosen(chosen);
     }
 
     /// Undoes [`Module::freeze`]: every parameter gets gradients, and frozen batch norms train again.
@@ -419,27 +420,27 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// # Errors
     /// As [`Module::requires_grad_`].
     fn unfreeze(&self) -> Result<()> {
-        tree::unfreeze(self.as_module())
+        self.as_module().thaw()
     }
 
     /// Clears the gradients of all parameters.
     fn zero_grad(&self) {
-        tree::zero_grad(self.as_module());
+        self.as_module().clear_gradients();
     }
 
     /// Returns the number of elements of the parameters; shared ones count once.
     fn num_parameters(&self) -> usize {
-        tree::num_parameters(self.as_module(), |_| true)
+        self.as_module().count_elements(|_| true)
     }
 
     /// Returns the number of elements of the parameters that require gradients.
     fn num_trainable(&self) -> usize {
-        tree::num_parameters(self.as_module(), Var::requires_grad)
+        self.as_module().count_elements(Var::requires_grad)
     }
 
     /// The values of all parameters and buffers by name: snapshots that later training does not change.
     fn state_dict(&self) -> StateDict {
-        state_dict::collect(self.as_module())
+        self.as_module().collect_state()
     }
 
     /// Assigns all parameters and buffers the values of the same names, cast to their dtypes: all of them, or none on
@@ -465,7 +466,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// Lists every shape that differs and, if `strict`, every missing and unexpected name.
     #[track_caller]
     fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<LoadReport> {
-        state_dict::load(self.as_module(), state, strict)
+        self.as_module().load_state(state, strict)
     }
 
     /// Assigns the parameters and buffers that have a value of their name and shape, and reports the rest. It suits the
@@ -484,7 +485,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     /// If a value can't be computed.
     #[track_caller]
     fn load_matching(&self, state: &StateDict) -> Result<LoadReport> {
-        state_dict::load_matching(self.as_module(), state)
+        self.as_module().load_matching_state(state)
     }
 
     /// Writes [`Module::state_dict`] as a safetensors file; see [`StateDict::save`].
@@ -498,4 +499,33 @@ pub trait Module: Any + Send + Sync + BoxModule {
     {
         self.state_dict().save(path)
     }
+}
+
+/// Copies any module into a box of unknown type.
+pub trait BoxModule {
+    #[doc(hidden)]
+    fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>>;
+}
+
+impl<M: Module> BoxModule for M {
+    fn boxed_module(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
+        Ok(Box::new(self.copy_with(copies)?))
+    }
+}
+
+impl<M: Module> BoxCopy for M {
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<M>> {
+        self.copy_with(copies).map(Box::new)
+    }
+}
+
+impl BoxCopy for dyn Module {
+    fn box_copy(&self, copies: &mut Copies) -> Result<Box<dyn Module>> {
+        self.boxed_module(copies)
+    }
+}
+
+/// Drops the names of named values.
+fn drop_names<T>(named: Vec<(String, T)>) -> Vec<T> {
+    named.into_iter().map(|(_, value)| value).collect()
 }

@@ -4,7 +4,7 @@ use crate::SOURCE;
 use crate::layer::fact;
 use crate::members::Member;
 use crate::parametrized::Parametrized;
-use crate::{ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Module, hooks, tree};
+use crate::{ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Module};
 use kiln_tensor::{
     Error, Int, Result, Tensor, Var, is_recording, no_grad, on_behalf_of_caller, options,
 };
@@ -133,7 +133,7 @@ pub fn register_parametrization(
     parametrization: impl Parametrization,
 ) -> Result<()> {
     let called = "register_parametrization";
-    let module = hooks::current(module);
+    let module = module.current();
     if is_recording() {
         return Err(Error::invalid(called, "inside compile: do it before"));
     }
@@ -166,7 +166,7 @@ pub fn remove_parametrizations(
     leave_parametrized: bool,
 ) -> Result<()> {
     let called = "remove_parametrizations";
-    let var = parameter(hooks::current(module), called, name)?;
+    let var = parameter(module.current(), called, name)?;
     let Some(p) = Parametrized::of_cell(&var) else {
         let message = format!("{name:?} is not parametrized");
         return Err(Error::invalid(called, message));
@@ -189,7 +189,7 @@ pub fn remove_parametrizations(
 
 /// True if a parameter that the module holds itself is computed from others.
 pub fn is_parametrized(module: &dyn Module) -> bool {
-    !tree::computed(hooks::current(module)).is_empty()
+    !module.current().computed().is_empty()
 }
 
 /// Gives a layer's `weight` a length for each output (`torch.nn.utils.parametrizations.weight_norm`): see

@@ -5,9 +5,10 @@ mod cells;
 mod packed;
 mod run;
 
+use crate::field::Field;
 use crate::init::Nonlinearity;
 use crate::layer::{self, check_probability, invalid};
-use crate::members::{Field, Members};
+use crate::members::Members;
 use crate::print::{float, python};
 use crate::{Copies, Forward, Hooks, Mode, Module, init};
 use cell::Cell;

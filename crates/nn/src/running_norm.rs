@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, input_error};
 use crate::norm::reset_affine;
 use crate::print::{float, optional, python};
-use crate::{Forward, Hooks, Mode, Module, tree};
+use crate::{Forward, Hooks, Mode, Module};
 use kiln_tensor::{
     DType, Flat, Int, Nest, Result, RunningStats, Tensor, Var, assign_together, no_grad, options,
 };
@@ -293,7 +293,7 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
     let norms: Vec<BatchStatisticsNorm<'_>> =
         modules.filter_map(BatchStatisticsNorm::find).collect();
     let mut modes = Vec::new();
-    tree::each_mode(module, &mut |mode| modes.push(mode.is_training()));
+    module.each_mode(&mut |mode| modes.push(mode.is_training()));
     let momenta: Vec<Option<f64>> = norms.iter().map(|n| n.momentum.get()).collect();
     norms.iter().try_for_each(BatchStatisticsNorm::reset)?;
     norms.iter().for_each(|n| n.momentum.set(None));
@@ -315,9 +315,7 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
         .zip(momenta)
         .for_each(|(n, momentum)| n.momentum.set(momentum));
     let mut modes = modes.into_iter();
-    tree::each_mode(module, &mut |mode| {
-        mode.set_training(modes.next() == Some(true))
-    });
+    module.each_mode(&mut |mode| mode.set_training(modes.next() == Some(true)));
     result
 }
 

@@ -1,22 +1,11 @@
 //! Values by name.
 
-use crate::hooks::{Hook, Registered};
+use crate::members::{Hook, Hooks, Registered};
 use crate::parametrized::Parametrized;
-use crate::{Hooks, Module, tree};
+use crate::{LoadReport, Module, tree};
 use kiln_formats::StateDict;
 use kiln_tensor::{Error, Result, Tensor, Var};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The names that were on one side only, or differ in shape.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoadReport {
-    /// Parameters and buffers of the module for which no value was given; they keep theirs.
-    pub missing: Vec<String>,
-    /// Names of values that the module does not have.
-    pub unexpected: Vec<String>,
-    /// Parameters and buffers whose shape differs from that of the value; they keep theirs.
-    pub mismatched: Vec<String>,
-}
 
 /// A comparison of a state with a module.
 pub(crate) struct Plan<'a> {
@@ -37,21 +26,10 @@ fn for_each_hook(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Hook, &str
     }
 }
 
-/// Returns the values of a module's parameters and buffers.
-pub(crate) fn collect(module: &dyn Module) -> StateDict {
-    for_each_hook(module, |m, hook, prefix| {
-        if let Hook::StateDict(f) = hook {
-            f(m, prefix);
-        }
-    });
-    let vars = tree::vars(module).into_iter();
-    vars.map(|v| (v.name, v.var.get().detach())).collect()
-}
-
 /// Gives the originals of computed parameters the names that they have here.
 fn rename_older(module: &dyn Module, state: &mut StateDict) {
     for (path, m) in module.named_modules() {
-        for (name, var) in tree::computed(m) {
+        for (name, var) in m.computed() {
             let computed = Parametrized::of_cell(&var);
             for (older, new_name) in computed.map_or(&[][..], |p| p.older_names()) {
                 let older = tree::join_path(&path, &format!("{name}_{older}"));
@@ -74,7 +52,7 @@ pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan
     });
     rename_older(module, &mut state);
     let values: BTreeMap<&str, &Tensor> = state.iter().collect();
-    let vars = tree::vars(module);
+    let vars = module.vars();
     let mut report = LoadReport::default();
     let mut shapes = Vec::new();
     let mut assignments = Vec::new();
@@ -156,23 +134,39 @@ impl Plan<'_> {
 /// The prefixes that `DataParallel` and `torch.compile` add to names.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 
-#[track_caller]
-pub(crate) fn load(module: &dyn Module, state: &StateDict, strict: bool) -> Result<LoadReport> {
-    let plan = plan(module, state)?;
-    let problems = plan.problems(strict);
-    if !problems.is_empty() {
-        let title = format!("the values do not fit {}", module.name());
-        let mut error = Error::invalid("load_state_dict", title);
-        if let Some(prefix) = plan.wrapper_prefix() {
-            let hint =
-                format!("all names begin with `{prefix}`: load state.strip_prefix(\"{prefix}\")");
-            error = error.with_note(hint);
-        }
-        return Err(problems.into_iter().fold(error, Error::with_note));
+impl dyn Module {
+    /// [`Module::state_dict`].
+    pub(crate) fn collect_state(&self) -> StateDict {
+        for_each_hook(self, |m, hook, prefix| {
+            if let Hook::StateDict(f) = hook {
+                f(m, prefix);
+            }
+        });
+        let vars = self.vars().into_iter();
+        vars.map(|v| (v.name, v.var.get().detach())).collect()
     }
-    plan.apply()
-}
 
-pub(crate) fn load_matching(module: &dyn Module, state: &StateDict) -> Result<LoadReport> {
-    plan(module, state)?.apply()
+    /// [`Module::load_state_dict`].
+    #[track_caller]
+    pub(crate) fn load_state(&self, state: &StateDict, strict: bool) -> Result<LoadReport> {
+        let plan = plan(self, state)?;
+        let problems = plan.problems(strict);
+        if !problems.is_empty() {
+            let title = format!("the values do not fit {}", self.name());
+            let mut error = Error::invalid("load_state_dict", title);
+            if let Some(prefix) = plan.wrapper_prefix() {
+                let hint = format!(
+                    "all names begin with `{prefix}`: load state.strip_prefix(\"{prefix}\")"
+                );
+                error = error.with_note(hint);
+            }
+            return Err(problems.into_iter().fold(error, Error::with_note));
+        }
+        plan.apply()
+    }
+
+    /// [`Module::load_matching`].
+    pub(crate) fn load_matching_state(&self, state: &StateDict) -> Result<LoadReport> {
+        plan(self, state)?.apply()
+    }
 }

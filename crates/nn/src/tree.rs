@@ -23,197 +23,6 @@ pub(crate) fn join_path(prefix: &str, name: &str) -> String {
     }
 }
 
-/// Collects the modules with their paths, each before those within it.
-pub(crate) fn modules<'a>(m: &'a dyn Module, path: &str, out: &mut Vec<(String, &'a dyn Module)>) {
-    out.push((path.to_string(), m));
-    for (name, child) in m.named_children() {
-        modules(child, &join_path(path, &name), out);
-    }
-}
-
-/// [`Module::named_modules`].
-pub(crate) fn named_modules(m: &dyn Module) -> Vec<(String, &dyn Module)> {
-    let mut named = Vec::new();
-    modules(m, "", &mut named);
-    named
-}
-
-/// [`Module::named_children`].
-pub(crate) fn named_children(m: &dyn Module) -> Vec<(String, &dyn Module)> {
-    let members = m.members();
-    let children = members.iter().filter_map(|(name, member)| match member {
-        Member::Child(child) => Some((name.to_string(), child)),
-        _ => None,
-    });
-    children.collect()
-}
-
-/// Drops the names of named values.
-pub(crate) fn drop_names<T>(named: Vec<(String, T)>) -> Vec<T> {
-    named.into_iter().map(|(_, value)| value).collect()
-}
-
-/// Makes the error of a module that implements no copy.
-#[track_caller]
-pub(crate) fn copy_error(m: &dyn Module) -> Error {
-    let message = format!("{} does not say how it is copied", m.name());
-    Error::invalid("deep_copy", message)
-}
-
-/// [`Module::reset_parameters`] of the children.
-#[track_caller]
-pub(crate) fn reset_parameters(m: &dyn Module) -> Result<()> {
-    let mut children = named_children(m).into_iter();
-    on_behalf_of_caller(SOURCE, || {
-        children.try_for_each(|(_, m)| m.reset_parameters())
-    })
-}
-
-/// [`Module::get_submodule`].
-#[track_caller]
-pub(crate) fn get_submodule<'a>(m: &'a dyn Module, path: &str) -> Result<&'a dyn Module> {
-    submodule(m, "get_submodule", path)
-}
-
-/// Returns the module at a path. The error lists the children of the last module on it that exists.
-#[track_caller]
-pub(crate) fn submodule<'a>(m: &'a dyn Module, called: &str, path: &str) -> Result<&'a dyn Module> {
-    let modules = named_modules(m);
-    if let Some((_, module)) = modules.iter().find(|(p, _)| p == path) {
-        return Ok(*module);
-    }
-    let on_the_way = |p: &str| {
-        p.is_empty()
-            || path
-                .strip_prefix(p)
-                .is_some_and(|suffix| suffix.starts_with('.'))
-    };
-    let mut above = modules.iter().filter(|(p, _)| on_the_way(p));
-    let (base, last) = above
-        .next_back()
-        .map_or(("", m), |(p, last)| (p.as_str(), *last));
-    Err(last.without(called, "module", path[base.len()..].trim_start_matches('.')))
-}
-
-/// Returns the module's own parameters, then its own buffers, then what computed parameters are computed from.
-pub(crate) fn own_vars(m: &dyn Module, path: &str) -> Vec<NamedVar> {
-    let (mut parameters, mut buffers, mut originals) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, member) in m.members().iter() {
-        let (var, is_parameter, list) = match member {
-            Member::Parameter(var) => (var, true, &mut parameters),
-            Member::Buffer(var) => (var, false, &mut buffers),
-            Member::Child(_) | Member::Mode(_) => continue,
-        };
-        if let Some(p) = Parametrized::of_cell(var) {
-            let prefix = join_path(path, &format!("parametrizations.{name}"));
-            originals.extend(p.cells().map(|(name, var, is_parameter)| NamedVar {
-                name: join_path(&prefix, name),
-                var: var.clone(),
-                is_parameter,
-            }));
-            continue;
-        }
-        list.push(NamedVar {
-            name: join_path(path, name),
-            var: var.clone(),
-            is_parameter,
-        });
-    }
-    parameters.append(&mut buffers);
-    parameters.append(&mut originals);
-    parameters
-}
-
-/// Returns the module's own parameters that are computed from others, by name.
-pub(crate) fn computed(m: &dyn Module) -> Vec<(String, Var)> {
-    let members = m.members();
-    let computed = members.iter().filter_map(|(name, member)| match member {
-        Member::Parameter(var) if var.source().is_some() => Some((name.to_string(), var.clone())),
-        _ => None,
-    });
-    computed.collect()
-}
-
-/// Returns all parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
-pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar> {
-    let modules = named_modules(m).into_iter();
-    let vars: Vec<NamedVar> = modules.flat_map(|(path, m)| own_vars(m, &path)).collect();
-    vars.iter().for_each(NamedVar::set_name);
-    vars
-}
-
-/// [`Module::named_parameters`].
-pub(crate) fn named_parameters(m: &dyn Module) -> Vec<(String, Var)> {
-    let mut ids = BTreeSet::new();
-    let vars = vars(m).into_iter();
-    let unique = vars.filter(|v| v.is_parameter && ids.insert(v.var.id()));
-    unique.map(|v| (v.name, v.var)).collect()
-}
-
-/// [`Module::named_buffers`].
-pub(crate) fn named_buffers(m: &dyn Module) -> Vec<(String, Var)> {
-    let buffers = vars(m).into_iter().filter(|v| !v.is_parameter);
-    buffers.map(|v| (v.name, v.var)).collect()
-}
-
-/// [`Module::get_parameter`].
-#[track_caller]
-pub(crate) fn get_parameter(m: &dyn Module, path: &str) -> Result<Var> {
-    let mut parameters = vars(m).into_iter().filter(|v| v.is_parameter);
-    match parameters.find(|v| v.name == path) {
-        Some(found) => Ok(found.var),
-        None => Err(m.without("get_parameter", "parameter", path)),
-    }
-}
-
-/// Returns the number of elements of the parameters that `counted` accepts.
-pub(crate) fn num_parameters(m: &dyn Module, counted: fn(&Var) -> bool) -> usize {
-    let parameters = named_parameters(m).into_iter();
-    let counted = parameters.filter(|(_, var)| counted(var));
-    counted
-        .map(|(_, var)| layer::shape(&var).iter().product::<usize>())
-        .sum()
-}
-
-/// [`Module::to`].
-pub(crate) fn to(m: &dyn Module, device: Device) -> Result<()> {
-    vars(m).iter().try_for_each(|v| v.var.to_(device))?;
-    let computed = m.modules().into_iter().flat_map(computed);
-    computed
-        .into_iter()
-        .try_for_each(|(_, var)| var.to_(device))
-}
-
-/// The name of a wrapper for data parallel training within, which is put around a model last.
-pub(crate) fn wrapper(m: &dyn Module) -> Option<&str> {
-    let wrappers = ["DistributedDataParallel", "DataParallel"];
-    let names = m.modules().into_iter().map(|m| m.name());
-    names.into_iter().find(|name| wrappers.contains(name))
-}
-
-/// [`Module::share_memory`].
-#[track_caller]
-pub(crate) fn share_memory(m: &dyn Module) -> Result<()> {
-    for v in vars(m) {
-        v.var.share_memory_()?;
-    }
-    Ok(())
-}
-
-/// [`Module::zero_grad`].
-pub(crate) fn zero_grad(m: &dyn Module) {
-    named_parameters(m)
-        .iter()
-        .for_each(|(_, var)| var.zero_grad());
-}
-
-/// [`Module::requires_grad_`].
-pub(crate) fn requires_grad_(m: &dyn Module, requires_grad: bool) -> Result<()> {
-    let parameters = named_parameters(m);
-    let mut vars = parameters.iter().map(|(_, var)| var);
-    vars.try_for_each(|var| var.requires_grad_(requires_grad).map(drop))
-}
-
 impl NamedVar {
     /// Sets the name of the cell, for errors. The longest path, in the whole model, is kept.
     fn set_name(&self) {
@@ -224,68 +33,252 @@ impl NamedVar {
     }
 }
 
-/// Sets the names of the cells that a module holds itself, for errors.
-pub(crate) fn name_own(m: &dyn Module) {
-    own_vars(m, "").iter().for_each(NamedVar::set_name);
-}
+impl dyn Module {
+    /// [`Module::named_modules`].
+    pub(crate) fn collect_modules(&self) -> Vec<(String, &dyn Module)> {
+        let mut named = Vec::new();
+        self.add_modules("", &mut named);
+        named
+    }
 
-/// Calls `f` with every mode within a module.
-pub(crate) fn each_mode(m: &dyn Module, f: &mut dyn FnMut(&Mode)) {
-    m.modules().into_iter().for_each(|m| each_own_mode(m, f));
-}
+    /// Adds this module, which is at `path`, and then those within it.
+    fn add_modules<'a>(&'a self, path: &str, named: &mut Vec<(String, &'a dyn Module)>) {
+        named.push((path.to_string(), self));
+        for (name, child) in self.named_children() {
+            child.add_modules(&join_path(path, &name), named);
+        }
+    }
 
-fn each_own_mode(m: &dyn Module, f: &mut dyn FnMut(&Mode)) {
-    for (_, member) in m.members().iter() {
-        match member {
-            Member::Mode(mode) => f(mode),
-            Member::Parameter(var) => {
-                if let Some(p) = Parametrized::of_cell(var) {
-                    f(p.mode());
-                }
+    /// [`Module::named_children`].
+    pub(crate) fn collect_children(&self) -> Vec<(String, &dyn Module)> {
+        let members = self.members();
+        let children = members.iter().filter_map(|(name, member)| match member {
+            Member::Child(child) => Some((name.to_string(), child)),
+            _ => None,
+        });
+        children.collect()
+    }
+
+    /// Makes the error of a module that implements no copy.
+    #[track_caller]
+    pub(crate) fn copy_error(&self) -> Error {
+        let message = format!("{} does not say how it is copied", self.name());
+        Error::invalid("deep_copy", message)
+    }
+
+    /// [`Module::reset_parameters`] of the children.
+    #[track_caller]
+    pub(crate) fn reset_children(&self) -> Result<()> {
+        let mut children = self.collect_children().into_iter();
+        on_behalf_of_caller(SOURCE, || {
+            children.try_for_each(|(_, m)| m.reset_parameters())
+        })
+    }
+
+    /// Returns the module at a path. The error lists the children of the last module on it that exists.
+    #[track_caller]
+    pub(crate) fn submodule(&self, called: &str, path: &str) -> Result<&dyn Module> {
+        let modules = self.collect_modules();
+        if let Some((_, module)) = modules.iter().find(|(p, _)| p == path) {
+            return Ok(*module);
+        }
+        let on_the_way = |p: &str| {
+            p.is_empty()
+                || path
+                    .strip_prefix(p)
+                    .is_some_and(|suffix| suffix.starts_with('.'))
+        };
+        let mut above = modules.iter().filter(|(p, _)| on_the_way(p));
+        let (base, last) = above
+            .next_back()
+            .map_or(("", self), |(p, last)| (p.as_str(), *last));
+        Err(last.without(called, "module", path[base.len()..].trim_start_matches('.')))
+    }
+
+    /// Returns the module's own parameters, then its own buffers, then what computed parameters are computed from.
+    pub(crate) fn own_vars(&self, path: &str) -> Vec<NamedVar> {
+        let (mut parameters, mut buffers, mut originals) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, member) in self.members().iter() {
+            let (var, is_parameter, list) = match member {
+                Member::Parameter(var) => (var, true, &mut parameters),
+                Member::Buffer(var) => (var, false, &mut buffers),
+                Member::Child(_) | Member::Mode(_) => continue,
+            };
+            if let Some(p) = Parametrized::of_cell(var) {
+                let prefix = join_path(path, &format!("parametrizations.{name}"));
+                originals.extend(p.cells().map(|(name, var, is_parameter)| NamedVar {
+                    name: join_path(&prefix, name),
+                    var: var.clone(),
+                    is_parameter,
+                }));
+                continue;
             }
-            Member::Buffer(_) | Member::Child(_) => (),
+            list.push(NamedVar {
+                name: join_path(path, name),
+                var: var.clone(),
+                is_parameter,
+            });
+        }
+        parameters.append(&mut buffers);
+        parameters.append(&mut originals);
+        parameters
+    }
+
+    /// Returns the module's own parameters that are computed from others, by name.
+    pub(crate) fn computed(&self) -> Vec<(String, Var)> {
+        let members = self.members();
+        let computed = members.iter().filter_map(|(name, member)| match member {
+            Member::Parameter(var) if var.source().is_some() => {
+                Some((name.to_string(), var.clone()))
+            }
+            _ => None,
+        });
+        computed.collect()
+    }
+
+    /// Returns all parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
+    pub(crate) fn vars(&self) -> Vec<NamedVar> {
+        let modules = self.collect_modules().into_iter();
+        let vars: Vec<NamedVar> = modules.flat_map(|(path, m)| m.own_vars(&path)).collect();
+        vars.iter().for_each(NamedVar::set_name);
+        vars
+    }
+
+    /// [`Module::named_parameters`].
+    pub(crate) fn distinct_parameters(&self) -> Vec<(String, Var)> {
+        let mut ids = BTreeSet::new();
+        let vars = self.vars().into_iter();
+        let unique = vars.filter(|v| v.is_parameter && ids.insert(v.var.id()));
+        unique.map(|v| (v.name, v.var)).collect()
+    }
+
+    /// [`Module::named_buffers`].
+    pub(crate) fn collect_buffers(&self) -> Vec<(String, Var)> {
+        let buffers = self.vars().into_iter().filter(|v| !v.is_parameter);
+        buffers.map(|v| (v.name, v.var)).collect()
+    }
+
+    /// [`Module::get_parameter`].
+    #[track_caller]
+    pub(crate) fn find_parameter(&self, path: &str) -> Result<Var> {
+        let mut parameters = self.vars().into_iter().filter(|v| v.is_parameter);
+        match parameters.find(|v| v.name == path) {
+            Some(found) => Ok(found.var),
+            None => Err(self.without("get_parameter", "parameter", path)),
         }
     }
-}
 
-/// [`Module::set_training`].
-pub(crate) fn set_training(m: &dyn Module, training: bool) {
-    each_mode(m, &mut |mode| mode.set_training(training));
-}
-
-/// [`Module::is_training`].
-pub(crate) fn is_training(m: &dyn Module) -> bool {
-    let mut training = false;
-    each_mode(m, &mut |mode| training |= mode.is_training());
-    training
-}
-
-/// [`Module::unfreeze`].
-pub(crate) fn unfreeze(m: &dyn Module) -> Result<()> {
-    each_mode(m, &mut |mode| mode.unfreeze());
-    requires_grad_(m, true)
-}
-
-/// [`Module::apply`].
-pub(crate) fn apply(m: &dyn Module, f: &mut dyn FnMut(&dyn Module)) {
-    for child in m.children() {
-        apply(child, f);
+    /// Returns the number of elements of the parameters that `counted` accepts.
+    pub(crate) fn count_elements(&self, counted: fn(&Var) -> bool) -> usize {
+        let parameters = self.distinct_parameters().into_iter();
+        let counted = parameters.filter(|(_, var)| counted(var));
+        counted
+            .map(|(_, var)| layer::shape(&var).iter().product::<usize>())
+            .sum()
     }
-    f(m);
-}
 
-/// [`Module::freeze_where`].
-pub(crate) fn freeze(m: &dyn Module, chosen: &dyn Fn(&str) -> bool) {
-    for (path, m) in named_modules(m) {
-        let vars = own_vars(m, &path);
-        let has_parameters = vars.iter().any(|v| v.is_parameter);
-        let mut deciding = vars.iter().filter(|v| v.is_parameter == has_parameters);
-        if deciding.all(|v| chosen(&v.name)) {
-            each_own_mode(m, &mut |mode| mode.freeze());
+    /// [`Module::to`].
+    pub(crate) fn move_to(&self, device: Device) -> Result<()> {
+        self.vars().iter().try_for_each(|v| v.var.to_(device))?;
+        let computed = self.modules().into_iter().flat_map(|m| m.computed());
+        computed
+            .into_iter()
+            .try_for_each(|(_, var)| var.to_(device))
+    }
+
+    /// The name of a wrapper for data parallel training within, which is put around a model last.
+    pub(crate) fn wrapper(&self) -> Option<&str> {
+        let wrappers = ["DistributedDataParallel", "DataParallel"];
+        let names = self.modules().into_iter().map(|m| m.name());
+        names.into_iter().find(|name| wrappers.contains(name))
+    }
+
+    /// [`Module::share_memory`].
+    #[track_caller]
+    pub(crate) fn share_vars(&self) -> Result<()> {
+        for v in self.vars() {
+            v.var.share_memory_()?;
         }
-        for v in vars.iter().filter(|v| v.is_parameter && chosen(&v.name)) {
-            // Switching off can't fail.
-            let _ = v.var.requires_grad_(false);
+        Ok(())
+    }
+
+    /// [`Module::zero_grad`].
+    pub(crate) fn clear_gradients(&self) {
+        self.distinct_parameters()
+            .iter()
+            .for_each(|(_, var)| var.zero_grad());
+    }
+
+    /// [`Module::requires_grad_`].
+    pub(crate) fn switch_gradients(&self, requires_grad: bool) -> Result<()> {
+        let parameters = self.distinct_parameters();
+        let mut vars = parameters.iter().map(|(_, var)| var);
+        vars.try_for_each(|var| var.requires_grad_(requires_grad).map(drop))
+    }
+
+    /// Sets the names of the cells that a module holds itself, for errors.
+    pub(crate) fn name_own_vars(&self) {
+        self.own_vars("").iter().for_each(NamedVar::set_name);
+    }
+
+    /// Calls `f` with every mode within a module.
+    pub(crate) fn each_mode(&self, f: &mut dyn FnMut(&Mode)) {
+        self.modules().into_iter().for_each(|m| m.each_own_mode(f));
+    }
+
+    fn each_own_mode(&self, f: &mut dyn FnMut(&Mode)) {
+        for (_, member) in self.members().iter() {
+            match member {
+                Member::Mode(mode) => f(mode),
+                Member::Parameter(var) => {
+                    if let Some(p) = Parametrized::of_cell(var) {
+                        f(p.mode());
+                    }
+                }
+                Member::Buffer(_) | Member::Child(_) => (),
+            }
+        }
+    }
+
+    /// [`Module::set_training`].
+    pub(crate) fn switch_modes(&self, training: bool) {
+        self.each_mode(&mut |mode| mode.set_training(training));
+    }
+
+    /// [`Module::is_training`].
+    pub(crate) fn has_training_mode(&self) -> bool {
+        let mut training = false;
+        self.each_mode(&mut |mode| training |= mode.is_training());
+        training
+    }
+
+    /// [`Module::unfreeze`].
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.each_mode(&mut |mode| mode.unfreeze());
+        self.switch_gradients(true)
+    }
+
+    /// [`Module::apply`].
+    pub(crate) fn visit(&self, f: &mut dyn FnMut(&dyn Module)) {
+        for child in self.children() {
+            child.visit(f);
+        }
+        f(self);
+    }
+
+    /// [`Module::freeze_where`].
+    pub(crate) fn freeze_chosen(&self, chosen: &dyn Fn(&str) -> bool) {
+        for (path, m) in self.collect_modules() {
+            let vars = m.own_vars(&path);
+            let has_parameters = vars.iter().any(|v| v.is_parameter);
+            let mut deciding = vars.iter().filter(|v| v.is_parameter == has_parameters);
+            if deciding.all(|v| chosen(&v.name)) {
+                m.each_own_mode(&mut |mode| mode.freeze());
+            }
+            for v in vars.iter().filter(|v| v.is_parameter && chosen(&v.name)) {
+                // Switching off can't fail.
+                let _ = v.var.requires_grad_(false);
+            }
         }
     }
 }

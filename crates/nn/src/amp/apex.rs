@@ -4,7 +4,7 @@ use super::level::{Initialize, LossScale, Properties};
 use super::scale::{Scale, Scaling};
 use super::unscale::{self, unscale};
 use crate::optim::Optimizer;
-use crate::{Module, is_batch_norm, tree};
+use crate::{Module, is_batch_norm};
 use kiln_tensor::{
     Autocast, DType, Error, ErrorKind, Flat, Nest, Result, Tensor, Var, options, set_autocast,
     stack,
@@ -61,7 +61,7 @@ pub fn initialize(
             "an optimiser was given to initialize before; call it once, with all optimisers";
         return Err(Error::invalid("amp::initialize", message));
     }
-    if let Some(name) = tree::wrapper(model) {
+    if let Some(name) = model.wrapper() {
         let message = format!(
             "the model is in a {name}: call amp::initialize first, and wrap the model then: `{name}::new(model)?`"
         );
