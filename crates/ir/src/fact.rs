@@ -9,6 +9,9 @@ use std::fmt;
 /// A shape, outermost dim first.
 pub type Shape = SmallVec<[Dim; 4]>;
 
+/// The facts of an op's outputs.
+pub type Facts = SmallVec<[Fact; 1]>;
+
 /// Dtype and shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fact {

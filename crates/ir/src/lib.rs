@@ -13,6 +13,7 @@
 //! ```
 
 mod build;
+mod error;
 pub mod eval;
 mod fact;
 #[cfg(feature = "fuzz")]
@@ -27,10 +28,11 @@ pub mod text;
 pub mod verify;
 
 pub use build::{Builder, GraphBuilder};
-pub use fact::{Fact, Shape, broadcast_shapes};
+pub use error::OpError;
+pub use fact::{Fact, Facts, Shape, broadcast_shapes};
 pub use graph::{Graph, Node, NodeId, Output, SymbolInfo, Target, Value};
 pub use kiln_base::Role;
 pub use kiln_base::{DType, Dim, Kind, Loc, Scalar, Sym};
 pub use needs::Need;
-pub use op::{Cost, Facts, Op, OpDef, OpError};
+pub use op::{Cost, Op, OpDef};
 pub use pointwise::Pw;

@@ -3,39 +3,13 @@
 //! Each op is a struct in its own file under [`crate::ops`] that implements [`OpDef`]; the list there makes
 //! them one enum.
 
-use crate::{Builder, Fact, Graph, Node, Role, ops::*};
+use crate::{Builder, Fact, Facts, Graph, Node, OpError, Role, ensure, ops::*};
 use kiln_base::{DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-
-/// The facts of an op's outputs.
-pub type Facts = SmallVec<[Fact; 1]>;
-
-/// The reason that an op does not apply to its operands. The text names the problem; the layer that shows it adds the
-/// op, the operands and the user's source line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct OpError(pub String);
-
-impl OpError {
-    /// An error from anything printable.
-    pub fn new(text: impl Into<String>) -> OpError {
-        OpError(text.into())
-    }
-}
-
-/// Returns early with an [`OpError`] built from a format string unless a condition holds.
-#[macro_export]
-macro_rules! ensure {
-    ($cond:expr, $($message:tt)*) => {
-        if !$cond {
-            return Err($crate::OpError(format!($($message)*)));
-        }
-    };
-}
 
 /// An op without its sizes and its promotable number.
 #[derive(PartialEq, Hash)]
