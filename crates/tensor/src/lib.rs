@@ -14,6 +14,7 @@ pub mod cuda;
 mod custom;
 mod defaults;
 mod draw;
+mod evaluate;
 mod function;
 mod in_place;
 pub mod memory;
@@ -53,6 +54,7 @@ pub use control::{Scan, WhileLoop, cond, scan, scan_with, while_loop, while_loop
 pub use create::{Element, IntoShape, Limit, realize_first};
 pub use custom::CustomOp;
 pub use defaults::{default_dtype, empty, ones, rand, randn, with_default_dtype, zeros};
+pub use evaluate::{evaluate_reference, explain};
 pub use function::{Compiled, Recording, compile, compile_with, record};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar, Scoped};
@@ -90,7 +92,7 @@ pub use print::{PrintOptions, printoptions, set_printoptions};
 pub use quantization::{Calibration, quantize_dynamic, reduce_range};
 pub use repeated::Repeated;
 pub use spec::{DimSpec, DimSpecs, Spec};
-pub use tensor::{Tensor, evaluate_reference, explain};
+pub use tensor::Tensor;
 #[doc(hidden)]
 pub use var::{Source, with_values};
 pub use var::{Var, assign_together, assign_unless};

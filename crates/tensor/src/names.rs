@@ -5,12 +5,9 @@
 //! error if they differ), reductions drop the names of reduced dims, views carry names along, products take them from
 //! the dims that remain. Ops that can't map dims of their operands to dims of their result drop all names.
 
-use crate::Tensor;
+use crate::tensor::{Names, Tensor};
 use kiln_ir::{Op, OpError, ensure};
 use std::sync::Arc;
-
-/// The name of each dim.
-pub(crate) type Names = Arc<[Option<Arc<str>>]>;
 
 /// A name, or `None`, for each dim; `"..."` stands for the remaining dims.
 pub struct DimNames(pub(crate) Vec<Option<String>>);

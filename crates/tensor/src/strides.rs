@@ -2,15 +2,12 @@
 //! views only to answer [`Tensor::view`], [`Tensor::stride`] and [`Tensor::is_contiguous`] as PyTorch
 //! does. They belong to the handle, and never enter the program.
 
-use crate::{Result, Tensor};
+use crate::Result;
+use crate::tensor::{Strides, Tensor};
 use kiln_base::{Dim, contiguous_strides, numel};
 use kiln_derive::on_cells;
 use kiln_ir::Op;
 use kiln_lazy::Handle;
-use std::sync::Arc;
-
-/// The distance in elements between neighbours along each dim, of a tensor that isn't contiguous.
-pub(crate) type Strides = Arc<[Dim]>;
 
 #[on_cells]
 impl Tensor {
