@@ -1,10 +1,9 @@
 //! GPU kernels that are compiled when a package is written.
 
+use crate::buffers;
 use crate::error::{Error, Result, failed};
 use crate::manifest::{CudaInfo, Manifest};
 use crate::map::Map;
-use crate::open;
-use crate::package::Package;
 use crate::program;
 use crate::write::{Contents, File, Piece};
 use kiln_plan::Plan;
@@ -49,7 +48,7 @@ pub(crate) fn loader(
 ) -> Result<cuda::Loader> {
     let image = |info: &CudaInfo| {
         let range = files.get(&info.file).cloned().unwrap_or(0..0);
-        let bytes = open::storage(map, range).map_err(failed(&info.file))?;
+        let bytes = buffers::storage(map, range).map_err(failed(&info.file))?;
         Ok(Image {
             code: info.code()?,
             compiler: info.compiler,
@@ -62,9 +61,9 @@ pub(crate) fn loader(
 }
 
 /// The targets that kernels are compiled for anew; none without a compiler.
-pub(crate) fn codes(package: &Package) -> Result<Vec<Code>> {
+pub(crate) fn codes(manifest: &Manifest) -> Result<Vec<Code>> {
     let mut codes = Vec::new();
-    for info in &package.shared.manifest.cuda {
+    for info in &manifest.cuda {
         let code = info.code()?;
         if !codes.contains(&code) && cuda::Nvrtc::get().is_ok() {
             codes.push(code);

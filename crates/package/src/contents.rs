@@ -38,7 +38,7 @@ impl Package {
         let levels = self.packed_levels();
         let level = |l: &Features| levels.contains(l.name()) && l.is_supported();
         Ok(Contents {
-            cuda: compiled::codes(self)?,
+            cuda: compiled::codes(&shared.manifest)?,
             packed: Features::LEVELS.into_iter().filter(level).collect(),
             written_by: self.written_by().into(),
             metadata: self.metadata().clone(),

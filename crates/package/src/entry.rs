@@ -1,12 +1,12 @@
 //! Running an entry.
 
+use crate::buffers;
 use crate::error::{Error, Result, damaged, ensure, failed};
 use crate::interface::{Interface, Size};
 use crate::manifest::{EntryInfo, ProgramInfo, Requires};
-use crate::open;
-use crate::package::Shared;
 use crate::packed;
 use crate::program::{self, Program, sizes_text};
+use crate::shared::{Loaded, Shared, Sizes};
 use crate::state::RNG_STATE;
 use crate::values::{Inputs, Outputs};
 use kiln_plan::Symbol;
@@ -24,18 +24,6 @@ pub struct Entry {
     id: usize,
     loaded: Arc<Loaded>,
 }
-
-/// The state of an entry that is loaded once.
-pub(crate) struct Loaded {
-    general: Arc<Program>,
-    /// Programs for certain sizes, loaded on first use.
-    cases: Mutex<BTreeMap<Sizes, Arc<Program>>>,
-    inputs: Vec<String>,
-    outputs: Arc<[String]>,
-}
-
-/// Values of symbols.
-type Sizes = BTreeMap<String, i64>;
 
 /// The memory that runs of an entry need, in bytes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +83,7 @@ impl Entry {
     pub fn run(&self, inputs: impl Into<Inputs>) -> Result<Outputs> {
         let args = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
         let gpu = self.shared.gpu();
-        let args = args.iter().map(|b| open::on_device(b, self.name(), gpu));
+        let args = args.iter().map(|b| buffers::on_device(b, self.name(), gpu));
         let args: Vec<Buffer> = args.collect::<Result<_>>()?;
         let symbols = self.bind_symbols(&args)?;
         let program = self.program(&symbols)?;
@@ -414,39 +402,6 @@ fn load(
         Ok(program)
     }));
     program.unwrap_or_else(|_| Err(damaged!("`{}` can't be read", info.file)))
-}
-
-impl Shared {
-    /// The requirement of the programs that run on this package's device.
-    fn requires(&self) -> Requires {
-        match self.loader {
-            None => Requires::Cpu,
-            Some(_) => Requires::Cuda,
-        }
-    }
-
-    /// The program of these sizes that was tuned for this machine, else the one for any machine.
-    fn program<'e>(&self, entry: &'e EntryInfo, sizes: &Sizes) -> Option<&'e ProgramInfo> {
-        let (requires, machine) = (self.requires(), self.machine.as_deref());
-        let fits = |p: &&ProgramInfo| p.requires == requires && p.sizes == *sizes;
-        let mut tuned = entry.programs.iter().filter(fits);
-        let tuned = tuned.find(|p| p.machine.is_some() && p.machine.as_deref() == machine);
-        let mut general = entry.programs.iter().filter(fits);
-        tuned.or_else(|| general.find(|p| p.machine.is_none()))
-    }
-
-    /// A constant tensor, loaded on first use.
-    pub fn constant(&self, name: &str) -> Result<Buffer> {
-        let mut constants = self.constants.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(found) = constants.get(name) {
-            return Ok(found.clone());
-        }
-        let range = self.tensors.get(name);
-        let range = range.ok_or_else(|| damaged!("tensor `{name}` is not among the weights"))?;
-        let tensor = open::on_device(&open::tensor(&self.map, name, range)?, name, self.gpu())?;
-        constants.insert(name.into(), tensor.clone());
-        Ok(tensor)
-    }
 }
 
 impl std::fmt::Debug for Entry {

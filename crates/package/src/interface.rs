@@ -1,7 +1,6 @@
 //! The interface of an entry, in a form that people and programs can read.
 
 use crate::error::{Result, ensure};
-use crate::program::{input_type, output_type};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Named, Plan, Signature, State};
 use serde::{Deserialize, Serialize};
@@ -90,6 +89,18 @@ mod dtype_name {
         let name = String::deserialize(from)?;
         DType::from_name(&name).ok_or_else(|| D::Error::custom(format!("no dtype {name:?}")))
     }
+}
+
+/// The dtype and shape of an input of a plan.
+pub(crate) fn input_type(plan: &Plan, index: u32) -> (DType, &[Dim]) {
+    let input = &plan.inputs[index as usize];
+    (input.dtype, &input.shape)
+}
+
+/// The dtype and shape of an output of a plan.
+pub(crate) fn output_type(plan: &Plan, index: u32) -> (DType, &[Dim]) {
+    let output = &plan.outputs[index as usize];
+    (output.dtype, &output.shape)
 }
 
 impl Interface {

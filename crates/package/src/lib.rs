@@ -65,6 +65,7 @@
 //! one: optimised for size, all crates as one unit, stripped. Panics must unwind, since that is how damaged plans are
 //! caught. Kernels are as fast as with any other profile, because their code is emitted when a program is loaded.
 
+mod buffers;
 mod compiled;
 mod contents;
 mod entry;
@@ -76,6 +77,7 @@ mod open;
 mod package;
 mod packed;
 mod program;
+mod shared;
 mod state;
 mod tensors;
 mod values;

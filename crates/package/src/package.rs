@@ -1,21 +1,19 @@
 //! Open packages.
 
-use crate::entry::{Entry, Loaded};
+use crate::buffers;
+use crate::entry::Entry;
 use crate::error::{Error, Result, damaged, failed};
 use crate::interface::StateInfo;
 use crate::manifest::{ASSETS, FORMAT, Manifest, ProgramInfo, WEIGHTS};
-use crate::map::Map;
-use crate::open::{self, Options};
-use crate::state::States;
-use crate::tensors::{self, TensorRange, read_safetensors, write_safetensors};
+use crate::open::Options;
+use crate::shared::Shared;
+use crate::tensors::{self, read_safetensors, write_safetensors};
 use crate::write::{self, File, Piece};
-use kiln_base::DType;
+use kiln_runtime::Buffer;
 use kiln_runtime::memory::Lender;
-use kiln_runtime::{Buffer, cuda};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A file of compiled programs with their weights and state. Cloning gives another handle to the same package.
 ///
@@ -31,25 +29,6 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct Package {
     pub(crate) shared: Arc<Shared>,
-}
-
-/// The state that all handles to a package share.
-pub(crate) struct Shared {
-    pub map: Arc<Map>,
-    pub manifest: Manifest,
-    /// The range of each file.
-    pub files: BTreeMap<String, Range<usize>>,
-    pub weights: Range<usize>,
-    /// The tensors of the weights, with their ranges in the package.
-    pub tensors: BTreeMap<String, TensorRange>,
-    pub states: States,
-    /// The GPU that it runs on, with the compiled kernels that this GPU takes.
-    pub loader: Option<Arc<cuda::Loader>>,
-    /// The name of the machine that it runs on, as in tuned programs.
-    pub machine: Option<String>,
-    /// Tensors that programs have captured, loaded on first use.
-    pub constants: Mutex<HashMap<String, Buffer>>,
-    pub entries: Mutex<HashMap<usize, Arc<Loaded>>>,
 }
 
 impl Package {
@@ -219,7 +198,7 @@ impl Package {
         for (name, value) in values {
             let index = states.find(name)?;
             states.check(index, &value)?;
-            new_values.push((index, open::on_device(&value, name, self.shared.gpu())?));
+            new_values.push((index, buffers::on_device(&value, name, self.shared.gpu())?));
         }
         let indices: Vec<usize> = new_values.iter().map(|(index, _)| *index).collect();
         for &index in &indices {
@@ -231,7 +210,7 @@ impl Package {
                 let narrow = dtype.float_bytes(&value.dtype().floats(&bytes));
                 let narrow = Buffer::from_bytes(dtype, value.shape(), &narrow);
                 let narrow = narrow.map_err(failed(name))?;
-                new_values.push((copy, open::on_device(&narrow, name, self.shared.gpu())?));
+                new_values.push((copy, buffers::on_device(&narrow, name, self.shared.gpu())?));
             }
         }
         let mut current = states.write();
@@ -262,7 +241,7 @@ impl Package {
         values[i] = value;
         let shape = [values.len() as i64];
         let changed = Buffer::from_slice(&values, &shape).map_err(failed(state))?;
-        current[index] = open::on_device(&changed, state, self.shared.gpu())?;
+        current[index] = buffers::on_device(&changed, state, self.shared.gpu())?;
         Ok(())
     }
 
@@ -272,7 +251,7 @@ impl Package {
     /// If memory of a GPU is short.
     pub fn reset(&self) -> Result<()> {
         let states = &self.shared.states;
-        let values = open::all_on_device(states.initial(), states.infos(), self.shared.gpu())?;
+        let values = buffers::all_on_device(states.initial(), states.infos(), self.shared.gpu())?;
         *states.write() = values;
         Ok(())
     }
@@ -356,7 +335,7 @@ impl Package {
         let mut tensors = self.state_tensors()?;
         for (name, range) in &self.shared.tensors {
             if self.shared.states.find(name).is_err() {
-                let tensor = open::tensor(&self.shared.map, name, range)?;
+                let tensor = buffers::tensor(&self.shared.map, name, range)?;
                 tensors.push((name.clone(), tensor));
             }
         }
@@ -372,25 +351,6 @@ impl Package {
             Ok((info.name.clone(), value))
         });
         host.collect()
-    }
-}
-
-impl Shared {
-    /// The GPU that it runs on.
-    pub fn gpu(&self) -> Option<&Arc<cuda::Device>> {
-        self.loader.as_ref().map(|l| l.device())
-    }
-
-    /// The contents of a file; empty if there is no such file.
-    pub fn file(&self, name: &str) -> &[u8] {
-        let range = self.files.get(name).cloned().unwrap_or(0..0);
-        &self.map.bytes()[range]
-    }
-
-    /// The dtype and shape of a tensor of the weights.
-    pub fn tensor_type(&self, name: &str) -> Option<(DType, Vec<i64>)> {
-        let tensor = self.tensors.get(name)?;
-        Some((tensor.dtype, tensor.shape.clone()))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Weights that are packed when a package is written, for runs to map.
 
+use crate::buffers;
 use crate::error::{Result, failed};
 use crate::manifest::{EntryInfo, PackedInfo, ProgramInfo, Requires, WEIGHTS};
-use crate::open;
-use crate::package::Shared;
 use crate::program::Program;
+use crate::shared::Shared;
 use crate::write::{Contents, File, NewProgram, Piece};
 use kiln_base::Dim;
 use kiln_runtime::{Buffer, Executable, Features, Packed};
@@ -96,7 +96,7 @@ pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Re
         values[constant.at as usize] = shared.constant(&constant.name)?;
     }
     let range = shared.files.get(&stored.file).cloned().unwrap_or(0..0);
-    let bytes = open::storage(&shared.map, range).map_err(failed(&stored.file))?;
+    let bytes = buffers::storage(&shared.map, range).map_err(failed(&stored.file))?;
     let packed = Packed {
         layout: stored.layout.clone(),
         bytes: Arc::new(bytes),

@@ -1,7 +1,7 @@
 //! Programs of an entry: decoded, compared with the package's description of them, and linked.
 
 use crate::error::{Error, Result, damaged, ensure, failed};
-use crate::interface::Interface;
+use crate::interface::{Interface, input_type, output_type};
 use crate::manifest::EntryInfo;
 use kiln_base::{DType, Dim, Sym};
 use kiln_plan::{DecodeError, Entry as PlanEntry, Kernel, Named, Plan, Signature};
@@ -125,18 +125,6 @@ impl Program {
             shapes(&signature.results, output_type),
         ])
     }
-}
-
-/// The dtype and shape of an input of a plan.
-pub(crate) fn input_type(plan: &Plan, index: u32) -> (DType, &[Dim]) {
-    let input = &plan.inputs[index as usize];
-    (input.dtype, &input.shape)
-}
-
-/// The dtype and shape of an output of a plan.
-pub(crate) fn output_type(plan: &Plan, index: u32) -> (DType, &[Dim]) {
-    let output = &plan.outputs[index as usize];
-    (output.dtype, &output.shape)
 }
 
 /// Names, dtypes and shapes of arguments, captured tensors and results.

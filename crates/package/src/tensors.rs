@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
@@ -46,8 +47,13 @@ pub fn write_safetensors(
 ) -> Result<()> {
     let path = path.as_ref();
     let written = tensor_file(tensors.into_iter().collect())
-        .and_then(|t| kiln_base::file::replace(path, |file| crate::write::tensors(file, &t)));
+        .and_then(|t| kiln_base::file::replace(path, |file| t.write(file)));
     written.map_err(|e| e.in_file(path))
+}
+
+/// The bytes of a tensor, which must be on the host.
+pub(crate) fn bytes(tensor: &Buffer) -> Result<&[u8]> {
+    tensor.bytes().map_err(|e| Error::Contents(e.to_string()))
 }
 
 /// A tensor in a file.
@@ -166,6 +172,14 @@ fn name_in_file(dtype: DType) -> String {
 pub(crate) struct TensorFile {
     pub header: Vec<u8>,
     pub values: Vec<Buffer>,
+}
+
+impl TensorFile {
+    fn write(&self, to: &mut impl Write) -> Result<()> {
+        to.write_all(&self.header)?;
+        let mut values = self.values.iter();
+        values.try_for_each(|value| Ok(to.write_all(bytes(value)?)?))
+    }
 }
 
 /// Lays out a file of tensors that are on the host. Tensors of whole cache lines come first, for each of them to

@@ -88,7 +88,7 @@ impl Piece {
     fn bytes(&self) -> Result<&[u8]> {
         match self {
             Piece::Bytes(bytes) => Ok(bytes),
-            Piece::Tensor(tensor) => tensor.bytes().map_err(|e| Error::Contents(e.to_string())),
+            Piece::Tensor(tensor) => tensors::bytes(tensor),
             Piece::Stored(stored) => Ok(stored.bytes()),
             Piece::Mapped(map, range) => Ok(&map.bytes()[range.clone()]),
         }
@@ -208,14 +208,6 @@ fn checksum(pieces: &[Piece]) -> Result<String> {
         xxh3.update(piece.bytes()?);
     }
     Ok(format!("{:032x}", xxh3.digest128()))
-}
-
-/// Writes a file of tensors.
-pub(crate) fn tensors(to: &mut impl Write, tensors: &TensorFile) -> Result<()> {
-    for piece in Piece::of(tensors) {
-        to.write_all(piece.bytes()?)?;
-    }
-    Ok(())
 }
 
 /// Writes a package, which atomically replaces an older file.
