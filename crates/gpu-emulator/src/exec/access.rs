@@ -3,31 +3,13 @@
 use super::core::Core;
 use super::traffic::sectors;
 use super::warp::Warp;
-use super::{AccessKind, lanes_of};
-use crate::code::{Access, Address};
+use super::{AccessKind, addresses, lanes_of};
+use crate::code::Access;
 use crate::fault::{FaultKind, Outcome, Raised};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::Level;
 use crate::lanes::{LANES, Registers};
 use crate::ptx::Space;
-
-/// The address of every lane.
-#[inline(always)]
-pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES] {
-    let mut out = [0; LANES];
-    if address.wide {
-        let base = registers.wide(address.base);
-        for l in 0..LANES {
-            out[l] = base[l].wrapping_add(address.offset as u64);
-        }
-    } else {
-        let base = registers.word(address.base);
-        for l in 0..LANES {
-            out[l] = base[l].wrapping_add(address.offset as u32) as u64;
-        }
-    }
-    out
-}
 
 /// The kind of a load or store.
 const fn access_kind<const STORE: bool>() -> AccessKind {

@@ -1,9 +1,8 @@
 //! Atomics, on host atomics so that blocks may run in parallel.
 
-use super::access::addresses;
 use super::core::Core;
 use super::warp::Warp;
-use super::{AccessKind, lanes_of};
+use super::{AccessKind, addresses, lanes_of};
 use crate::code::{Atomic, AtomicOp};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};

@@ -1,12 +1,11 @@
 //! Bulk copies (TMA), of bytes and of boxes of tensors.
 
-use super::access::addresses;
 use super::bulk_stores::Store;
 use super::core::Core;
+use super::elements::swizzle;
 use super::im2col::{Im2col, Pixels};
-use super::matrix::swizzle;
 use super::warp::Warp;
-use super::{AccessKind, BLOCK_SHIFT, lanes_of};
+use super::{AccessKind, BLOCK_SHIFT, addresses, lanes_of};
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::Slot;

@@ -1,10 +1,9 @@
 //! `cp.async`: copies are executed only when they are waited for, so that a missing wait is found.
 
-use super::access::addresses;
 use super::core::Core;
 use super::traffic::sectors;
 use super::warp::Warp;
-use super::{AccessKind, lanes_of};
+use super::{AccessKind, addresses, lanes_of};
 use crate::code::AsyncCopy;
 use crate::fault::Outcome;
 use crate::lanes::LANES;

@@ -1,39 +1,14 @@
 //! `ldmatrix`, `stmatrix` and `mma.sync`.
 
-use super::AccessKind;
-use super::access::addresses;
 use super::core::Core;
+use super::elements::{integer, tf32, whole_warp, widen};
 use super::warp::Warp;
+use super::{AccessKind, addresses};
 use crate::code::{MatrixAccess, Mma};
-use crate::fault::{FaultKind, Outcome, Raised};
-use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
+use crate::fault::{Outcome, Raised};
+use crate::lanes::half::{f16_to_f32, f32_to_f16};
 use crate::lanes::{LANES, Registers};
 use crate::ptx::Type;
-
-/// Fails unless every lane takes part.
-pub(super) fn whole_warp(mask: u32, what: &str) -> Outcome<()> {
-    if mask == !0 {
-        return Ok(());
-    }
-    let why = format!("{what} with only the lanes {mask:#010x}");
-    Err(Raised::new(FaultKind::Divergence, why))
-}
-
-/// The value of a 16-bit element.
-#[inline(always)]
-pub(super) fn widen(ty: Type, bits: u32) -> f32 {
-    if ty == Type::Bf16 {
-        bf16_to_f32(bits & 0xffff)
-    } else {
-        f16_to_f32(bits)
-    }
-}
-
-/// Swizzles an offset in shared memory by 16-byte units, as hardware does. 1: 32 bytes, 2: 64, 3: 128.
-pub(super) fn swizzle(offset: usize, mode: u8) -> usize {
-    let bits = [0, 1, 3, 7][mode as usize & 3];
-    offset ^ (offset >> 7 & bits) << 4
-}
 
 impl Core<'_> {
     /// The checked rows of the 8×8 tiles.
@@ -140,21 +115,6 @@ pub(super) fn mma(registers: &mut Registers, m: &Mma) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     product(registers, m);
-}
-
-/// The value of a TF32 number, whose lowest 13 bits are not read.
-#[inline(always)]
-pub(super) fn tf32(bits: u32) -> f32 {
-    f32::from_bits(bits & 0xffff_e000)
-}
-
-/// The value of an integer of 8 bits.
-#[inline(always)]
-pub(super) fn integer(ty: Type, bits: u8) -> f32 {
-    match ty {
-        Type::S8 => f32::from(bits as i8),
-        _ => f32::from(bits),
-    }
 }
 
 /// Computes [`mma`]. The sums of an instruction's integers are exact in f32.

@@ -1,9 +1,8 @@
 //! mbarriers: a word of shared memory that counts the arrivals and bytes of the current phase.
 
-use super::access::addresses;
 use super::core::Core;
-use super::lanes_of;
 use super::warp::Warp;
+use super::{addresses, lanes_of};
 use crate::code::Mbarrier;
 use crate::fault::{FaultKind, Outcome, Raised};
 

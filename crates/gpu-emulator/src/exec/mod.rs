@@ -11,23 +11,26 @@ mod cluster;
 mod collective;
 mod copy;
 mod core;
+mod elements;
 mod footprint;
 mod im2col;
 mod matrix;
 mod mbarrier;
 mod races;
+mod run;
 mod step;
 mod traffic;
 mod warp;
 mod warpgroup;
 
 pub(crate) use atomic::is_atomic;
-pub(crate) use block::{Random, ThreadBlock};
 pub use bulk::TensorMap;
-pub(crate) use footprint::Footprint;
 pub use footprint::Trail;
 pub use im2col::Pixels;
 pub use traffic::Traffic;
+
+use crate::code::Address;
+use crate::lanes::{LANES, Registers};
 
 /// The kind of an access to memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -62,4 +65,22 @@ pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
             lane
         })
     })
+}
+
+/// The address of every lane.
+#[inline(always)]
+pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES] {
+    let mut out = [0; LANES];
+    if address.wide {
+        let base = registers.wide(address.base);
+        for l in 0..LANES {
+            out[l] = base[l].wrapping_add(address.offset as u64);
+        }
+    } else {
+        let base = registers.word(address.base);
+        for l in 0..LANES {
+            out[l] = base[l].wrapping_add(address.offset as u32) as u64;
+        }
+    }
+    out
 }

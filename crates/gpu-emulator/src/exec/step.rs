@@ -1,9 +1,9 @@
 //! The interpreter's loop.
 
 use super::block::{ThreadBlock, Turn};
-use super::matrix;
 use super::races::WARPGROUP;
 use super::warp::{Group, GroupState, Warp};
+use super::{elements, matrix};
 use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
@@ -163,7 +163,7 @@ impl<'a> ThreadBlock<'a> {
             Op::LoadMatrix(access) => core.load_matrix(w, access, active)?,
             Op::StoreMatrix(access) => core.store_matrix(w, access, active)?,
             Op::Mma(mma) => {
-                matrix::whole_warp(active, "mma")?;
+                elements::whole_warp(active, "mma")?;
                 matrix::mma(&mut w.registers, mma);
             }
             Op::Mbarrier(op) => {

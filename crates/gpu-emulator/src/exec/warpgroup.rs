@@ -5,7 +5,7 @@
 
 use super::AccessKind;
 use super::core::Core;
-use super::matrix::{integer, swizzle, tf32, whole_warp, widen};
+use super::elements::{integer, swizzle, tf32, whole_warp, widen};
 use super::warp::Warp;
 use crate::code::WarpgroupMma;
 use crate::fault::{FaultKind, Outcome, Raised};
