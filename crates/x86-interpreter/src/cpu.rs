@@ -1,9 +1,9 @@
 //! Registers and the operands of instructions.
 
-use crate::exec::tiles::Tile;
 use crate::fault::{FaultKind, Outcome, raise};
 use crate::memory::Memory;
 use crate::step::{Address, Index, OperandLocation, Step};
+use crate::tile::Tile;
 use crate::vector::{Lane, Vector};
 
 /// The number of the stack pointer.
@@ -53,6 +53,9 @@ pub(crate) struct Cpu<'m, 'a> {
     /// The functions that the code may call.
     pub functions: &'m [Function],
 }
+
+/// The effect of an instruction.
+pub(crate) type Action = fn(&mut Cpu, &Step) -> Outcome<()>;
 
 /// A function with up to six integers or addresses as arguments.
 pub type Function = unsafe extern "sysv64" fn(u64, u64, u64, u64, u64, u64) -> u64;

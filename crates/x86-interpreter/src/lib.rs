@@ -25,7 +25,7 @@
 //! # Ok::<(), kiln_x86_interpreter::Fault>(())
 //! ```
 //!
-//! The stages: `program` decodes the reachable code into a list of steps (`step`); `exec` has an action for each, by
+//! The stages: `program` decodes (`decode`) the reachable code into a list of steps (`step`); `exec` has an action for each, by
 //! its mnemonic. `machine` runs the list on registers (`cpu`) and the memory that the caller declared (`memory`).
 //! `number` is the arithmetic.
 //!
@@ -33,6 +33,7 @@
 //! flag, approximations (such as `vrcp14ps`, which differs between processors), timing.
 
 mod cpu;
+mod decode;
 mod exec;
 mod fault;
 mod machine;
@@ -40,6 +41,7 @@ mod memory;
 mod number;
 mod program;
 mod step;
+mod tile;
 mod vector;
 
 pub use cpu::Function;

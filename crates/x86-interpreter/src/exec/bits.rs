@@ -1,6 +1,6 @@
 //! Bits and shifts. A shift by at least the width of a lane gives 0, or the sign in all bits.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
 use crate::step::{OperandLocation, Step};

@@ -1,6 +1,6 @@
 //! Comparisons: their results are masks, or lanes with all bits set.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
 use crate::number::Float;

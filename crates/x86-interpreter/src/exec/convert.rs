@@ -1,6 +1,6 @@
 //! Conversions.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::Cpu;
 use crate::fault::Outcome;
 use crate::number::{Float, Rounding, bfloat, from_half, narrow, to_half, widen};

@@ -1,6 +1,6 @@
 //! Arithmetic of floating point.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::number::{Float, flushed};
 use crate::step::Step;
 use iced_x86::Mnemonic::*;

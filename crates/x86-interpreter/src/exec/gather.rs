@@ -1,6 +1,6 @@
 //! Gathers: loads of each lane from an address of its own.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::Cpu;
 use crate::fault::{FaultKind, Outcome, raise};
 use crate::step::{Index, OperandLocation, Step};

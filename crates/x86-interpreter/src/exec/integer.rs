@@ -1,6 +1,6 @@
 //! Arithmetic of integers.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::step::Step;
 use iced_x86::Mnemonic::*;
 

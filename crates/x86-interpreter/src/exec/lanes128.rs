@@ -1,6 +1,6 @@
 //! Instructions that treat each block of 128 bits alike.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::Cpu;
 use crate::fault::Outcome;
 use crate::step::{OperandLocation, Step};

@@ -1,6 +1,6 @@
 //! Mask registers, and signs of lanes.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::{Cpu, Flags, ones};
 use crate::fault::Outcome;
 use crate::step::Step;

@@ -8,7 +8,7 @@ macro_rules! actions {
             $($($($mnemonic)|+ => {
                 $(type T = $t;)?
                 #[allow(clippy::unnecessary_cast, reason = "some `T` is the target of the cast")]
-                let action: $crate::exec::Action = $action;
+                let action: $crate::cpu::Action = $action;
                 Some(action)
             })+)*
             _ => None,
@@ -28,14 +28,10 @@ mod masks;
 mod moves;
 mod permute;
 mod scalar;
-pub(crate) mod tiles;
+mod tiles;
 
-use crate::cpu::Cpu;
-use crate::fault::Outcome;
+use crate::cpu::Action;
 use crate::step::Step;
-
-/// The effect of an instruction.
-pub(crate) type Action = fn(&mut Cpu, &Step) -> Outcome<()>;
 
 /// The action of an instruction, if it is interpreted.
 pub(crate) fn action(step: &Step) -> Option<Action> {

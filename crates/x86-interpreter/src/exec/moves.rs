@@ -1,6 +1,6 @@
 //! Loads, stores, broadcasts and selections.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::{Cpu, ones};
 use crate::fault::Outcome;
 use crate::step::{OperandLocation, Step};

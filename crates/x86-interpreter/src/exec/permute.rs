@@ -1,6 +1,6 @@
 //! Instructions that move lanes across the whole vector.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::{Cpu, ones};
 use crate::fault::Outcome;
 use crate::step::{OperandLocation, Step};

@@ -1,6 +1,6 @@
 //! General registers, the stack and jumps.
 
-use super::Action;
+use crate::cpu::Action;
 use crate::cpu::{Cpu, Flags, RSP, ones};
 use crate::fault::{FaultKind, Outcome, raise};
 use crate::step::{OperandLocation, Step};

@@ -1,24 +1,13 @@
 //! Tiles: their configuration, loads and stores row by row, and products.
 
-use super::Action;
 use super::integer::add_bytes;
+use crate::cpu::Action;
 use crate::cpu::Cpu;
 use crate::fault::{FaultKind, Outcome, raise};
 use crate::number::{Float, flushed, from_half};
 use crate::step::{Index, OperandLocation, Step};
+use crate::tile::{BYTES, ROWS, Tile};
 use iced_x86::Mnemonic::*;
-
-/// The maximum number of rows of a tile, and bytes of a row.
-const ROWS: usize = 16;
-const BYTES: usize = 64;
-
-/// A configured tile.
-#[derive(Copy, Clone)]
-pub(crate) struct Tile {
-    rows: usize,
-    bytes: usize,
-    words: [[u32; BYTES / 4]; ROWS],
-}
 
 pub(super) fn action(step: &Step) -> Option<Action> {
     actions! { step;
