@@ -4,11 +4,11 @@ use crate::clock::Span;
 use crate::config::Config;
 use crate::graph::{GraphNode, Nodes};
 use crate::pool::Accounts;
+use crate::queue::{Captures, Event, Stream};
 use crate::status::{
     Failure, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY,
     Status, failure,
 };
-use crate::stream::{Captures, Event, Stream};
 use kiln_gpu_emulator::{Kernel, Memory, Program, Statistics};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};

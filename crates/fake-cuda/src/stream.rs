@@ -1,77 +1,19 @@
 //! Streams: queues that run only when someone waits for them, so that a program that forgets to wait sees old data,
 //! as it may on hardware.
 
-use crate::driver::{Driver, State};
+use crate::driver::{Driver, State, is_null_stream};
 use crate::graph::GraphNode;
 use crate::nccl::RankCall;
-use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, Status};
+use crate::queue::{CaptureMode, Stream};
+use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE};
 use crate::work::{Broken, Node, Work, illegal};
-use std::collections::{HashMap, VecDeque};
-use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The length above which the caller that appends runs the queue; hardware's queues are finite too.
 const MAX_QUEUE: usize = 1024;
 
 /// The time between two looks at other ranks.
 const POLL: Duration = Duration::from_micros(200);
-
-/// A stream.
-#[derive(Debug, Default)]
-pub(crate) struct Stream {
-    pub device: usize,
-    /// True if the stream and the null stream wait for each other.
-    pub blocking: bool,
-    pub queue: VecDeque<Work>,
-    /// The capture that it takes part in.
-    pub capture: Option<u64>,
-    /// True if its part of a capture still has to be joined.
-    pub unjoined: bool,
-    /// True while its first item is executed.
-    pub busy: bool,
-    /// The time that it has come to.
-    pub now: f64,
-}
-
-/// An event.
-#[derive(Debug, Default)]
-pub(crate) struct Event {
-    pub timing: bool,
-    /// The number of recordings so far, and the last recording that was reached.
-    pub recorded: u64,
-    pub reached: u64,
-    /// The stream of the last recording.
-    pub stream: usize,
-    pub at: Option<Instant>,
-    /// The time on the virtual clock.
-    pub now: f64,
-    /// True if it is to be removed once its last recording is reached.
-    pub is_destroyed: bool,
-    /// The capture that recorded it last, and the stream of that recording.
-    pub captured: Option<(u64, usize)>,
-}
-
-/// The calls that a capture forbids.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CaptureMode {
-    Global,
-    ThreadLocal,
-    Relaxed,
-}
-
-/// A capture in progress.
-#[derive(Debug)]
-pub(crate) struct Capture {
-    pub origin: usize,
-    pub mode: CaptureMode,
-    pub thread: ThreadId,
-    pub graph: usize,
-    pub nodes: Vec<GraphNode>,
-    pub broken: bool,
-}
-
-/// The captures of a process.
-pub(crate) type Captures = HashMap<u64, Capture>;
 
 impl State {
     /// The stream called `handle`.
@@ -156,7 +98,7 @@ impl Driver {
         let mut state = self.state();
         state.check_healthy()?;
         state.check_not_capturing(stream)?;
-        if crate::driver::is_null_stream(stream) {
+        if is_null_stream(stream) {
             state.check_not_implied(stream)?;
         }
         let queue = &mut state.stream(stream)?.queue;
@@ -169,7 +111,7 @@ impl Driver {
                 .count_ones()
                 .is_multiple_of(3);
         drop(state);
-        if crate::driver::is_null_stream(stream) {
+        if is_null_stream(stream) {
             self.drain_blocking(stream)
         } else if is_long || is_early {
             self.try_drain(stream);
@@ -380,14 +322,4 @@ impl Driver {
             stream.queue.clear();
         }
     }
-}
-
-/// The mode of a `CUstreamCaptureMode`.
-pub(crate) fn capture_mode(mode: u32) -> Result<CaptureMode, Status> {
-    Ok(match mode {
-        0 => CaptureMode::Global,
-        1 => CaptureMode::ThreadLocal,
-        2 => CaptureMode::Relaxed,
-        _ => return Err(crate::status::INVALID_VALUE),
-    })
 }

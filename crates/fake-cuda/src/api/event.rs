@@ -2,8 +2,8 @@
 
 use crate::abi::Out;
 use crate::driver::driver;
+use crate::queue::Event;
 use crate::status::{Failure, INVALID_HANDLE, NOT_READY};
-use crate::stream::Event;
 use crate::work::Work;
 use std::ffi::{c_float, c_uint};
 

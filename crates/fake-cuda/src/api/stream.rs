@@ -2,11 +2,11 @@
 
 use crate::abi::Out;
 use crate::driver::{driver, is_null_stream};
+use crate::queue::{Capture, Stream, capture_mode};
 use crate::status::{
     CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_UNJOINED, CAPTURE_UNMATCHED,
     CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE,
 };
-use crate::stream::{Capture, Stream, capture_mode};
 use crate::work::Work;
 use std::ffi::c_uint;
 
