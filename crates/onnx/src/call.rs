@@ -4,7 +4,7 @@ use crate::fault::invalid;
 use crate::maps::Maps;
 use crate::packed::Packed;
 use crate::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
-use crate::record::Scope;
+use crate::scope::Scope;
 use crate::tensor;
 use crate::text::Text;
 use crate::value::{Known, Traced, Value};

@@ -22,6 +22,7 @@ mod packed;
 mod proto;
 mod record;
 mod scan;
+mod scope;
 mod tensor;
 mod text;
 mod value;

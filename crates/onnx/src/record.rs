@@ -2,9 +2,9 @@
 
 use crate::call::{Call, Results};
 use crate::fault::{invalid, unsupported};
-use crate::loaded::Loaded;
 use crate::nodes::{MAX_NESTED, node_name, plain_domain, version};
-use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use crate::scope::Scope;
 use crate::value::Value;
 use crate::{known, ops, tensor};
 use kiln_base::numel;
@@ -15,45 +15,7 @@ use std::collections::HashMap;
 /// The maximum bytes of a result whose shape is known.
 const MAX_BYTES: u64 = 1 << 40;
 
-/// The values of names while a graph or a function's body is recorded.
-pub(crate) struct Scope<'a> {
-    pub model: &'a Loaded,
-    opsets: &'a [OperatorSetIdProto],
-    /// The graph around this one, whose names are seen here.
-    outer: Option<&'a Scope<'a>>,
-    /// The attributes of the call of the function whose body this is.
-    attributes: HashMap<&'a str, &'a AttributeProto>,
-    values: HashMap<String, Value>,
-    depth: usize,
-}
-
-impl<'a> Scope<'a> {
-    /// The scope of the model's graph.
-    pub fn new(model: &'a Loaded) -> Scope<'a> {
-        Scope {
-            model,
-            opsets: &model.opsets,
-            outer: None,
-            attributes: HashMap::new(),
-            values: HashMap::new(),
-            depth: 0,
-        }
-    }
-
-    /// Returns the value of a name.
-    pub fn get(&self, name: &str) -> Result<Value> {
-        match (self.values.get(name), self.outer) {
-            (Some(value), _) => Ok(value.clone()),
-            (None, Some(outer)) => outer.get(name),
-            (None, None) => Err(invalid(format!("nothing gives the value {name:?}"))),
-        }
-    }
-
-    /// Gives a name its value.
-    pub fn set(&mut self, name: &str, value: Value) {
-        self.values.insert(name.to_string(), value);
-    }
-
+impl Scope<'_> {
     /// Records a graph and returns its outputs. Its inputs have their values.
     pub fn graph(&mut self, graph: &GraphProto) -> Results {
         let folder = self.model.folder.as_deref();
@@ -173,14 +135,6 @@ impl<'a> Scope<'a> {
         }
         body.nodes(&f.node)?;
         f.output.iter().map(|name| body.get(name)).collect()
-    }
-
-    /// Returns an attribute of the call of the function whose body this is.
-    pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
-        match self.attributes.get(name) {
-            Some(a) => Some(a),
-            None => self.outer?.attribute(name),
-        }
     }
 
     /// Records a graph of a node with values of its inputs, and returns its outputs.
