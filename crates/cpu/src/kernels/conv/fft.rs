@@ -17,10 +17,8 @@ use kiln_kernel::memory::Storage;
 use kiln_kernel::view::{View, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_plan::FftTile;
-use transform::{LANES, Products, Twiddles, back, forth};
+use transform::{BLOCK, LANES, Products, Twiddles, back, forth};
 
-/// Elements of a block: real and imaginary parts.
-const BLOCK: i64 = 2 * LANES as i64;
 /// The elements of transforms that are computed before they are multiplied.
 const CHUNK: i64 = 1 << 21;
 

@@ -300,8 +300,10 @@ pub(super) struct Products<'a> {
     pub tiles: usize,
 }
 
+/// Elements of a block: real and imaginary parts.
+pub(super) const BLOCK: i64 = 2 * LANES as i64;
 /// The f32 elements of a block.
-const NUMBERS: usize = super::BLOCK as usize;
+const NUMBERS: usize = BLOCK as usize;
 
 impl Products<'_> {
     /// Computes all sums.
