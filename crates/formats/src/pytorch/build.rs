@@ -1,5 +1,6 @@
 //! Functions that pickles call: they build tensors over storages, dicts, and sizes.
 
+use super::arrays::View;
 use super::names::Global;
 use super::pickle::{Builder, Graph, Id, MAX_ARGUMENTS, Node, kind};
 use crate::fault::Fault;
@@ -20,34 +21,7 @@ pub(super) struct Storage {
     pub bytes: u64,
 }
 
-/// A tensor over a storage: the element at `i` is number `offset + Σ i · strides`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct View {
-    pub storage: usize,
-    pub dtype: DType,
-    pub offset: usize,
-    pub shape: Vec<usize>,
-    pub strides: Vec<usize>,
-}
-
 impl View {
-    /// The number of elements.
-    pub(super) fn len(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// True if its elements are contiguous in row-major order.
-    pub(super) fn is_contiguous(&self) -> bool {
-        let mut expected = 1;
-        let dims = self.shape.iter().zip(&self.strides).rev();
-        self.len() == 0
-            || dims.filter(|(size, _)| **size != 1).all(|(size, stride)| {
-                let matches = *stride == expected;
-                expected *= size;
-                matches
-            })
-    }
-
     /// Checks that the size in bytes does not overflow and that the view lies in its storage.
     fn check(&self, storage: &Storage) -> Result<(), String> {
         let size = self.dtype.size() as u128;

@@ -1,6 +1,7 @@
 //! Reading the bytes of tensors.
 
-use super::build::{Storage, View};
+use super::arrays::View;
+use super::build::Storage;
 use super::pickle::Id;
 use super::tree::Walk;
 use crate::fault::Fault;

@@ -7,7 +7,8 @@
 //! little-endian on every machine.
 
 use super::Contents;
-use super::build::{MAX_DIMS, Storage, Storages, View, key, size};
+use super::arrays::View;
+use super::build::{MAX_DIMS, Storage, Storages, key, size};
 use super::fill::Container;
 use super::names::Global;
 use super::pickle::{self, Graph, Id, Node, kind};

@@ -7,6 +7,7 @@
 //! `pickle` parses the pickle without running code, and `names` lists the names that it may use. `build` turns its
 //! calls into storages and views, `fill` reads the storages, and `tree` builds the value. `plain` reads other pickles.
 
+mod arrays;
 mod build;
 mod fill;
 mod legacy;

@@ -4,6 +4,7 @@
 //! number, so an object that is named twice exists once. The only functions are those of [`Global`]. Their results
 //! are built in [`build`](super::build), and in [`plain`](super::plain) for pickles that are not checkpoints.
 
+use super::arrays::{Array, View};
 use super::names::{Global, global};
 use crate::fault::Fault;
 use kiln_tensor::memory::Budget;
@@ -35,9 +36,9 @@ pub(super) enum Node {
     Global(Arc<Global>),
     /// The storage of this number, starting at this element; see [`super::build::Storage`].
     Storage(usize, usize),
-    Tensor(Arc<super::build::View>),
+    Tensor(Arc<View>),
     /// A NumPy array.
-    Array(Arc<super::plain::Array>),
+    Array(Arc<Array>),
     /// A value that Kiln can't hold, with the reason.
     Refused(Arc<str>),
 }

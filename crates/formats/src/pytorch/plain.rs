@@ -1,55 +1,19 @@
 //! Pickles that are not checkpoints, such as those of data sets: lists and dicts of texts, numbers and arrays.
 
+use super::arrays::Array;
 use super::names::{self, Global};
 use super::pickle::{self, Builder, Graph, Id, Node, kind};
 use super::tree;
 use crate::Value;
 use crate::fault::Fault;
 use crate::npy_header::CODES;
-use kiln_tensor::{DType, Result as TensorResult, Tensor};
+use kiln_tensor::{DType, Result as TensorResult};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
-
-/// A NumPy array, in row-major order.
-#[derive(Debug)]
-pub(super) struct Array {
-    dtype: DType,
-    shape: Vec<usize>,
-    bytes: Arc<[u8]>,
-}
-
-impl Array {
-    fn new(dtype: DType, shape: Vec<usize>, bytes: Arc<[u8]>) -> Result<Array, String> {
-        let expected = shape
-            .iter()
-            .try_fold(dtype.size(), |n, size| n.checked_mul(*size));
-        match expected == Some(bytes.len()) {
-            true => Ok(Array {
-                dtype,
-                shape,
-                bytes,
-            }),
-            false => Err(format!(
-                "an array of {dtype} of shape {shape:?} has {} bytes",
-                bytes.len()
-            )),
-        }
-    }
-
-    /// The number of bytes.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    pub(super) fn tensor(&self) -> Result<Tensor, Fault> {
-        let tensor = Tensor::from_bytes(&self.bytes, self.dtype, &self.shape);
-        Ok(tensor.check()?.clone())
-    }
-}
 
 /// Reads a Python pickle, of any protocol and of Python 2 or 3, without running code, as `pickle.load` does. It may
 /// hold numbers, texts, bytes, lists, tuples, dicts, and NumPy's arrays of numbers, which become tensors. Bytes that

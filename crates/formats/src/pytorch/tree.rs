@@ -1,6 +1,6 @@
 //! Conversion of the objects of a pickle to values.
 
-use super::build::View;
+use super::arrays::View;
 use super::pickle::{Graph, Id, Node, kind};
 use crate::Value;
 use crate::fault::Fault;
