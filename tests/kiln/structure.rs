@@ -111,32 +111,44 @@ fn code(file: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths from the root that a file imports, each with true if it re-exports it (`pub use`).
+/// The paths in code that begin at the root or above.
+fn written_paths(code: &str) -> impl Iterator<Item = String> {
+    let words = code.split(|c: char| !c.is_alphanumeric() && !"_:$".contains(c));
+    let paths = words.filter(|w| w.starts_with("crate::") || w.starts_with("super::"));
+    paths.map(|path| path.trim_end_matches(':').to_string())
+}
+
+/// A path of a module's code as one from the root.
+fn from_root(path: &str, module: &[String]) -> Vec<String> {
+    let parts: Vec<&str> = path.split("::").map(str::trim).collect();
+    let ups = parts.iter().take_while(|p| **p == "super").count();
+    // A single name belongs to a child module or to another crate.
+    let above = match parts[0] {
+        "crate" => 0,
+        _ => module.len().saturating_sub(ups),
+    };
+    let rest = parts[ups..]
+        .iter()
+        .filter(|p| !["crate", "self", "*"].contains(p));
+    let above = module[..above].iter().cloned();
+    above.chain(rest.map(|p| p.to_string())).collect()
+}
+
+/// The paths from the root that a file imports or writes out, each with true if it re-exports it (`pub use`).
 fn imports(code: &str, module: &[String]) -> Vec<(Vec<String>, bool)> {
     let mut found = Vec::new();
     for statement in code.split(';') {
-        let Some(from) = statement.rfind("use ") else {
-            continue;
-        };
-        let line = statement[..from].rfind('\n').map_or(0, |n| n + 1);
-        let before = statement[line..from].trim();
-        if !before.is_empty() && !before.starts_with("pub") {
-            continue;
-        }
-        for leaf in leaves(&statement[from + 4..]) {
-            let parts: Vec<&str> = leaf.split("::").map(str::trim).collect();
-            let ups = parts.iter().take_while(|p| **p == "super").count();
-            // A single name belongs to a child module or to another crate.
-            let above = match parts[0] {
-                "crate" => 0,
-                _ => module.len().saturating_sub(ups),
-            };
-            let rest = parts[ups..]
-                .iter()
-                .filter(|p| !["crate", "self", "*"].contains(p));
-            let above = module[..above].iter().cloned();
-            let path = above.chain(rest.map(|p| p.to_string())).collect();
-            found.push((path, before.starts_with("pub")));
+        let tree = statement.rfind("use ").and_then(|from| {
+            let line = statement[..from].rfind('\n').map_or(0, |n| n + 1);
+            let before = statement[line..from].trim();
+            let is_use = before.is_empty() || before.starts_with("pub");
+            is_use.then(|| (line, &statement[from + 4..], before.starts_with("pub")))
+        });
+        let rest = tree.map_or(statement, |(line, ..)| &statement[..line]);
+        found.extend(written_paths(rest).map(|path| (from_root(&path, module), false)));
+        if let Some((_, tree, public)) = tree {
+            let paths = leaves(tree).into_iter();
+            found.extend(paths.map(|path| (from_root(&path, module), public)));
         }
     }
     found
