@@ -2,28 +2,12 @@
 
 use kiln_compiler::tune::{Outcome, Record, Store, Trial};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
 
-/// A folder that is removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("kiln-cli-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn path_in(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).display().to_string()
 }
 
 /// Runs the command in an environment without variables of Kiln's.
@@ -49,8 +33,8 @@ fn json(words: &[&str]) -> Value {
 
 #[test]
 fn bench_reports_every_workload_in_every_form() {
-    let folder = Folder::new("bench");
-    let (csv, html) = (folder.file("b.csv"), folder.file("b.html"));
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, html) = (path_in(&folder, "b.csv"), path_in(&folder, "b.html"));
     let words = [
         "bench",
         "matmul:8,16x8x8",
@@ -222,8 +206,8 @@ fn shares_are_of_peaks_of_the_same_dtype() {
 
 #[test]
 fn every_candidate_is_reported_in_every_form() {
-    let folder = Folder::new("candidates");
-    let (csv, html) = (folder.file("c.csv"), folder.file("c.html"));
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, html) = (path_in(&folder, "c.csv"), path_in(&folder, "c.html"));
     let words = ["bench", "matmul:33x65x47", "--candidates", "--json"];
     let options = [
         "--time", "5", "--rounds", "3", "--csv", &csv, "--html", &html,
@@ -252,8 +236,8 @@ fn every_candidate_is_reported_in_every_form() {
 
 #[test]
 fn what_was_tuned_is_in_the_store_and_not_measured_again() {
-    let folder = Folder::new("tune");
-    let store = folder.file("tune.jsonl");
+    let folder = tempfile::tempdir().unwrap();
+    let store = path_in(&folder, "tune.jsonl");
     let words = [
         "tune",
         "conv2d:1x4x9x9:4x3x3:p1",
@@ -281,7 +265,7 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
     let dated = shown.contains(" UTC; chosen: ") && shown.contains("measured 20");
     assert!(shown.contains("spread") && dated, "{shown}");
     assert!(cache(&["verify"]).contains("0 damaged"));
-    let other = folder.file("other.jsonl");
+    let other = path_in(&folder, "other.jsonl");
     let merged = ["cache", "--store", &other, "--json", "merge", &store];
     assert_eq!(json(&merged)[0]["added"], records);
     assert_eq!(json(&merged)[0]["added"], 0);
@@ -312,8 +296,8 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
 
 #[test]
 fn the_store_names_the_candidate_that_programs_use() {
-    let folder = Folder::new("ties");
-    let path = folder.file("tune.jsonl");
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder, "tune.jsonl");
     let trial = |name: &str, workspace, times: &[u64]| Trial {
         name: name.into(),
         workspace,
@@ -343,8 +327,8 @@ fn the_store_names_the_candidate_that_programs_use() {
 
 #[test]
 fn what_failed_is_shown_and_tried_again_when_asked() {
-    let folder = Folder::new("retry");
-    let store = folder.file("tune.jsonl");
+    let folder = tempfile::tempdir().unwrap();
+    let store = path_in(&folder, "tune.jsonl");
     let words = ["tune", "matmul:64x64x64", "--store", &store];
     done(&words);
     // In one record a candidate hung and the default failed.
@@ -377,8 +361,8 @@ fn what_failed_is_shown_and_tried_again_when_asked() {
 
 #[test]
 fn what_the_budget_does_not_suffice_for_is_told() {
-    let folder = Folder::new("budget");
-    let store = folder.file("tune.jsonl");
+    let folder = tempfile::tempdir().unwrap();
+    let store = path_in(&folder, "tune.jsonl");
     let words = [
         "tune",
         "conv2d:1x4x9x9:4x3x3:p1",
@@ -401,17 +385,17 @@ fn what_the_budget_does_not_suffice_for_is_told() {
 
 #[test]
 fn a_store_that_is_none_is_told() {
-    let folder = Folder::new("none");
-    let (missing, garbage) = (folder.file("missing"), folder.file("garbage"));
+    let folder = tempfile::tempdir().unwrap();
+    let (missing, garbage) = (path_in(&folder, "missing"), path_in(&folder, "garbage"));
     std::fs::write(&garbage, "no record").expect("a file");
-    let (store, inside) = (folder.file("store"), format!("{garbage}/store"));
+    let (store, inside) = (path_in(&folder, "store"), format!("{garbage}/store"));
     for words in [
         &["cache", "verify", "--store", &missing][..],
-        &["cache", "verify", "--store", &folder.file("")],
+        &["cache", "verify", "--store", &path_in(&folder, "")],
         &["cache", "verify", "--store", &garbage],
-        &["cache", "list", "--store", &folder.file("")],
+        &["cache", "list", "--store", &path_in(&folder, "")],
         &["cache", "merge", &garbage, "--store", &store],
-        &["cache", "merge", &folder.file(""), "--store", &store],
+        &["cache", "merge", &path_in(&folder, ""), "--store", &store],
         &["tune", "copy:8", "--store", &inside],
     ] {
         let out = kiln(words);

@@ -5,21 +5,11 @@ use kiln::nn::{Forward, Linear};
 use kiln::package::{Builder, Package};
 use kiln::{DType, Spec, Tensor, Var, compile};
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn path_in(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).display().to_string()
 }
 
 fn kiln(words: &[&str]) -> Output {
@@ -43,10 +33,8 @@ fn done(words: &[&str]) -> String {
 }
 
 /// A folder with a package of two entries; one of them counts its runs.
-fn folder(name: &str) -> kiln::Result<Folder> {
-    let path = std::env::temp_dir().join(format!("kiln-cli-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&path).expect("a folder");
-    let folder = Folder(path);
+fn folder() -> kiln::Result<TempDir> {
+    let folder = tempfile::tempdir().expect("a folder");
     let model = Linear::new(3, 2)?;
     let count = Var::new(Tensor::from([0i64]))?;
     let rows = Spec::new(DType::F32, ("batch", 3));
@@ -65,9 +53,9 @@ fn folder(name: &str) -> kiln::Result<Folder> {
         .outputs(["classes", "count"])
         .metadata("task", "a test")
         .asset("classes.txt", "a\nb\n")
-        .save(folder.file("model.kiln"))?;
+        .save(path_in(&folder, "model.kiln"))?;
     write_npy(
-        folder.file("x.npy"),
+        path_in(&folder, "x.npy"),
         &Tensor::arange(0, 12, 1)
             .to_dtype(DType::F32)
             .reshape([4, 3]),
@@ -77,8 +65,8 @@ fn folder(name: &str) -> kiln::Result<Folder> {
 
 #[test]
 fn a_package_is_described() -> kiln::Result<()> {
-    let folder = folder("inspect")?;
-    let model = folder.file("model.kiln");
+    let folder = folder()?;
+    let model = path_in(&folder, "model.kiln");
     let said = done(&["inspect", &model]);
     for wanted in [
         "task: a test",
@@ -106,9 +94,9 @@ fn a_package_is_described() -> kiln::Result<()> {
 
 #[test]
 fn a_package_is_run_and_goes_on_from_there() -> kiln::Result<()> {
-    let folder = folder("run")?;
+    let folder = folder()?;
     let [model, later, x, y, n] =
-        ["model.kiln", "later.kiln", "x.npy", "y.npy", "n.npy"].map(|f| folder.file(f));
+        ["model.kiln", "later.kiln", "x.npy", "y.npy", "n.npy"].map(|f| path_in(&folder, f));
     let input = format!("rows={x}");
     done(&["run", &model, "--input", &input, "--output", &y]);
     let weight = Package::open(&model)
@@ -159,11 +147,15 @@ fn a_package_is_run_and_goes_on_from_there() -> kiln::Result<()> {
 
 #[test]
 fn a_package_is_printed_as_c() -> kiln::Result<()> {
-    let folder = folder("export-c")?;
-    let (model, generated) = (folder.file("model.kiln"), folder.file("generated"));
+    let folder = folder()?;
+    let (model, generated) = (
+        path_in(&folder, "model.kiln"),
+        path_in(&folder, "generated"),
+    );
     let said = done(&["export-c", &model, &generated, "--size", "batch=3"]);
     assert!(said.contains("model.h"), "{said}");
-    let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
+    let header =
+        std::fs::read_to_string(folder.path().join("generated/model.h")).expect("a header");
     // The entry that counts its runs is left out.
     assert!(header.contains("int model_scores(const float *rows, float *output, void *memory);"));
     assert!(header.contains("rows f32[3, 3] -> output f32[3, 2]"));
@@ -189,15 +181,16 @@ fn a_package_is_printed_as_c() -> kiln::Result<()> {
     }
     // If that entry is named, its caller holds the counter.
     done(&["export-c", &model, &generated, "--entry", "counted"]);
-    let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
+    let header =
+        std::fs::read_to_string(folder.path().join("generated/model.h")).expect("a header");
     assert!(header.contains("void model_begin(model_state *state);"));
     Ok(())
 }
 
 #[test]
 fn kernels_of_a_package_are_verified() -> kiln::Result<()> {
-    let folder = folder("verify")?;
-    let model = folder.file("model.kiln");
+    let folder = folder()?;
+    let model = path_in(&folder, "model.kiln");
     let said = done(&["verify", &model]);
     for wanted in [
         "scores (batch = 1): ",
@@ -206,7 +199,7 @@ fn kernels_of_a_package_are_verified() -> kiln::Result<()> {
     ] {
         assert!(said.contains(wanted), "{said}, without {wanted}");
     }
-    let x = format!("rows={}", folder.file("x.npy"));
+    let x = format!("rows={}", path_in(&folder, "x.npy"));
     let words = [
         "verify", &model, "--entry", "scores", "--size", "batch=4", "--input", &x, "--json",
     ];
@@ -227,8 +220,15 @@ fn kernels_of_a_package_are_verified() -> kiln::Result<()> {
     let other = graph.replacen("= add ", "= sub ", 1);
     assert_ne!(*graph, other);
     *graph = other;
-    contents.save(folder.file("other.kiln")).expect("a package");
-    let out = kiln(&["verify", &folder.file("other.kiln"), "--entry", "scores"]);
+    contents
+        .save(path_in(&folder, "other.kiln"))
+        .expect("a package");
+    let out = kiln(&[
+        "verify",
+        &path_in(&folder, "other.kiln"),
+        "--entry",
+        "scores",
+    ]);
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("1 outside their tolerance"));
     Ok(())
@@ -236,8 +236,8 @@ fn kernels_of_a_package_are_verified() -> kiln::Result<()> {
 
 #[test]
 fn entries_of_a_package_are_measured_and_tuned() -> kiln::Result<()> {
-    let folder = folder("tune")?;
-    let [model, tuned, store] = ["model.kiln", "tuned.kiln", "store"].map(|f| folder.file(f));
+    let folder = folder()?;
+    let [model, tuned, store] = ["model.kiln", "tuned.kiln", "store"].map(|f| path_in(&folder, f));
     let words = [
         "bench", &model, "--time", "1", "--size", "batch=4", "--json",
     ];
@@ -254,7 +254,7 @@ fn entries_of_a_package_are_measured_and_tuned() -> kiln::Result<()> {
     let said = done(&words);
     assert!(said.contains("scores batch=1: "), "{said}");
     // The results are the same, and the counter goes on.
-    let input = format!("rows={}", folder.file("x.npy"));
+    let input = format!("rows={}", path_in(&folder, "x.npy"));
     let ran = |model: &str| done(&["run", model, "--entry", "scores", "--input", &input]);
     assert_eq!(ran(&model), ran(&tuned));
     assert!(done(&["verify", &tuned]).contains("all within"));
@@ -262,7 +262,7 @@ fn entries_of_a_package_are_measured_and_tuned() -> kiln::Result<()> {
     assert!(done(&["inspect", &tuned]).contains(", which this is\n"));
     assert!(done(&["diff", &model, &model]).is_empty());
     // The reader of the output may close it: the file is written all the same.
-    let unread = folder.file("unread.kiln");
+    let unread = path_in(&folder, "unread.kiln");
     let words = [
         "tune", &model, "--store", &store, "--output", &unread, "--budget", "1",
     ];

@@ -3,10 +3,9 @@
 use kiln_c99::{Program, Sources};
 use std::ffi::{c_int, c_void};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::TempDir;
 
 /// The flags with which sources must compile without a message.
 const FLAGS: &[&str] = &[
@@ -34,36 +33,13 @@ pub fn is_there() -> bool {
     })
 }
 
-/// A folder that is removed when dropped.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new() -> Folder {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("kiln-c99-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if std::env::var_os("KILN_KEEP").is_none() {
-            let _ = std::fs::remove_dir_all(&self.0);
-        } else {
-            eprintln!("kept: {}", self.0.display());
-        }
-    }
-}
-
 /// Compiled sources.
 pub struct Library {
     library: libloading::Library,
     name: String,
     /// The weights' file, if they have one.
     weights: Option<Vec<u64>>,
-    folder: Folder,
+    folder: TempDir,
 }
 
 /// A wrapper that passes pointers from an array, so that functions of any number of parameters are called alike.
@@ -86,10 +62,14 @@ pub fn shim(name: &str, function: &str, params: usize) -> String {
 impl Library {
     /// Compiles sources called `name` together with these wrappers.
     pub fn new(sources: &Sources, name: &str, optimised: &str, shims: &str) -> Library {
-        let folder = Folder::new();
-        sources.write(&folder.0).unwrap();
+        let mut folder = tempfile::tempdir().unwrap();
+        if std::env::var_os("KILN_KEEP").is_some() {
+            folder.disable_cleanup(true);
+            eprintln!("kept: {}", folder.path().display());
+        }
+        sources.write(folder.path()).unwrap();
         let shims = format!("#include \"{name}.h\"\n{shims}");
-        std::fs::write(folder.0.join("shims.c"), shims).unwrap();
+        std::fs::write(folder.path().join("shims.c"), shims).unwrap();
         let mut c: Vec<String> = vec!["shims.c".into()];
         let names = sources.files.iter().map(|(name, _)| name);
         c.extend(names.filter(|n| n.ends_with(".c")).cloned());
@@ -102,14 +82,14 @@ impl Library {
             .args(["-o", "library.so"])
             .args(&c)
             .arg("-lm")
-            .current_dir(&folder.0)
+            .current_dir(folder.path())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
         let said: Vec<&str> = said.lines().take(40).collect();
         assert!(out.status.success(), "{}", said.join("\n"));
         // SAFETY: the library has no constructors.
-        let library = unsafe { libloading::Library::new(folder.0.join("library.so")) };
+        let library = unsafe { libloading::Library::new(folder.path().join("library.so")) };
         let binary = format!("{name}_weights.bin");
         let weights = sources.files.iter().find(|(n, _)| *n == binary);
         Library {
@@ -123,7 +103,7 @@ impl Library {
     /// Bytes of the library.
     #[allow(dead_code, reason = "only some programs that have this module ask")]
     pub fn bytes(&self) -> u64 {
-        let file = self.folder.0.join("library.so");
+        let file = self.folder.path().join("library.so");
         std::fs::metadata(file).map_or(0, |m| m.len())
     }
 

@@ -8,7 +8,6 @@ mod programs;
 use kiln_package::{Buffer, Contents, NewEntry, NewProgram};
 use kiln_plan::{Entry, State};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// Pseudo-random numbers: element i of list k.
 fn numbers(k: usize, count: usize) -> Vec<f32> {
@@ -49,22 +48,4 @@ fn package() -> Vec<u8> {
         ..Contents::default()
     };
     contents.to_bytes().unwrap()
-}
-
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("kiln-capi-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,9 +1,10 @@
 //! A C program and a Python script that use the library.
 
-use crate::{Folder, numbers, package};
+use crate::{numbers, package};
 use kiln_package::{Buffer, Package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tempfile::TempDir;
 
 const IMAGES: usize = 7;
 
@@ -18,8 +19,8 @@ fn examples() -> PathBuf {
 }
 
 /// Writes the input files of the programs. Returns the paths, and the expected results.
-fn prepare(folder: &Folder) -> ([PathBuf; 3], Vec<u8>) {
-    let paths = ["model.kiln", "images", "chances"].map(|name| folder.0.join(name));
+fn prepare(folder: &TempDir) -> ([PathBuf; 3], Vec<u8>) {
+    let paths = ["model.kiln", "images", "chances"].map(|name| folder.path().join(name));
     let (bytes, images) = (package(), numbers(0, 36 * IMAGES));
     std::fs::write(&paths[0], &bytes).unwrap();
     let raw: Vec<u8> = images.iter().flat_map(|x| x.to_ne_bytes()).collect();
@@ -57,10 +58,10 @@ fn a_program_in_c_runs_a_package() {
     if !works("cc", &["--version"]) {
         return println!("skipped: there is no C compiler");
     }
-    let folder = Folder::new("c");
+    let folder = tempfile::tempdir().unwrap();
     let (paths, wanted) = prepare(&folder);
     let libraries = libraries();
-    let program = folder.0.join("classify");
+    let program = folder.path().join("classify");
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let archive = libraries.join("libkiln_c.a");
     let shared = format!("-Wl,-rpath,{}", libraries.display());
@@ -102,7 +103,7 @@ fn a_script_in_python_runs_a_package() {
     if !works(&python, &["-c", "import numpy"]) {
         return println!("skipped: there is no python3 with NumPy (KILN_PYTHON names another)");
     }
-    let folder = Folder::new("python");
+    let folder = tempfile::tempdir().unwrap();
     let (paths, wanted) = prepare(&folder);
     let mut script = Command::new(python);
     script.arg(examples().join("classify.py"));

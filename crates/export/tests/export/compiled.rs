@@ -3,7 +3,7 @@
 use crate::archive::{self, Member};
 use crate::cuda::{device, network};
 use crate::damage::{Random, given, structural};
-use crate::support::{Folder, batch, buffer};
+use crate::support::{batch, buffer};
 use kiln_export::Builder;
 use kiln_nn::{Forward, Module};
 use kiln_package::{Buffer, Code, Options, Package};
@@ -84,9 +84,9 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
         return;
     }
     let (builder, wanted) = builder(gpu);
-    let folder = Folder::new("compiled");
+    let folder = tempfile::tempdir().unwrap();
     let save = |name: &str, builder: Builder| {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         builder.save(&path).unwrap();
         path
     };
@@ -138,10 +138,10 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
     assert!(older.contains("need 8.0 or newer"), "{older}");
     // A package that is saved again, with its state, keeps them.
     let package = Options::new().gpu(0).open(&wide).unwrap();
-    let again = folder.0.join("again.kiln");
+    let again = folder.path().join("again.kiln");
     package.save(&again).unwrap();
     assert!(child(&again, 120, false).starts_with(&found));
-    let other = folder.0.join("other.kiln");
+    let other = folder.path().join("other.kiln");
     package.contents().unwrap().save(&other).unwrap();
     assert!(child(&other, 80, false).starts_with(&found));
 }
@@ -174,9 +174,9 @@ fn machine_code_of_a_package_is_taken_before_its_ptx() {
         .unwrap();
     let other = |b: &mut Vec<u8>| replaced(b, ".target sm_90a", ".target sm_80");
     let wrong = changed(&archive::read(&bytes), "cuda/compute_90a-0.ptx", other);
-    let folder = Folder::new("machine-code");
+    let folder = tempfile::tempdir().unwrap();
     let on_90 = |name: &str, bytes: &[u8]| {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         child(&path, 90, false)
     };

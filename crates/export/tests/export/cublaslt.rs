@@ -56,9 +56,8 @@ fn a_library_is_taken_where_it_is_faster_with_the_work_behind_it() {
     if device().is_none() {
         return;
     }
-    let folder = std::env::temp_dir().join(format!("kiln-cublaslt-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let store = |name: &str| folder.join(name);
+    let folder = tempfile::tempdir().unwrap();
+    let store = |name: &str| folder.path().join(name);
     let first = store("first");
     let text = case("taken", &first, &[]);
     // The times of the whole, by the library and by Kiln's fastest, whose product is fused with what follows.
@@ -95,7 +94,6 @@ fn a_library_is_taken_where_it_is_faster_with_the_work_behind_it() {
         &store("won"),
         &[("KILN_FAKE_CUBLASLT_TIME", &faster)],
     );
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 type Product = Compiled<Tensor, Tensor>;

@@ -88,8 +88,8 @@ fn programs_for_a_gpu_run_and_train_there() {
     // The trained state is saved from the device, and loaded again on it.
     let (x, _) = batch(9, 4);
     let wanted = forward.run(x.to(gpu)).unwrap().to_bytes().unwrap();
-    let folder = crate::support::Folder::new("cuda");
-    let file = folder.0.join("later.kiln");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("later.kiln");
     package.save(&file).unwrap();
     let later = Options::new().gpu(0).open(&file).unwrap();
     assert_eq!(chances(&later, &buffer(&x)), wanted);

@@ -1,6 +1,6 @@
 //! State: read, set, saved, reset, shared by runs.
 
-use crate::support::{Folder, batch, buffer, trainee};
+use crate::support::{batch, buffer, trainee};
 use kiln_package::{Buffer, DType, Options, Package, RNG_STATE};
 
 /// All states as bytes.
@@ -21,8 +21,11 @@ fn train(package: &Package, seed: u64) -> Vec<u8> {
 
 #[test]
 fn a_saved_package_goes_on_where_it_was() {
-    let folder = Folder::new("saved");
-    let (first, second) = (folder.0.join("first.kiln"), folder.0.join("second.kiln"));
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (
+        folder.path().join("first.kiln"),
+        folder.path().join("second.kiln"),
+    );
     trainee(1).builder().save(&first).unwrap();
     let package = Package::open(&first).unwrap();
     for seed in 0..3 {
@@ -37,13 +40,13 @@ fn a_saved_package_goes_on_where_it_was() {
     package.save(&first).unwrap();
     assert_eq!(train(&package, 10), train(&later, 10));
     assert_ne!(all(&Package::open(&first).unwrap()), all(&package));
-    assert!(package.save(folder.0.join("none/there.kiln")).is_err());
+    assert!(package.save(folder.path().join("none/there.kiln")).is_err());
 }
 
 #[test]
 fn state_is_saved_loaded_set_and_reset() {
-    let folder = Folder::new("state");
-    let path = folder.0.join("state.safetensors");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.safetensors");
     let package = trainee(2).package();
     let start = all(&package);
     package.save_state(&path).unwrap();
@@ -96,7 +99,7 @@ fn state_is_saved_loaded_set_and_reset() {
     std::fs::write(&path, b"\x02\0\0\0\0\0\0\0{}").unwrap();
     let before = all(&package);
     assert!(package.load_state(&path).is_err());
-    assert!(package.load_state(folder.0.join("none")).is_err());
+    assert!(package.load_state(folder.path().join("none")).is_err());
     assert_eq!(all(&package), before);
 }
 
@@ -118,8 +121,8 @@ fn a_failed_run_leaves_the_state() {
 
 #[test]
 fn mapped_weights_are_copied_when_they_are_written() {
-    let folder = Folder::new("mapped");
-    let path = folder.0.join("model.kiln");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.kiln");
     trainee(4).builder().save(&path).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let package = Package::open(&path).unwrap();

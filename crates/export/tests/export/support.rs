@@ -103,21 +103,3 @@ pub fn buffer(t: &Tensor) -> Buffer {
     let shape: Vec<i64> = t.shape().unwrap().iter().map(|n| *n as i64).collect();
     Buffer::from_bytes(t.dtype(), &shape, &t.to_bytes().unwrap()).unwrap()
 }
-
-/// A folder that is removed at the end.
-pub struct Folder(pub std::path::PathBuf);
-
-impl Folder {
-    pub fn new(name: &str) -> Folder {
-        let name = format!("kiln-export-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}

@@ -1,6 +1,6 @@
 //! safetensors files in one piece and in several, and models' folders.
 
-use crate::{Folder, message};
+use crate::message;
 use kiln_formats::{Pretrained, SavePretrained, StateDict, Value, load, save, write_safetensors};
 use kiln_tensor::{DType, Result, Tensor};
 use std::collections::BTreeMap;
@@ -20,20 +20,20 @@ fn values(state: &StateDict) -> Result<BTreeMap<String, Vec<i64>>> {
 
 #[test]
 fn a_folder_is_written_whole_or_in_parts() -> Result<()> {
-    let folder = Folder::new("pretrained");
+    let folder = tempfile::tempdir().unwrap();
     let config = BTreeMap::from([("hidden_size", 7), ("layers", 5)]);
     let model = Pretrained::new(&config, state())?;
     let read = || -> Result<()> {
-        let again = Pretrained::load(&folder.0)?;
+        let again = Pretrained::load(folder.path())?;
         assert_eq!(values(&again.state)?, values(&state())?);
         assert_eq!(again.config::<BTreeMap<String, i32>>()?["hidden_size"], 7);
         assert!(message(again.config::<Vec<i32>>()).contains("config.json: "));
         Ok(())
     };
-    model.save(&folder.0)?;
-    assert_eq!(folder.names(), ["config.json", "model.safetensors"]);
+    model.save(folder.path())?;
+    assert_eq!(crate::names(&folder), ["config.json", "model.safetensors"]);
     read()?;
-    model.save_with(&folder.0, SavePretrained::new().max_shard_size(110u64))?;
+    model.save_with(folder.path(), SavePretrained::new().max_shard_size(110u64))?;
     let shard = |i| format!("model-0000{i}-of-00003.safetensors");
     let names = [
         "config.json".to_string(),
@@ -42,33 +42,33 @@ fn a_folder_is_written_whole_or_in_parts() -> Result<()> {
         shard(3),
         "model.safetensors.index.json".to_string(),
     ];
-    assert_eq!(folder.names(), names);
+    assert_eq!(crate::names(&folder), names);
     read()?;
-    let index = folder.0.join("model.safetensors.index.json");
+    let index = folder.path().join("model.safetensors.index.json");
     assert_eq!(values(&StateDict::load(&index)?)?, values(&state())?);
     let text = fs::read_to_string(&index).expect("the index");
     assert!(text.contains("\"total_size\": 240"), "{text}");
-    model.save(&folder.0)?;
-    assert_eq!(folder.names(), ["config.json", "model.safetensors"]);
+    model.save(folder.path())?;
+    assert_eq!(crate::names(&folder), ["config.json", "model.safetensors"]);
 
-    fs::remove_file(folder.0.join("model.safetensors")).expect("it was there");
-    assert!(message(Pretrained::load(&folder.0)).contains("there are no weights"));
-    save(state(), folder.0.join("pytorch_model.bin"))?;
+    fs::remove_file(folder.path().join("model.safetensors")).expect("it was there");
+    assert!(message(Pretrained::load(folder.path())).contains("there are no weights"));
+    save(state(), folder.path().join("pytorch_model.bin"))?;
     read()?;
-    fs::remove_file(folder.0.join("config.json")).expect("it was there");
-    assert!(message(Pretrained::load(&folder.0)).contains("config.json: "));
+    fs::remove_file(folder.path().join("config.json")).expect("it was there");
+    assert!(message(Pretrained::load(folder.path())).contains("config.json: "));
     Ok(())
 }
 
 #[test]
 fn an_index_names_files_beside_it() -> Result<()> {
-    let folder = Folder::new("index");
-    let index = folder.0.join("x.json");
+    let folder = tempfile::tempdir().unwrap();
+    let index = folder.path().join("x.json");
     let try_one = |map: &str| {
         fs::write(&index, format!("{{\"weight_map\": {{{map}}}}}")).expect("it can be written");
         message(load(&index))
     };
-    state().save(folder.0.join("a.safetensors"))?;
+    state().save(folder.path().join("a.safetensors"))?;
     for (map, part) in [
         ("\"w\": \"none.safetensors\"", "none.safetensors: "),
         ("\"w\": \"a.safetensors\"", "a.safetensors: it holds no w"),
@@ -85,7 +85,7 @@ fn an_index_names_files_beside_it() -> Result<()> {
         assert!(text.contains(part), "{map}: {text}");
     }
     // Shards that are PyTorch checkpoints, as in `pytorch_model.bin.index.json`.
-    save(state(), folder.0.join("b.bin"))?;
+    save(state(), folder.path().join("b.bin"))?;
     fs::write(&index, "{\"weight_map\": {\"layer2.weight\": \"b.bin\"}}")
         .expect("it can be written");
     assert_eq!(values(&StateDict::load(&index)?)?["layer2.weight"].len(), 6);
@@ -94,8 +94,8 @@ fn an_index_names_files_beside_it() -> Result<()> {
 
 #[test]
 fn damaged_safetensors_files_take_no_memory() -> Result<()> {
-    let folder = Folder::new("safetensors");
-    let path = folder.0.join("x.safetensors");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
     let file = |length: u64, header: &str, values: usize| {
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend_from_slice(header.as_bytes());
@@ -125,8 +125,8 @@ fn damaged_safetensors_files_take_no_memory() -> Result<()> {
 
 #[test]
 fn a_checkpoint_and_a_safetensors_file_are_one_value() -> Result<()> {
-    let folder = Folder::new("value");
-    let path = folder.0.join("x");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
     let texts = std::collections::HashMap::from([("format".to_string(), "pt".to_string())]);
     write_safetensors(&path, &state(), Some(texts))?;
     let found = load(&path)?;
@@ -137,8 +137,8 @@ fn a_checkpoint_and_a_safetensors_file_are_one_value() -> Result<()> {
 
 #[test]
 fn a_header_of_any_length_is_recognised() -> Result<()> {
-    let folder = Folder::new("lengths");
-    let path = folder.0.join("x.safetensors");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
     // The first byte of a header's length may be that of a pickle.
     let mut first = std::collections::BTreeSet::new();
     for name in (1..300).map(|n| "w".repeat(n)) {

@@ -1,6 +1,6 @@
 //! Pickles that try to run code or to exhaust memory, and damaged files.
 
-use crate::{Folder, fixture, message};
+use crate::{fixture, message};
 use kiln_formats::{Value, load};
 use kiln_tensor::Result;
 use std::io::Write;
@@ -30,8 +30,8 @@ fn write(path: &Path, pickle: &[u8], storages: &[&[u8]], compressed: bool) {
 
 /// The result of reading a checkpoint of this pickle.
 fn read(pickle: &[u8], storages: &[&[u8]]) -> Result<Value> {
-    let folder = Folder::new(&format!("hostile-{:?}", std::thread::current().id()));
-    let path = folder.0.join("x.pt");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pt");
     write(&path, pickle, storages, false);
     load(&path)
 }
@@ -187,8 +187,8 @@ fn tensors_lie_in_their_storages() {
 
 #[test]
 fn compressed_storages_are_no_bombs() {
-    let folder = Folder::new("bomb");
-    let path = folder.0.join("x.pt");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pt");
     let zeros = vec![0; 600 << 20];
     let elements = [b"\x8a\x08", &(zeros.len() as u64 / 4).to_le_bytes()[..]].concat();
     let whole = [&elements[..], b"\x85"].concat();
@@ -254,8 +254,8 @@ fn long_keys_that_are_named_often_are_kept_once() {
 
 #[test]
 fn damage_is_an_error_or_changes_nothing() -> Result<()> {
-    let folder = Folder::new("damage");
-    let path = folder.0.join("x.pt");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pt");
     let mut rng = fastrand::Rng::with_seed(7);
     let count = std::env::var("KILN_DAMAGES").map_or(400, |n| n.parse().expect("a number"));
     for name in [
@@ -313,8 +313,8 @@ fn damage_is_an_error_or_changes_nothing() -> Result<()> {
 
 #[test]
 fn random_bytes_are_no_checkpoint() {
-    let folder = Folder::new("random");
-    let path = folder.0.join("x.pt");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pt");
     let mut rng = fastrand::Rng::with_seed(3);
     for start in [
         &b"PK\x03\x04"[..],

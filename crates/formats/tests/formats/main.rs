@@ -10,6 +10,7 @@ mod pickles;
 mod tables;
 
 use kiln_tensor::Result;
+use tempfile::TempDir;
 
 /// The message of an expected error.
 fn message<T>(result: Result<T>) -> String {
@@ -26,32 +27,16 @@ fn fixture(name: &str) -> std::path::PathBuf {
         .join(name)
 }
 
-/// A folder of one test, removed at the end.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("kiln-formats-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("the temporary folder can be written");
-        Folder(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).expect("the folder is there");
-        let name = |e: std::io::Result<std::fs::DirEntry>| {
-            e.expect("readable")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        };
-        let mut names: Vec<String> = entries.map(name).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The names of a folder's files, sorted.
+fn names(folder: &TempDir) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    let name = |e: std::io::Result<std::fs::DirEntry>| {
+        e.expect("readable")
+            .file_name()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
 }

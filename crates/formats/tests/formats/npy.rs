@@ -1,4 +1,4 @@
-use crate::{Folder, message};
+use crate::message;
 use kiln_data::Rng;
 use kiln_formats::{npy_from_bytes, npy_to_bytes, read_npy, write_npy};
 use kiln_tensor::{DType, ErrorKind, Result, Tensor};
@@ -232,8 +232,8 @@ fn random_damage_never_panics() -> Result<()> {
 
 #[test]
 fn files_are_replaced_whole() -> Result<()> {
-    let folder = Folder::new("npy");
-    let path = folder.0.join("x.npy");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     write_npy(&path, &Tensor::from([1.0f32, 2.0]))?;
     write_npy(&path, &Tensor::from([3i64]))?;
     assert_eq!(read_npy(&path)?.to_vec::<i64>()?, [3]);
@@ -241,13 +241,13 @@ fn files_are_replaced_whole() -> Result<()> {
     let failed = message(write_npy(&path, &bf16));
     assert!(failed.contains("x.npy: NumPy has no bf16"), "{failed}");
     assert_eq!(read_npy(&path)?.to_vec::<i64>()?, [3], "the old file stays");
-    assert_eq!(folder.names(), ["x.npy"], "nothing is left behind");
-    let missing = read_npy(folder.0.join("y.npy")).unwrap_err();
+    assert_eq!(crate::names(&folder), ["x.npy"], "nothing is left behind");
+    let missing = read_npy(folder.path().join("y.npy")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Io);
     assert!(missing.message().contains("y.npy"), "{missing}");
     assert!(missing.loc().file().ends_with("npy.rs"), "{missing}");
     assert_eq!(
-        write_npy(folder.0.join("no/z.npy"), &bf16)
+        write_npy(folder.path().join("no/z.npy"), &bf16)
             .unwrap_err()
             .kind(),
         ErrorKind::Io

@@ -1,6 +1,6 @@
 //! Pickles that are not checkpoints; `pickles/fixtures.py` wrote some of them.
 
-use crate::{Folder, message};
+use crate::message;
 use kiln_formats::{Value, load, read_pickle};
 use kiln_tensor::{DType, Result};
 
@@ -69,8 +69,8 @@ fn what_is_no_array_of_numbers_is_refused_by_name() {
 }
 
 fn read(pickle: &[u8]) -> Result<Value> {
-    let folder = Folder::new(&format!("pickle-{:?}", std::thread::current().id()));
-    let path = folder.0.join("x.pkl");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pkl");
     std::fs::write(&path, pickle).expect("it can be written");
     read_pickle(path)
 }

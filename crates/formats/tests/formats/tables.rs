@@ -1,4 +1,4 @@
-use crate::{Folder, message};
+use crate::message;
 use kiln_formats::{CsvOptions, CsvTable};
 use kiln_tensor::{DType, ErrorKind, Result};
 
@@ -28,8 +28,8 @@ fn columns_are_read_by_name() -> Result<()> {
 
 #[test]
 fn options_change_how_a_file_is_read() -> Result<()> {
-    let folder = Folder::new("csv");
-    let path = folder.0.join("x.csv");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.csv");
     std::fs::write(&path, "1; 2\n3 ;4\n").unwrap();
     let options = CsvOptions::new()
         .delimiter(b';')
@@ -43,7 +43,7 @@ fn options_change_how_a_file_is_read() -> Result<()> {
         found.contains(r#"x.csv: there is no column "2"; the columns are 0, 1"#),
         "{found}"
     );
-    let missing = CsvTable::read(folder.0.join("y.csv")).unwrap_err();
+    let missing = CsvTable::read(folder.path().join("y.csv")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Io);
     assert!(missing.message().contains("y.csv"), "{missing}");
     Ok(())
@@ -52,17 +52,17 @@ fn options_change_how_a_file_is_read() -> Result<()> {
 #[test]
 fn a_compressed_file_is_read_by_its_content() -> Result<()> {
     use std::io::Write;
-    let folder = Folder::new("csv-gz");
+    let folder = tempfile::tempdir().unwrap();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), Default::default());
     packed.write_all(b"a,b\n1,2\n3,4\n").unwrap();
     let packed = packed.finish().unwrap();
     for name in ["x.csv.gz", "x.csv"] {
-        std::fs::write(folder.0.join(name), &packed).unwrap();
-        let table = CsvTable::read(folder.0.join(name))?;
+        std::fs::write(folder.path().join(name), &packed).unwrap();
+        let table = CsvTable::read(folder.path().join(name))?;
         assert_eq!(table.column::<i64>("b")?, [2, 4]);
     }
-    std::fs::write(folder.0.join("y.csv.gz"), &packed[..packed.len() - 9]).unwrap();
-    assert!(CsvTable::read(folder.0.join("y.csv.gz")).is_err());
+    std::fs::write(folder.path().join("y.csv.gz"), &packed[..packed.len() - 9]).unwrap();
+    assert!(CsvTable::read(folder.path().join("y.csv.gz")).is_err());
     Ok(())
 }
 

@@ -7,34 +7,17 @@ use kiln_models::{DenseNet, GoogLeNet, GoogLeNetConfig, ResNet, ShuffleNetV2};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use tempfile::TempDir;
 
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("kiln-weights-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    /// Writes a checkpoint under a name that ends with its checksum.
-    fn publish(&self, name: &str, state: &StateDict) -> Result<Weights> {
-        let path = self.0.join("new.pth");
-        kiln::save(state, &path)?;
-        let sum = Sha256::digest(fs::read(&path).expect("it was written"));
-        let sum: String = sum.iter().map(|b| format!("{b:02x}")).collect();
-        let file: &str = Box::leak(format!("{name}-{}.pth", &sum[..8]).into_boxed_str());
-        fs::rename(path, self.0.join(file)).expect("a new name");
-        Ok(Weights::new("Test_Weights.V1", file))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
+/// Writes a checkpoint under a name that ends with its checksum.
+fn publish(folder: &TempDir, name: &str, state: &StateDict) -> Result<Weights> {
+    let path = folder.path().join("new.pth");
+    kiln::save(state, &path)?;
+    let sum = Sha256::digest(fs::read(&path).expect("it was written"));
+    let sum: String = sum.iter().map(|b| format!("{b:02x}")).collect();
+    let file: &str = Box::leak(format!("{name}-{}.pth", &sum[..8]).into_boxed_str());
+    fs::rename(path, folder.path().join(file)).expect("a new name");
+    Ok(Weights::new("Test_Weights.V1", file))
 }
 
 #[test]
@@ -64,10 +47,10 @@ fn the_table_is_sound() {
 
 #[test]
 fn a_file_that_is_not_there_can_be_got() -> Result<()> {
-    let folder = Folder::new("missing");
+    let folder = tempfile::tempdir().unwrap();
     let model = ResNet::resnet18(1000)?;
     let e = ResNet18_Weights::DEFAULT
-        .load(&model, &folder.0)
+        .load(&model, folder.path())
         .unwrap_err()
         .to_string();
     let url = "https://download.pytorch.org/models/resnet18-f37072fd.pth";
@@ -76,9 +59,9 @@ fn a_file_that_is_not_there_can_be_got() -> Result<()> {
         "{e}"
     );
     // A file of that name with other contents is refused.
-    fs::write(folder.0.join("resnet18-f37072fd.pth"), b"no weights").expect("a file");
+    fs::write(folder.path().join("resnet18-f37072fd.pth"), b"no weights").expect("a file");
     let e = ResNet18_Weights::DEFAULT
-        .load(&model, &folder.0)
+        .load(&model, folder.path())
         .unwrap_err()
         .to_string();
     assert!(
@@ -94,14 +77,14 @@ fn bytes(state: &StateDict, name: &str) -> Result<Vec<u8>> {
 
 #[test]
 fn a_model_gets_what_is_published() -> Result<()> {
-    let folder = Folder::new("load");
+    let folder = tempfile::tempdir().unwrap();
     let trained = ShuffleNetV2::shufflenet_v2_x0_5(11)?;
     // Old files have no batch counts.
     let state = trained.state_dict();
     let old = state.filter(|name| !name.ends_with("num_batches_tracked"));
-    let weights = folder.publish("shufflenet", &old)?;
+    let weights = publish(&folder, "shufflenet", &old)?;
     let model = ShuffleNetV2::shufflenet_v2_x0_5(11)?;
-    let report = weights.load(&model, &folder.0)?;
+    let report = weights.load(&model, folder.path())?;
     assert!(report.unexpected.is_empty() && report.mismatched.is_empty());
     let loaded = model.state_dict();
     for name in state.names() {
@@ -109,13 +92,13 @@ fn a_model_gets_what_is_published() -> Result<()> {
     }
     // Another number of classes needs a head of its own.
     let other = ShuffleNetV2::shufflenet_v2_x0_5(5)?;
-    let e = weights.load(&other, &folder.0).unwrap_err().to_string();
+    let e = weights.load(&other, folder.path()).unwrap_err().to_string();
     assert!(e.contains("fc.weight"), "{e}");
-    let report = other.load_matching(&weights.state_dict(&folder.0)?)?;
+    let report = other.load_matching(&weights.state_dict(folder.path())?)?;
     assert_eq!(report.mismatched, ["fc.weight", "fc.bias"]);
     // Another model has none of these names.
     let e = weights
-        .load(&ResNet::resnet18(11)?, &folder.0)
+        .load(&ResNet::resnet18(11)?, folder.path())
         .unwrap_err()
         .to_string();
     assert!(
@@ -127,7 +110,7 @@ fn a_model_gets_what_is_published() -> Result<()> {
 
 #[test]
 fn old_names_and_auxiliary_heads_are_known() -> Result<()> {
-    let folder = Folder::new("names");
+    let folder = tempfile::tempdir().unwrap();
     let trained = DenseNet::new(4, [2, 1, 1, 1], 8, 3)?;
     let old = |name: &str| {
         let name = name
@@ -138,9 +121,9 @@ fn old_names_and_auxiliary_heads_are_known() -> Result<()> {
                 .replace(".conv2.", ".conv.2."),
         )
     };
-    let weights = folder.publish("densenet", &trained.state_dict().rename(old))?;
+    let weights = publish(&folder, "densenet", &trained.state_dict().rename(old))?;
     let model = DenseNet::new(4, [2, 1, 1, 1], 8, 3)?;
-    weights.load(&model, &folder.0)?;
+    weights.load(&model, folder.path())?;
     trained.eval();
     model.eval();
     let images = Tensor::rand([1, 3, 32, 32], DType::F32);
@@ -154,8 +137,8 @@ fn old_names_and_auxiliary_heads_are_known() -> Result<()> {
             ..GoogLeNetConfig::default()
         })
     };
-    let weights = folder.publish("googlenet", &googlenet(true)?.state_dict())?;
-    let report = weights.load(&googlenet(false)?, &folder.0)?;
+    let weights = publish(&folder, "googlenet", &googlenet(true)?.state_dict())?;
+    let report = weights.load(&googlenet(false)?, folder.path())?;
     assert!(report.unexpected.iter().all(|n| n.starts_with("aux")));
     assert!(!report.unexpected.is_empty());
     Ok(())

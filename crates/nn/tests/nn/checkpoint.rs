@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 struct Training {
     model: Sequential,
@@ -68,38 +69,21 @@ impl Training {
     }
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("kiln-checkpoint-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("last.safetensors")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn checkpoint_path(folder: &TempDir) -> PathBuf {
+    folder.path().join("last.safetensors")
 }
 
 #[test]
 fn training_goes_on_as_if_it_had_not_stopped() {
-    let folder = Folder::new("resume");
+    let folder = tempfile::tempdir().unwrap();
     with_seed(5, || {
         let mut first = Training::new(8);
         first.steps(3);
-        first.save(3, &folder.file());
+        first.save(3, &checkpoint_path(&folder));
         first.steps(3);
 
         let mut second = Training::new(8);
-        assert_eq!(second.load(&folder.file()).unwrap(), 3);
+        assert_eq!(second.load(&checkpoint_path(&folder)).unwrap(), 3);
         assert_ne!(second.weights(), first.weights());
         second.steps(3);
         assert_eq!(second.weights(), first.weights());
@@ -109,17 +93,17 @@ fn training_goes_on_as_if_it_had_not_stopped() {
 
 #[test]
 fn what_does_not_fit_changes_nothing_and_is_listed() {
-    let folder = Folder::new("misfit");
+    let folder = tempfile::tempdir().unwrap();
     let mut saved = Training::new(8);
     saved.steps(1);
-    saved.save(1, &folder.file());
+    saved.save(1, &checkpoint_path(&folder));
 
     // The model fits and the optimiser doesn't; then the reverse.
     let mut other = Training::new(8);
     let before = other.weights();
     let half = &other.model.parameters()[..2];
     other.optimizer = Optimizer::new(half, SGD::new()).unwrap();
-    let e = other.load(&folder.file()).unwrap_err();
+    let e = other.load(&checkpoint_path(&folder)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Value);
     let text = e.to_string();
     assert!(text.contains("optimizer: a group of 6 parameters can't be loaded into one of 2"));
@@ -128,14 +112,17 @@ fn what_does_not_fit_changes_nothing_and_is_listed() {
 
     let mut other = Training::new(9);
     let before = other.weights();
-    let text = other.load(&folder.file()).unwrap_err().to_string();
+    let text = other
+        .load(&checkpoint_path(&folder))
+        .unwrap_err()
+        .to_string();
     let shape = "model.body.weight: the module's shape is [9, 3], the given one [8, 3]";
     assert!(text.contains(shape), "{text}");
     assert!(text.contains("optimizer: exp_avg of parameter 0"), "{text}");
     assert_eq!(other.weights(), before);
     assert!(other.optimizer.state_dict().unwrap().state.is_empty());
 
-    let checkpoint = Checkpoint::load(folder.file()).unwrap();
+    let checkpoint = Checkpoint::load(checkpoint_path(&folder)).unwrap();
     let names: Vec<&str> = checkpoint.names().collect();
     assert_eq!(names, ["model", "optimizer", "rng", "schedule", "step"]);
     let restore = checkpoint.restore().module("net", &other.model);
@@ -162,22 +149,22 @@ fn what_does_not_fit_changes_nothing_and_is_listed() {
 
 #[test]
 fn values_come_back_exactly_or_are_refused() {
-    let folder = Folder::new("values");
+    let folder = tempfile::tempdir().unwrap();
     let history: Vec<f64> = (1..500).map(|i| (i as f64).sqrt().ln() / 3.0).collect();
     let named = HashMap::from([("best".to_string(), 0.1f32)]);
     let checkpoint = Checkpoint::new()
         .value("history", &history)
         .value("named", &named);
-    checkpoint.save(folder.file()).unwrap();
-    let loaded = Checkpoint::load(folder.file()).unwrap();
+    checkpoint.save(checkpoint_path(&folder)).unwrap();
+    let loaded = Checkpoint::load(checkpoint_path(&folder)).unwrap();
     assert_eq!(loaded.get::<Vec<f64>>("history").unwrap(), history);
     assert_eq!(loaded.get::<HashMap<String, f32>>("named").unwrap(), named);
 
     let refused = |c: Checkpoint, text: &str| {
-        let e = c.save(folder.file()).unwrap_err();
+        let e = c.save(checkpoint_path(&folder)).unwrap_err();
         assert!(e.message().contains(text), "{e}");
         assert!(e.loc().to_string().contains("checkpoint.rs"), "{e}");
-        assert!(Checkpoint::load(folder.file()).is_ok());
+        assert!(Checkpoint::load(checkpoint_path(&folder)).is_ok());
     };
     let new = Checkpoint::new;
     refused(
@@ -188,8 +175,8 @@ fn values_come_back_exactly_or_are_refused() {
     refused(new().value("a.b", &1), "no dots");
     refused(new().value("", &1), "needs a name");
 
-    StateDict::new().save(folder.file()).unwrap();
-    let e = Checkpoint::load(folder.file()).err().unwrap();
+    StateDict::new().save(checkpoint_path(&folder)).unwrap();
+    let e = Checkpoint::load(checkpoint_path(&folder)).err().unwrap();
     assert!(e.message().contains("no checkpoint"), "{e}");
 }
 
@@ -246,8 +233,8 @@ fn writes_checkpoints_until_it_is_killed() {
 
 #[test]
 fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
-    let folder = Folder::new("kill");
-    let path = folder.file();
+    let folder = tempfile::tempdir().unwrap();
+    let path = checkpoint_path(&folder);
     let spawn = || -> Child {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let name = "checkpoint::writes_checkpoints_until_it_is_killed";
@@ -255,7 +242,7 @@ fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
         child.env(CHILD, &path).stdout(std::process::Stdio::null());
         child.spawn().unwrap()
     };
-    let files = || std::fs::read_dir(&folder.0).unwrap().count();
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
     let modified = || std::fs::metadata(&path).and_then(|m| m.modified()).ok();
     let mut reader = Training::new(40_000);
     let (mut last, mut torn) = (0, 0);
@@ -274,7 +261,7 @@ fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
         child.kill().unwrap();
         child.wait().unwrap();
         let half = |e: std::io::Result<std::fs::DirEntry>| e.unwrap().path() != path;
-        torn += std::fs::read_dir(&folder.0)
+        torn += std::fs::read_dir(folder.path())
             .unwrap()
             .map(half)
             .filter(|h| *h)
@@ -287,7 +274,7 @@ fn a_writer_that_is_killed_leaves_a_whole_checkpoint() {
     // Some were killed while they wrote, and the next checkpoint removes their files.
     assert!(torn > 0);
     reader.save(last, &path);
-    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
@@ -301,8 +288,8 @@ fn a_value_of_another_type_and_a_file_of_another_kind_name_the_users_line() {
     let e = checkpoint.get::<u64>("step").unwrap_err();
     assert_eq!((e.loc().line(), e.kind()), (line, ErrorKind::Value), "{e}");
 
-    let folder = Folder::new("kinds");
-    let path = folder.0.join("weights");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights");
     let text = b"epoch,loss\n1,0.5\n".repeat(20);
     for bytes in [&b""[..], b"PK\x03\x04", &text] {
         std::fs::write(&path, bytes).unwrap();

@@ -1,13 +1,12 @@
 //! Errors of wrong arguments.
 
-use crate::Folder;
 use kiln_tensor::{DType, ErrorKind, Result, Tensor};
 use kiln_tensorboard::*;
 
 #[test]
 fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
-    let folder = Folder::new("errors");
-    let writer = SummaryWriter::new(&folder.0)?;
+    let folder = tempfile::tempdir().unwrap();
+    let writer = SummaryWriter::new(folder.path())?;
     let x = Tensor::from([0.5f32, 1.0]);
     let matrix = x.reshape([1, 2]);
     let embedding = |options| writer.add_embedding_with(&matrix, 0, options);
@@ -117,8 +116,8 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
             "{wanted} in {text}"
         );
     }
-    std::fs::write(folder.0.join("file"), b"").unwrap();
-    let e = SummaryWriter::new(folder.0.join("file/below"))
+    std::fs::write(folder.path().join("file"), b"").unwrap();
+    let e = SummaryWriter::new(folder.path().join("file/below"))
         .err()
         .expect("a file is not a folder");
     assert!(

@@ -1,34 +1,35 @@
 //! Sessions, flushing, and writers that are killed.
 
-use crate::{Folder, read};
+use crate::{files, read};
 use kiln_tensor::Result;
 use kiln_tensorboard::*;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 #[test]
 fn sessions_have_files_of_their_own() -> Result<()> {
-    let folder = Folder::new("sessions");
-    let first = SummaryWriter::new(WriterOptions::new(&folder.0).filename_suffix(".one"))?;
+    let folder = tempfile::tempdir().unwrap();
+    let first = SummaryWriter::new(WriterOptions::new(folder.path()).filename_suffix(".one"))?;
     for step in 0..10 {
         first.add_scalar("x", step, step)?;
     }
     first.close()?;
-    assert_eq!(folder.files().len(), 1);
-    assert!(folder.files()[0].to_string_lossy().ends_with(".one"));
+    assert_eq!(files(&folder).len(), 1);
+    assert!(files(&folder)[0].to_string_lossy().ends_with(".one"));
     // Events after closing go to a new file, and so do those of a second writer.
     first.add_scalar("x", 10, 10)?;
-    let second = SummaryWriter::new(&folder.0)?;
+    let second = SummaryWriter::new(folder.path())?;
     second.add_scalar("y", 0, 0)?;
     drop((first, second));
-    assert_eq!(folder.files().len(), 3);
+    assert_eq!(files(&folder).len(), 3);
     // TensorBoard discards the older events from step 5 on.
     std::thread::sleep(Duration::from_millis(1100)); // files are read in the order of their seconds
-    let resumed = SummaryWriter::new(WriterOptions::new(&folder.0).purge_step(5))?;
+    let resumed = SummaryWriter::new(WriterOptions::new(folder.path()).purge_step(5))?;
     resumed.add_scalar("x", 50, 5)?;
     drop(resumed);
-    let Some(all) = read(&folder.0) else {
+    let Some(all) = read(folder.path()) else {
         return Ok(());
     };
     let steps: Vec<u64> = all["runs"]["."]["scalars"]["x"]
@@ -43,10 +44,10 @@ fn sessions_have_files_of_their_own() -> Result<()> {
 
 #[test]
 fn events_are_flushed_by_number_and_by_time() -> Result<()> {
-    let folder = Folder::new("flushing");
-    let len = |folder: &Folder| folder.files()[0].metadata().unwrap().len();
+    let folder = tempfile::tempdir().unwrap();
+    let len = |folder: &TempDir| files(folder)[0].metadata().unwrap().len();
     let writer = SummaryWriter::new(
-        WriterOptions::new(&folder.0)
+        WriterOptions::new(folder.path())
             .max_queue(3usize)
             .flush_secs(1u64),
     )?;
@@ -125,7 +126,7 @@ fn scalars(file: &Path) -> Vec<u64> {
 #[test]
 fn flushed_events_outlive_the_process() {
     use std::io::{BufRead, BufReader};
-    let folder = Folder::new("killed");
+    let folder = tempfile::tempdir().unwrap();
     let rounds = std::env::var("KILN_KILLS")
         .ok()
         .and_then(|n| n.parse().ok())
@@ -133,7 +134,7 @@ fn flushed_events_outlive_the_process() {
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "files::child_that_is_killed", "--nocapture"])
-            .env(CHILD, &folder.0)
+            .env(CHILD, folder.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -148,7 +149,7 @@ fn flushed_events_outlive_the_process() {
         let last_flushed = flushed.take(wanted).last().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        let files = folder.files();
+        let files = files(&folder);
         assert_eq!(files.len(), round + 1, "a session opens a new file");
         let newest = files
             .iter()
@@ -163,7 +164,7 @@ fn flushed_events_outlive_the_process() {
         );
     }
     // The last record may be cut off, which ends a file.
-    if let Some(all) = read(&folder.0) {
+    if let Some(all) = read(folder.path()) {
         assert!(
             !all["runs"]["."]["scalars"]["x"]
                 .as_array()
@@ -175,12 +176,12 @@ fn flushed_events_outlive_the_process() {
 
 #[test]
 fn a_million_scalars_are_all_there() -> Result<()> {
-    let folder = Folder::new("million");
-    let writer = SummaryWriter::new(&folder.0)?;
+    let folder = tempfile::tempdir().unwrap();
+    let writer = SummaryWriter::new(folder.path())?;
     for step in 0..1_000_000 {
         writer.add_scalar("loss", 1.0 / (step + 1) as f64, step)?;
     }
     writer.close()?;
-    assert!(scalars(&folder.files()[0]).into_iter().eq(0..1_000_000));
+    assert!(scalars(&files(&folder)[0]).into_iter().eq(0..1_000_000));
     Ok(())
 }

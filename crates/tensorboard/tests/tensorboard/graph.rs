@@ -1,6 +1,6 @@
 //! Graphs of models and plans.
 
-use crate::{Folder, read};
+use crate::read;
 use kiln_nn::{BatchNorm2d, Conv2d, Dropout, Flatten, Kernel, Linear, Module, ReLU, sequential};
 use kiln_tensor::{DType, Result, Tensor};
 use kiln_tensorboard::*;
@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 #[test]
 fn a_graph_has_modules_ops_and_kernels() -> Result<()> {
-    let folder = Folder::new("graph");
-    let writer = SummaryWriter::new(&folder.0)?;
+    let folder = tempfile::tempdir().unwrap();
+    let writer = SummaryWriter::new(folder.path())?;
     let model = sequential![
         "conv": Conv2d::new(1, 2, Kernel::new(3)),
         "norm": BatchNorm2d::new(2),
@@ -28,7 +28,7 @@ fn a_graph_has_modules_ops_and_kernels() -> Result<()> {
         (after, model.named_buffers()[0].1.to_vec::<f32>()?)
     );
 
-    let Some(all) = read(&folder.0) else {
+    let Some(all) = read(folder.path()) else {
         return Ok(());
     };
     let graph = &all["runs"]["."]["graph"];

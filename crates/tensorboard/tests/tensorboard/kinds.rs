@@ -1,6 +1,6 @@
 //! Each kind of tag, as the package reads it.
 
-use crate::{Folder, decoded, read};
+use crate::{decoded, read};
 use kiln_tensor::{DType, Result, Tensor};
 use kiln_tensorboard::*;
 use serde_json::{Value, json};
@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 #[test]
 fn tensorboard_reads_every_kind() -> Result<()> {
-    let folder = Folder::new("kinds");
-    let writer = SummaryWriter::new(&folder.0)?;
-    assert_eq!(writer.log_dir(), folder.0);
+    let folder = tempfile::tempdir().unwrap();
+    let writer = SummaryWriter::new(folder.path())?;
+    assert_eq!(writer.log_dir(), folder.path());
     for step in 0..3 {
         writer.set_walltime(100.5 + step as f64);
         writer.add_scalar("loss/train", Tensor::from(0.5f32).pow(step), step)?;
@@ -116,7 +116,7 @@ fn tensorboard_reads_every_kind() -> Result<()> {
     writer.add_embedding(&points, None)?;
     writer.close()?;
 
-    let sprite = std::fs::read(folder.0.join("00012/my%2fpoints/sprite.png")).unwrap();
+    let sprite = std::fs::read(folder.path().join("00012/my%2fpoints/sprite.png")).unwrap();
     let (width, height, pixels) = decoded(&json!(sprite));
     assert_eq!((width, height), (10, 4));
     assert!(
@@ -124,12 +124,12 @@ fn tensorboard_reads_every_kind() -> Result<()> {
             && pixels[30 * 2 + 15..30 * 3].iter().all(|p| *p == 0)
     );
     let tsv = |name: &str| {
-        std::fs::read_to_string(folder.0.join("00012/my%2fpoints").join(name)).unwrap()
+        std::fs::read_to_string(folder.path().join("00012/my%2fpoints").join(name)).unwrap()
     };
     assert_eq!(tsv("metadata.tsv"), "name\tid\na\t1\nb\t2\nc\t3\n");
     assert_eq!(tsv("tensors.tsv"), "1\t2.5\n3\t-4\n0\t0.000000001\n");
 
-    let Some(all) = read(&folder.0) else {
+    let Some(all) = read(folder.path()) else {
         return Ok(());
     };
     let names: BTreeSet<&str> = all["runs"]

@@ -1,6 +1,6 @@
 //! The answers of TensorBoard's server.
 
-use crate::{Folder, decoded, served};
+use crate::{decoded, served};
 use kiln_nn::{Linear, ReLU, sequential};
 use kiln_tensor::{DType, Result, Tensor, profiler};
 use kiln_tensorboard::*;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 #[test]
 fn the_server_shows_every_kind() -> Result<()> {
-    let folder = Folder::new("served");
-    let writer = SummaryWriter::new(&folder.0)?;
-    let other = SummaryWriter::new(&folder.0)?;
+    let folder = tempfile::tempdir().unwrap();
+    let writer = SummaryWriter::new(folder.path())?;
+    let other = SummaryWriter::new(folder.path())?;
     writer.add_scalar("loss/train", 0.5, 1)?;
     other.add_scalar("loss/val", 0.25, 1)?;
     other.close()?;
@@ -74,7 +74,7 @@ fn the_server_shows_every_kind() -> Result<()> {
     let mut paths: Vec<String> = paths.map(plugin).into();
     paths.push(video.into());
     let paths: Vec<&str> = paths.iter().map(|p| &p[..]).collect();
-    let Some(answers) = served(&folder.0, &paths) else {
+    let Some(answers) = served(folder.path(), &paths) else {
         return Ok(());
     };
     let [

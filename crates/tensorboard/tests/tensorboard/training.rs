@@ -1,6 +1,6 @@
 //! The health of a training run, and its profile.
 
-use crate::{Folder, read};
+use crate::{files, read};
 use kiln_nn::{Forward, Linear, ReLU, sequential};
 use kiln_observe::Health;
 use kiln_tensor::{DType, Result, Tensor, profiler};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 #[test]
 fn health_is_scalars_by_layer() -> Result<()> {
-    let folder = Folder::new("health");
+    let folder = tempfile::tempdir().unwrap();
     let model = sequential!["fc": Linear::new(3, 4), "act": ReLU::new()]?;
     let health = Health::watch(&model)?;
     model
@@ -18,10 +18,10 @@ fn health_is_scalars_by_layer() -> Result<()> {
         .sum(())
         .backward()?;
     let report = health.report()?;
-    let writer = SummaryWriter::new(&folder.0)?;
+    let writer = SummaryWriter::new(folder.path())?;
     writer.add_health(&report, 7)?;
     drop(writer);
-    let Some(all) = read(&folder.0) else {
+    let Some(all) = read(folder.path()) else {
         return Ok(());
     };
     let scalars = &all["runs"]["."]["scalars"];
@@ -39,17 +39,17 @@ fn health_is_scalars_by_layer() -> Result<()> {
 
 #[test]
 fn a_profile_has_numbers_texts_and_a_trace() -> Result<()> {
-    let folder = Folder::new("profile");
+    let folder = tempfile::tempdir().unwrap();
     let (out, profile) = profiler::profile(|| {
         let x = Tensor::from([0.25f32, 0.5, 0.75]);
         (x.atanh() * 7.0).cumsum(0).to_vec::<f32>()
     });
     out?;
-    let writer = SummaryWriter::new(&folder.0)?;
+    let writer = SummaryWriter::new(folder.path())?;
     writer.add_profile("epoch", &profile, 3)?;
     writer.close()?;
     let is_trace = |p: &&PathBuf| p.to_string_lossy().ends_with(".pt.trace.json");
-    let files = folder.files();
+    let files = files(&folder);
     let traces: Vec<&PathBuf> = files.iter().filter(is_trace).collect();
     assert_eq!(traces.len(), 1, "{files:?}");
     let trace: Value = serde_json::from_slice(&std::fs::read(traces[0]).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn a_profile_has_numbers_texts_and_a_trace() -> Result<()> {
     assert_eq!(spans(0).count(), profile.runs().len());
     assert_eq!(spans(1).count(), profile.events().len());
     assert_eq!(spans(2).count(), profile.compilations().len());
-    let Some(all) = read(&folder.0) else {
+    let Some(all) = read(folder.path()) else {
         return Ok(());
     };
     let run = &all["runs"]["."];

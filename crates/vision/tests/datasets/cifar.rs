@@ -79,21 +79,22 @@ pub fn batch(labels: [u8; 2]) -> Vec<u8> {
         .end()
 }
 
-pub fn write_ten(root: &Folder) {
+pub fn write_ten(root: &TempDir) {
     for n in 1..=5 {
-        root.write(
+        write_file(
+            root,
             &format!("cifar-10-batches-py/data_batch_{n}"),
             batch([n, 9]),
         );
     }
-    root.write("cifar-10-batches-py/test_batch", batch([3, 4]));
+    write_file(root, "cifar-10-batches-py/test_batch", batch([3, 4]));
     let meta = Pickle::new().texts("label_names", &NAMES).end();
-    root.write("cifar-10-batches-py/batches.meta", meta);
+    write_file(root, "cifar-10-batches-py/batches.meta", meta);
 }
 
 #[test]
 fn pickles_of_python_2() -> Result<()> {
-    let root = Folder::new("cifar10");
+    let root = tempfile::tempdir().unwrap();
     write_ten(&root);
     let (train, test) = (CIFAR10::new(&root, true)?, CIFAR10::new(&root, false)?);
     assert_eq!((train.len(), test.targets()), (10, &[3i64, 4][..]));
@@ -119,7 +120,7 @@ fn pickles_of_python_2() -> Result<()> {
 
 #[test]
 fn a_hundred_classes_have_fine_labels() -> Result<()> {
-    let root = Folder::new("cifar100");
+    let root = tempfile::tempdir().unwrap();
     let names: Vec<String> = (0..100).map(|n| format!("class {n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for part in ["train", "test"] {
@@ -127,22 +128,26 @@ fn a_hundred_classes_have_fine_labels() -> Result<()> {
             .numbers("coarse_labels", &[1, 2])
             .numbers("fine_labels", &[99, 42])
             .array("data", [2, 3072], &pattern(2 * 3072));
-        root.write(&format!("cifar-100-python/{part}"), batch.end());
+        write_file(&root, &format!("cifar-100-python/{part}"), batch.end());
     }
     let meta = Pickle::new().texts("fine_label_names", &names).end();
-    root.write("cifar-100-python/meta", meta);
+    write_file(&root, "cifar-100-python/meta", meta);
     let set = CIFAR100::new(&root, true)?;
     assert_eq!(
         (set.targets(), set.classes().len()),
         (&[99i64, 42][..], 100)
     );
     // The binary version, of the same pictures.
-    let other = Folder::new("cifar100-bin");
+    let other = tempfile::tempdir().unwrap();
     let pixels = pattern(2 * 3072);
     let (one, two) = pixels.split_at(3072);
     let records = [&[1, 99][..], one, &[2, 42], two].concat();
-    other.write("cifar-100-binary/train.bin", records);
-    other.write("cifar-100-binary/fine_label_names.txt", names.join("\n"));
+    write_file(&other, "cifar-100-binary/train.bin", records);
+    write_file(
+        &other,
+        "cifar-100-binary/fine_label_names.txt",
+        names.join("\n"),
+    );
     let binary = CIFAR100::new(&other, true)?;
     assert_eq!(binary.targets(), set.targets());
     assert_eq!(binary.data()?.to_vec::<u8>()?, set.data()?.to_vec::<u8>()?);

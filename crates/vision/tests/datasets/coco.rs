@@ -22,19 +22,19 @@ pub const INSTANCES: &str = r#"{
     "categories": [{"id": 1, "name": "person", "supercategory": "person"}, {"id": 18, "name": "dog"}]
 }"#;
 
-fn pictures(root: &Folder) -> Result<Image> {
+fn pictures(root: &TempDir) -> Result<Image> {
     let image = Image::from_bytes(pattern(8), 4, 2, Mode::L)?;
-    image.save(root.0.join("a.png"))?;
-    image.save(root.0.join("b.png"))?;
+    image.save(root.path().join("a.png"))?;
+    image.save(root.path().join("b.png"))?;
     Ok(image.convert(Mode::RGB))
 }
 
 #[test]
 fn pictures_come_with_what_is_marked() -> Result<()> {
-    let root = Folder::new("coco");
+    let root = tempfile::tempdir().unwrap();
     let image = pictures(&root)?;
-    root.write("instances.json", INSTANCES);
-    let set = CocoDetection::new(&root, root.0.join("instances.json"))?;
+    write_file(&root, "instances.json", INSTANCES);
+    let set = CocoDetection::new(&root, root.path().join("instances.json"))?;
     assert_eq!(set.ids(), [2, 9]);
     assert_eq!(set.categories()[&18], "dog");
     assert_eq!(set.get(0)?, (image.clone(), Vec::new()));
@@ -51,19 +51,19 @@ fn pictures_come_with_what_is_marked() -> Result<()> {
     };
     assert_eq!(all[1].segmentation, runs(Counts::Numbers(vec![0, 8])));
     assert_eq!(all[2].segmentation, runs(Counts::Packed("08".into())));
-    let error = message(CocoCaptions::new(&root, root.0.join("instances.json")));
+    let error = message(CocoCaptions::new(&root, root.path().join("instances.json")));
     assert!(error.contains("annotation 7 has no caption"), "{error}");
     Ok(())
 }
 
 #[test]
 fn pictures_come_with_captions() -> Result<()> {
-    let root = Folder::new("captions");
+    let root = tempfile::tempdir().unwrap();
     pictures(&root)?;
     let file = r#"{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [
         {"id": 1, "image_id": 1, "caption": "A plane."}, {"id": 2, "image_id": 1, "caption": "Ein Flugzeug über Schnee."}]}"#;
-    root.write("captions.json", file);
-    let set = CocoCaptions::new(&root, root.0.join("captions.json"))?;
+    write_file(&root, "captions.json", file);
+    let set = CocoCaptions::new(&root, root.path().join("captions.json"))?;
     assert_eq!(set.get(0)?.1, ["A plane.", "Ein Flugzeug über Schnee."]);
     for (from, to, wanted) in [
         ("a.png", "../a.png", "does not lie in the folder"),
@@ -72,8 +72,8 @@ fn pictures_come_with_captions() -> Result<()> {
         ("\"images\"", "\"pictures\"", "missing field"),
         ("}]}", "", "EOF"),
     ] {
-        root.write("wrong.json", file.replace(from, to));
-        let error = message(CocoCaptions::new(&root, root.0.join("wrong.json")));
+        write_file(&root, "wrong.json", file.replace(from, to));
+        let error = message(CocoCaptions::new(&root, root.path().join("wrong.json")));
         assert!(
             error.contains(wanted) && error.contains("wrong.json"),
             "{error}"

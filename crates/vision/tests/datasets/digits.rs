@@ -25,14 +25,22 @@ fn colours(pixels: &[u8]) -> Vec<u8> {
 
 #[test]
 fn as_idx_packed_by_gzip() -> Result<()> {
-    let (root, digits) = (Folder::new("idx"), digits());
+    let (root, digits) = (tempfile::tempdir().unwrap(), digits());
     for (part, digits) in [("train", &digits[..1500]), ("t10k", &digits[1500..])] {
         let pixels: Vec<u8> = digits.iter().flat_map(|d| d.0.clone()).collect();
         let labels: Vec<u8> = digits.iter().map(|d| d.1).collect();
         let images = gzip(&idx(&[digits.len(), 8, 8], &pixels));
-        root.write(&format!("MNIST/raw/{part}-images-idx3-ubyte.gz"), images);
+        write_file(
+            &root,
+            &format!("MNIST/raw/{part}-images-idx3-ubyte.gz"),
+            images,
+        );
         let labels = gzip(&idx(&[digits.len()], &labels));
-        root.write(&format!("MNIST/raw/{part}-labels-idx1-ubyte.gz"), labels);
+        write_file(
+            &root,
+            &format!("MNIST/raw/{part}-labels-idx1-ubyte.gz"),
+            labels,
+        );
     }
     let (train, test) = (MNIST::new(&root, true)?, MNIST::new(&root, false)?);
     assert_eq!((train.len(), test.len()), (1500, 297));
@@ -54,17 +62,18 @@ fn as_idx_packed_by_gzip() -> Result<()> {
 
 #[test]
 fn as_binary_batches() -> Result<()> {
-    let (root, digits) = (Folder::new("bin"), digits());
+    let (root, digits) = (tempfile::tempdir().unwrap(), digits());
     let record = |(pixels, label): &(Vec<u8>, u8)| [vec![*label], colours(pixels)].concat();
     for (n, batch) in digits.chunks(360).enumerate() {
         let records: Vec<u8> = batch.iter().flat_map(record).collect();
-        root.write(
+        write_file(
+            &root,
             &format!("cifar-10-batches-bin/data_batch_{}.bin", n + 1),
             records,
         );
     }
     let names: String = (0..10).map(|digit| format!("{digit}\n")).collect();
-    root.write("cifar-10-batches-bin/batches.meta.txt", names + "\n");
+    write_file(&root, "cifar-10-batches-bin/batches.meta.txt", names + "\n");
     let set = CIFAR10::new(&root, true)?;
     assert_eq!((set.len(), set.classes().len()), (1797, 10));
     for (i, (pixels, label)) in digits.iter().enumerate() {
@@ -80,10 +89,10 @@ fn as_binary_batches() -> Result<()> {
 
 #[test]
 fn as_a_folder_of_pictures() -> Result<()> {
-    let (root, digits) = (Folder::new("png"), digits());
+    let (root, digits) = (tempfile::tempdir().unwrap(), digits());
     for (i, (pixels, label)) in digits.iter().enumerate() {
         let image = Image::from_bytes(pixels.clone(), 8, 8, Mode::L)?;
-        let folder = root.0.join(label.to_string());
+        let folder = root.path().join(label.to_string());
         std::fs::create_dir_all(&folder).unwrap();
         image.save(folder.join(format!("{i:04}.png")))?;
     }

@@ -4,10 +4,11 @@ use super::*;
 use kiln_data::Dataset;
 use kiln_vision::datasets::{DatasetFolder, FolderOptions, ImageFolder, Omniglot};
 use kiln_vision::{Image, Mode};
+use std::path::Path;
 
 #[test]
 fn classes_and_files_come_in_order() -> Result<()> {
-    let root = Folder::new("folder");
+    let root = tempfile::tempdir().unwrap();
     for name in [
         "cat/b.TXT",
         "cat/a/z.txt",
@@ -19,7 +20,7 @@ fn classes_and_files_come_in_order() -> Result<()> {
         "ant/2.txt",
         "stray.txt",
     ] {
-        root.write(name, name);
+        write_file(&root, name, name);
     }
     let read = |path: &Path| Ok(std::fs::read_to_string(path).unwrap());
     let set = DatasetFolder::new(&root, read, [".txt"])?;
@@ -52,12 +53,12 @@ fn classes_and_files_come_in_order() -> Result<()> {
 
 #[test]
 fn pictures_become_rgb() -> Result<()> {
-    let root = Folder::new("images");
-    std::fs::create_dir_all(root.0.join("a/deep")).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("a/deep")).unwrap();
     let grey = Image::from_bytes(vec![1, 2, 3, 4, 5, 6], 3, 2, Mode::L)?;
-    grey.save(root.0.join("a/deep/x.PNG"))?;
-    grey.convert(Mode::RGBA).save(root.0.join("a/y.bmp"))?;
-    root.write("a/notes.md", "not a picture");
+    grey.save(root.path().join("a/deep/x.PNG"))?;
+    grey.convert(Mode::RGBA).save(root.path().join("a/y.bmp"))?;
+    write_file(&root, "a/notes.md", "not a picture");
     let set = ImageFolder::new(&root)?;
     assert_eq!(set.len(), 2);
     for i in 0..2 {
@@ -65,22 +66,22 @@ fn pictures_become_rgb() -> Result<()> {
     }
     assert!(set.imgs()[0].0.ends_with("a/y.bmp"));
     // A file that is not a picture is an error that names it, when it is read.
-    root.write("a/z.png", "no picture");
+    write_file(&root, "a/z.png", "no picture");
     let set = ImageFolder::new(&root)?;
     assert!(message(set.get(1)).contains("z.png"));
     assert!(message(set.get(3)).contains("out of range"));
-    assert!(message(ImageFolder::new(root.0.join("a/deep"))).contains("no class folders"));
-    assert!(message(ImageFolder::new(root.0.join("none"))).contains("none"));
+    assert!(message(ImageFolder::new(root.path().join("a/deep"))).contains("no class folders"));
+    assert!(message(ImageFolder::new(root.path().join("none"))).contains("none"));
     Ok(())
 }
 
 #[cfg(unix)]
 #[test]
 fn a_folder_that_holds_itself_ends() -> Result<()> {
-    let root = Folder::new("links");
-    root.write("a/1.txt", "");
-    std::os::unix::fs::symlink(root.0.join("a"), root.0.join("a/again")).unwrap();
-    std::os::unix::fs::symlink(root.0.join("a"), root.0.join("b")).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    write_file(&root, "a/1.txt", "");
+    std::os::unix::fs::symlink(root.path().join("a"), root.path().join("a/again")).unwrap();
+    std::os::unix::fs::symlink(root.path().join("a"), root.path().join("b")).unwrap();
     let set = DatasetFolder::new(&root, |_| Ok(()), [".txt"])?;
     assert_eq!(set.targets(), [0, 1]);
     Ok(())
@@ -88,7 +89,7 @@ fn a_folder_that_holds_itself_ends() -> Result<()> {
 
 #[test]
 fn characters_of_alphabets() -> Result<()> {
-    let root = Folder::new("omniglot");
+    let root = tempfile::tempdir().unwrap();
     let error = message(Omniglot::new(&root, true));
     assert!(
         error.contains("68d2efa1b9178cc56df9314c21c6e718"),
@@ -100,7 +101,7 @@ fn characters_of_alphabets() -> Result<()> {
         "Greek/character02/1",
         "Greek/character01/7",
     ] {
-        let path = root.0.join("omniglot-py/images_evaluation").join(name);
+        let path = root.path().join("omniglot-py/images_evaluation").join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         letter.save(path.with_extension("png"))?;
     }
@@ -114,7 +115,7 @@ fn characters_of_alphabets() -> Result<()> {
         ]
     );
     assert_eq!((set.len(), set.get(2)?), (3, (letter, 2)));
-    root.write("omniglot-py/images_evaluation.zip", "damaged");
+    write_file(&root, "omniglot-py/images_evaluation.zip", "damaged");
     let error = message(Omniglot::download(&root, false));
     assert!(
         error.contains("6b91aef0f799c5bb55b94e3f2daec811"),

@@ -4,15 +4,15 @@ use super::*;
 use kiln_data::Dataset;
 use kiln_vision::datasets::{CIFAR10, CocoDetection, MNIST, STL10, SVHN, Stl10Split, SvhnSplit};
 
-fn mnist(root: &Folder, images: &[u8], labels: &[u8]) -> Result<MNIST> {
-    root.write("MNIST/raw/train-images-idx3-ubyte.gz", images);
-    root.write("MNIST/raw/train-labels-idx1-ubyte.gz", labels);
+fn mnist(root: &TempDir, images: &[u8], labels: &[u8]) -> Result<MNIST> {
+    write_file(root, "MNIST/raw/train-images-idx3-ubyte.gz", images);
+    write_file(root, "MNIST/raw/train-labels-idx1-ubyte.gz", labels);
     MNIST::new(root, true)
 }
 
 #[test]
 fn idx_that_lies_is_refused() {
-    let root = Folder::new("lies");
+    let root = tempfile::tempdir().unwrap();
     let (images, labels) = (idx(&[2, 3, 3], &pattern(18)), gzip(&idx(&[2], &[1, 2])));
     let wrong = |file: Vec<u8>| message(mnist(&root, &file, &labels));
     let mut more = images.clone();
@@ -64,7 +64,7 @@ fn idx_that_lies_is_refused() {
 
 #[test]
 fn pickles_that_would_run_code_are_refused() {
-    let root = Folder::new("code");
+    let root = tempfile::tempdir().unwrap();
     for (pickle, wanted) in [
         (&b"\x80\x02cos\nsystem\nU\x04true\x85R."[..], "`os.system`"),
         (b"\x80\x02cnumpy\nload\nU\x01x\x85R.", "`numpy.load`"),
@@ -83,7 +83,7 @@ fn pickles_that_would_run_code_are_refused() {
         (b"\x80\x02}.", "\"data\""),
     ] {
         super::cifar::write_ten(&root);
-        root.write("cifar-10-batches-py/data_batch_3", pickle);
+        write_file(&root, "cifar-10-batches-py/data_batch_3", pickle);
         let error = message(CIFAR10::new(&root, true));
         assert!(
             error.contains(wanted) && error.contains("data_batch_3"),
@@ -98,14 +98,14 @@ fn pickles_that_would_run_code_are_refused() {
         bomb.extend(b"h\x01h\x00U\x06latin1\x86R");
     }
     bomb.extend(b"t.");
-    root.write("cifar-10-batches-py/data_batch_1", bomb);
+    write_file(&root, "cifar-10-batches-py/data_batch_1", bomb);
     let error = message(CIFAR10::new(&root, true));
     assert!(error.contains("far more of its contents"), "{error}");
 }
 
 #[test]
 fn other_files_of_the_wrong_size_are_refused() {
-    let root = Folder::new("sizes");
+    let root = tempfile::tempdir().unwrap();
     let mut seven = vec![0; 128];
     seven[124..].copy_from_slice(&[0, 2, b'I', b'M']);
     let short = super::others::svhn(true);
@@ -116,24 +116,24 @@ fn other_files_of_the_wrong_size_are_refused() {
         (&short[..short.len() - 9], "svhn"),
         (&super::others::mat(&[], true), "no array X"),
     ] {
-        root.write("train_32x32.mat", file);
+        write_file(&root, "train_32x32.mat", file);
         let error = message(SVHN::new(&root, SvhnSplit::Train));
         assert!(error.contains(wanted) || wanted == "svhn", "{error}");
     }
-    root.write("cifar-10-batches-bin/test_batch.bin", vec![1; 3072]);
-    root.write("cifar-10-batches-bin/batches.meta.txt", "a\n");
+    write_file(&root, "cifar-10-batches-bin/test_batch.bin", vec![1; 3072]);
+    write_file(&root, "cifar-10-batches-bin/batches.meta.txt", "a\n");
     let error = message(CIFAR10::new(&root, false));
     assert!(
         error.contains("3072 bytes are not records of 3073"),
         "{error}"
     );
     // A fold that names one picture again and again.
-    root.write("stl10_binary/train_X.bin", vec![0; 3 * 96 * 96]);
-    root.write("stl10_binary/train_y.bin", [1]);
-    root.write("stl10_binary/fold_indices.txt", "0 0\n");
+    write_file(&root, "stl10_binary/train_X.bin", vec![0; 3 * 96 * 96]);
+    write_file(&root, "stl10_binary/train_y.bin", [1]);
+    write_file(&root, "stl10_binary/fold_indices.txt", "0 0\n");
     let error = message(STL10::new(&root, Stl10Split::Train(Some(0))));
     assert!(error.contains("the fold 0 has 2 pictures of 1"), "{error}");
-    root.write("stl10_binary/unlabeled_X.bin", [0; 100]);
+    write_file(&root, "stl10_binary/unlabeled_X.bin", [0; 100]);
     let error = message(STL10::new(&root, Stl10Split::Unlabeled));
     assert!(error.contains("100 bytes are not pictures"), "{error}");
 }
@@ -161,14 +161,15 @@ fn damage(file: &[u8], rng: &mut fastrand::Rng) -> Vec<u8> {
 /// A damaged file is an error or gives whole samples.
 #[test]
 fn damaged_files_never_panic() {
-    let root = Folder::new("damage");
+    let root = tempfile::tempdir().unwrap();
     super::cifar::write_ten(&root);
-    root.write(
+    write_file(
+        &root,
         "MNIST/raw/train-labels-idx1-ubyte.gz",
         gzip(&idx(&[2], &[1, 2])),
     );
-    let images = root.0.join("MNIST/raw/train-images-idx3-ubyte.gz");
-    let ten = root.0.join("cifar-10-batches-py/test_batch");
+    let images = root.path().join("MNIST/raw/train-images-idx3-ubyte.gz");
+    let ten = root.path().join("cifar-10-batches-py/test_batch");
     let mut rng = fastrand::Rng::with_seed(7);
     let sources: [(&str, Vec<u8>); 7] = [
         ("idx", idx(&[2, 3, 3], &pattern(18))),
@@ -184,7 +185,7 @@ fn damaged_files_never_panic() {
                 .end(),
         ),
     ];
-    let meta = root.0.join("cifar-10-batches-py/batches.meta");
+    let meta = root.path().join("cifar-10-batches-py/batches.meta");
     let names = std::fs::read(&meta).unwrap();
     let mut errors = 0;
     for round in 0..100 {
@@ -212,12 +213,12 @@ fn damaged_files_never_panic() {
                     read
                 }
                 "json" => {
-                    root.write("instances.json", damaged);
-                    let set = CocoDetection::new(&root, root.0.join("instances.json"));
+                    write_file(&root, "instances.json", damaged);
+                    let set = CocoDetection::new(&root, root.path().join("instances.json"));
                     set.map(|set| set.len())
                 }
                 _ => {
-                    root.write("test_32x32.mat", damaged);
+                    write_file(&root, "test_32x32.mat", damaged);
                     SVHN::new(&root, SvhnSplit::Test).and_then(whole)
                 }
             };

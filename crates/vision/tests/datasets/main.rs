@@ -9,38 +9,13 @@ mod mnist;
 mod others;
 
 use kiln_tensor::Result;
-use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
-/// A folder for a test's files, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let id = format!("kiln-datasets-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(id);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    /// Writes a file and the folders that it lies in.
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl AsRef<Path> for Folder {
-    fn as_ref(&self) -> &Path {
-        &self.0
-    }
+/// Writes a file and the folders that it lies in.
+fn write_file(root: &TempDir, name: &str, bytes: impl AsRef<[u8]>) {
+    let path = root.path().join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// The message of an expected error.

@@ -6,7 +6,7 @@ use kiln_vision::Mode;
 use kiln_vision::datasets::{EMNIST, EmnistSplit, FashionMNIST, KMNIST, MNIST};
 
 /// Writes the parts of a set of a few pictures of 3x5.
-fn write(root: &Folder, set: &str, names: [&str; 2], packed: bool, labels: &[u8]) -> Vec<u8> {
+fn write(root: &TempDir, set: &str, names: [&str; 2], packed: bool, labels: &[u8]) -> Vec<u8> {
     let pixels = pattern(labels.len() * 15);
     let files = [
         idx(&[labels.len(), 3, 5], &pixels),
@@ -14,8 +14,8 @@ fn write(root: &Folder, set: &str, names: [&str; 2], packed: bool, labels: &[u8]
     ];
     for (name, file) in names.iter().zip(files) {
         match packed {
-            true => root.write(&format!("{set}/raw/{name}.gz"), gzip(&file)),
-            false => root.write(&format!("{set}/raw/{name}"), file),
+            true => write_file(root, &format!("{set}/raw/{name}.gz"), gzip(&file)),
+            false => write_file(root, &format!("{set}/raw/{name}"), file),
         }
     }
     pixels
@@ -23,11 +23,11 @@ fn write(root: &Folder, set: &str, names: [&str; 2], packed: bool, labels: &[u8]
 
 #[test]
 fn files_are_read_packed_and_unpacked() -> Result<()> {
-    let root = Folder::new("mnist");
+    let root = tempfile::tempdir().unwrap();
     let names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
     for set in ["MNIST", "FashionMNIST", "KMNIST"] {
         for packed in [true, false] {
-            let _ = std::fs::remove_dir_all(root.0.join(set));
+            let _ = std::fs::remove_dir_all(root.path().join(set));
             let pixels = write(&root, set, names, packed, &[9, 0, 3]);
             let (image, label, classes) = match set {
                 "MNIST" => first(&MNIST::new(&root, true)?, MNIST::classes)?,
@@ -60,7 +60,7 @@ fn first<D: Dataset<Item = (kiln_vision::Image, i64)>>(
 
 #[test]
 fn splits_of_letters_have_their_classes() -> Result<()> {
-    let root = Folder::new("emnist");
+    let root = tempfile::tempdir().unwrap();
     let names = [
         "emnist-letters-test-images-idx3-ubyte",
         "emnist-letters-test-labels-idx1-ubyte",
@@ -100,7 +100,7 @@ fn splits_of_letters_have_their_classes() -> Result<()> {
 
 #[test]
 fn checksums_are_verified_where_asked() {
-    let root = Folder::new("checksums");
+    let root = tempfile::tempdir().unwrap();
     let names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"];
     write(&root, "MNIST", names, true, &[1]);
     let error = message(MNIST::download(&root, true));

@@ -71,8 +71,8 @@ pub fn svhn(packed: bool) -> Vec<u8> {
 #[test]
 fn house_numbers_of_matlab() -> Result<()> {
     for packed in [true, false] {
-        let root = Folder::new(&format!("svhn-{packed}"));
-        root.write("train_32x32.mat", svhn(packed));
+        let root = tempfile::tempdir().unwrap();
+        write_file(&root, "train_32x32.mat", svhn(packed));
         let set = SVHN::new(&root, SvhnSplit::Train)?;
         assert_eq!(set.targets(), [1, 0, 9]);
         let (numbers, (image, _)) = (pattern(3 * 3072), set.get(1)?);
@@ -104,17 +104,17 @@ fn house_numbers_of_matlab() -> Result<()> {
 
 #[test]
 fn stl_has_folds_and_pictures_without_labels() -> Result<()> {
-    let root = Folder::new("stl10");
+    let root = tempfile::tempdir().unwrap();
     let area = 3 * 96 * 96;
     let pixels = pattern(3 * area);
-    root.write("stl10_binary/train_X.bin", &pixels);
-    root.write("stl10_binary/train_y.bin", [1, 10, 5]);
-    root.write("stl10_binary/unlabeled_X.bin", &pixels[area..]);
-    root.write("stl10_binary/test_X.bin", &pixels[..area]);
-    root.write("stl10_binary/test_y.bin", [2]);
-    root.write("stl10_binary/fold_indices.txt", "0 1 \n2 0 \n");
+    write_file(&root, "stl10_binary/train_X.bin", &pixels);
+    write_file(&root, "stl10_binary/train_y.bin", [1, 10, 5]);
+    write_file(&root, "stl10_binary/unlabeled_X.bin", &pixels[area..]);
+    write_file(&root, "stl10_binary/test_X.bin", &pixels[..area]);
+    write_file(&root, "stl10_binary/test_y.bin", [2]);
+    write_file(&root, "stl10_binary/fold_indices.txt", "0 1 \n2 0 \n");
     let names = "airplane\nbird\ncar\ncat\ndeer\ndog\nhorse\nmonkey\nship\ntruck\n";
-    root.write("stl10_binary/class_names.txt", names);
+    write_file(&root, "stl10_binary/class_names.txt", names);
     let set = STL10::new(&root, Stl10Split::Train(None))?;
     assert_eq!(
         (set.targets(), &set.classes()[9][..]),
@@ -143,18 +143,18 @@ fn stl_has_folds_and_pictures_without_labels() -> Result<()> {
     );
     assert_eq!(STL10::new(&root, Stl10Split::Test)?.targets(), [1]);
     assert!(message(STL10::new(&root, Stl10Split::Train(Some(2)))).contains("no fold 2"));
-    root.write("stl10_binary/fold_indices.txt", "0 3");
+    write_file(&root, "stl10_binary/fold_indices.txt", "0 3");
     assert!(
         message(STL10::new(&root, Stl10Split::Train(Some(0)))).contains("\"3\" is not a picture")
     );
-    root.write("stl10_binary/test_y.bin", [0]);
+    write_file(&root, "stl10_binary/test_y.bin", [0]);
     assert!(message(STL10::new(&root, Stl10Split::Test)).contains("which begin with 1"));
     Ok(())
 }
 
 #[test]
 fn semeion_is_a_table() -> Result<()> {
-    let root = Folder::new("semeion");
+    let root = tempfile::tempdir().unwrap();
     let line = |digit: usize| {
         let pixels = (0..256).map(|i| {
             if i % (digit + 2) == 0 {
@@ -166,7 +166,7 @@ fn semeion_is_a_table() -> Result<()> {
         let marks = (0..10).map(|i| if i == digit { "1 " } else { "0 " });
         pixels.chain(marks).collect::<String>()
     };
-    root.write("semeion.data", format!("{}\n{}\n", line(7), line(0)));
+    write_file(&root, "semeion.data", format!("{}\n{}\n", line(7), line(0)));
     let set = SEMEION::new(&root)?;
     assert_eq!(set.targets(), [7, 0]);
     let (image, _) = set.get(0)?;
@@ -181,7 +181,7 @@ fn semeion_is_a_table() -> Result<()> {
         (line(3).replacen("0 1 0", "1 1 0", 1), "line 1"),
         (line(10), "0 digits are marked"),
     ] {
-        root.write("semeion.data", wrong);
+        write_file(&root, "semeion.data", wrong);
         let error = message(SEMEION::new(&root));
         assert!(error.contains(wanted), "{error}");
     }
@@ -191,11 +191,12 @@ fn semeion_is_a_table() -> Result<()> {
 
 #[test]
 fn patches_come_alone_and_in_pairs() -> Result<()> {
-    let root = Folder::new("phototour");
+    let root = tempfile::tempdir().unwrap();
     assert!(message(PhotoTour::new(&root, "liberty")).contains("fdd9152f138ea5ef2091746689176414"));
     assert!(message(PhotoTour::new(&root, "london")).contains("is not one of notredame_harris"));
-    root.write("liberty/info.txt", "5 0\n5 0\n8 0\n");
-    root.write(
+    write_file(&root, "liberty/info.txt", "5 0\n5 0\n8 0\n");
+    write_file(
+        &root,
         "liberty/m50_100000_100000_0.txt",
         "0 5 0 1 5 0 0\n2 8 0 0 5 0 0\n",
     );
@@ -207,7 +208,7 @@ fn patches_come_alone_and_in_pairs() -> Result<()> {
         let (w, h) = sizes;
         let seed = name.as_bytes()[10];
         let pixels: Vec<u8> = (0..w * h).map(|i| (i % 255) as u8 ^ seed).collect();
-        Image::from_bytes(pixels, w, h, Mode::L)?.save(root.0.join("liberty").join(name))?;
+        Image::from_bytes(pixels, w, h, Mode::L)?.save(root.path().join("liberty").join(name))?;
     }
     let set = PhotoTour::new(&root, "liberty")?;
     assert_eq!(
@@ -226,7 +227,7 @@ fn patches_come_alone_and_in_pairs() -> Result<()> {
     assert_eq!(pairs.len(), 2);
     assert_eq!(pairs.get(0)?, (first.clone(), patch, 1));
     assert_eq!(pairs.get(1)?, (third, first, 0));
-    root.write("liberty/m50_100000_100000_0.txt", "0 5 0 3 5 0 0\n");
+    write_file(&root, "liberty/m50_100000_100000_0.txt", "0 5 0 3 5 0 0\n");
     assert!(message(PhotoTour::new(&root, "liberty")).contains("no pair 0 and 3 of 3"));
     Ok(())
 }
