@@ -106,10 +106,12 @@ impl Arg {
         }
     }
 
-    fn move_to(&mut self, device: Device) {
+    fn move_to(&mut self, device: Device, leaves: &BTreeMap<String, Tensor>) {
         match self {
-            Arg::Tensor(_, t, _) => *t = t.to(device),
-            Arg::List(items) => items.iter_mut().for_each(|item| item.move_to(device)),
+            Arg::Tensor(name, t, _) => {
+                *t = leaves.get(name).map_or_else(|| t.to(device), Tensor::clone);
+            }
+            Arg::List(items) => items.iter_mut().for_each(|i| i.move_to(device, leaves)),
             _ => {}
         }
     }
@@ -225,10 +227,10 @@ impl Args {
         }
     }
 
-    /// Moves every tensor.
-    pub(crate) fn move_to(&mut self, device: Device) {
+    /// Moves every tensor, but takes these leaves for those of their names.
+    pub(crate) fn move_to(&mut self, device: Device, leaves: &BTreeMap<String, Tensor>) {
         for arg in self.positional.iter_mut().chain(self.keywords.values_mut()) {
-            arg.move_to(device);
+            arg.move_to(device, leaves);
         }
     }
 

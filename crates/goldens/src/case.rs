@@ -99,9 +99,15 @@ impl Case {
 }
 
 impl Case {
-    /// The same call on a device. Gradients flow back to leaves on the CPU.
+    /// The same call on a device, leaves included.
     pub fn move_to(mut self, device: Device) -> Case {
-        self.args.move_to(device);
+        let leaves = self.gradients.iter_mut().flat_map(|g| &mut g.leaves);
+        let leaves = leaves.map(|(name, leaf)| {
+            *leaf = leaf.detach().to(device).requires_grad_(true);
+            (name.clone(), leaf.clone())
+        });
+        let leaves = leaves.collect();
+        self.args.move_to(device, &leaves);
         self
     }
 

@@ -23,5 +23,5 @@ pub use case::{Case, CaseError, Kind, read_tensors, write_tensors};
 pub use compare::{Verdict, judge};
 pub use engine::{Array, Engine};
 pub use golden::{Folder, GoldenError, ids, unpack};
-pub use run::{Outcome, record, run};
+pub use run::{Outcome, record, run, run_together};
 pub use train::{Run, TrainError};

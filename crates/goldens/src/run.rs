@@ -4,7 +4,7 @@ use crate::args::Failure;
 use crate::case::{Case, write_tensors};
 use crate::engine::{Array, Engine};
 use crate::ops;
-use kiln_tensor::{Error, ErrorKind, Grad, Tensor, grad_with};
+use kiln_tensor::{Error, ErrorKind, Grad, Tensor, grad_with, realize_first};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -21,12 +21,29 @@ pub enum Outcome {
 
 /// Runs a case on an engine.
 pub fn run(case: &Case, engine: Engine) -> Outcome {
-    match values(case, engine) {
+    run_together(std::slice::from_ref(case), engine).remove(0)
+}
+
+/// Runs cases on an engine. A GPU computes them in one program: NVRTC compiles a few large translation units much
+/// faster than many small ones.
+pub fn run_together(cases: &[Case], engine: Engine) -> Vec<Outcome> {
+    let mut recorded: Vec<Recorded> = cases.iter().map(recorded).collect();
+    if let Engine::Cuda(device) = engine {
+        let tensors = recorded.iter_mut().flatten().flat_map(|(_, t)| t);
+        let on_device = tensors.map(|t| {
+            *t = t.to(device);
+            &*t
+        });
+        // A case that fails does so again when it is read.
+        let _ = realize_first(on_device.filter(|t| t.error().is_none()));
+    }
+    let outcome = |(case, recorded): (&Case, Recorded)| match values(recorded, engine) {
         Ok(values) => Outcome::Values(values),
         Err(Failure::Unknown) => Outcome::Unsupported(format!("the operator {}", case.op)),
         Err(Failure::Unsupported(why)) => Outcome::Unsupported(why),
         Err(Failure::Rejected(why)) => Outcome::Error(why),
-    }
+    };
+    cases.iter().zip(recorded).map(outcome).collect()
 }
 
 /// The recorded but uncomputed tensors of a case: outputs, inputs after the call, gradients. Empty for a call that is
@@ -35,14 +52,16 @@ pub fn record(case: &Case) -> Vec<Tensor> {
     recorded(case).map_or_else(|_| Vec::new(), |(_, tensors)| tensors)
 }
 
-fn values(case: &Case, engine: Engine) -> Result<BTreeMap<String, Array>, Failure> {
-    let (names, tensors) = recorded(case)?;
+fn values(recorded: Recorded, engine: Engine) -> Result<BTreeMap<String, Array>, Failure> {
+    let (names, tensors) = recorded?;
     let arrays = engine.read(&tensors).map_err(rejected)?;
     Ok(names.into_iter().zip(arrays).collect())
 }
 
 /// The names and the recorded tensors of a case's results.
-fn recorded(case: &Case) -> Result<(Vec<String>, Vec<Tensor>), Failure> {
+type Recorded = Result<(Vec<String>, Vec<Tensor>), Failure>;
+
+fn recorded(case: &Case) -> Recorded {
     if case.args.writes_input() {
         let why = "the output can't be written to an input, which never changes";
         return Err(Failure::Rejected(why.into()));

@@ -1,6 +1,6 @@
 //! PyTorch's operator samples, judged.
 
-use crate::{Array, Case, CaseError, Engine, Outcome, Verdict, judge, run};
+use crate::{Array, Case, CaseError, Engine, Outcome, Verdict, judge, run, run_together};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -16,18 +16,26 @@ pub fn listed() -> BTreeSet<&'static str> {
     include_str!("opinfo_pass.txt").lines().collect()
 }
 
-/// Runs a sample on an engine and compares.
+/// Runs samples on an engine, together, and compares each.
 ///
 /// # Errors
-/// If the sample can't be read.
-pub fn verdict(root: &Path, id: &str, engine: Engine) -> Result<(Case, Verdict), CaseError> {
-    let case = Case::load(root, id)?.move_to(engine.device());
-    let outcome = run(&case, engine);
-    let verdict = match ROUNDED_INSIDE.contains(&id) {
-        true => as_exact(Case::load(root, id)?.in_f64(), &outcome),
-        false => judge(&case, &outcome),
-    };
-    Ok((case, verdict))
+/// If a sample can't be read.
+pub fn verdicts(
+    root: &Path,
+    ids: &[String],
+    engine: Engine,
+) -> Result<Vec<(Case, Verdict)>, CaseError> {
+    let case = |id: &String| Ok(Case::load(root, id)?.move_to(engine.device()));
+    let cases = ids.iter().map(case).collect::<Result<Vec<_>, _>>()?;
+    let outcomes = run_together(&cases, engine);
+    let judged = cases.into_iter().zip(outcomes).map(|(case, outcome)| {
+        let verdict = match ROUNDED_INSIDE.contains(&&*case.id) {
+            true => as_exact(Case::load(root, &case.id)?.in_f64(), &outcome),
+            false => judge(&case, &outcome),
+        };
+        Ok((case, verdict))
+    });
+    judged.collect()
 }
 
 /// Compares with the reference evaluation in f64, to the sample's own tolerance.

@@ -1,7 +1,7 @@
 //! PyTorch's operator samples on the device.
 
 use crate::{Failed, Report, Settings};
-use kiln_goldens::samples::{listed, verdict};
+use kiln_goldens::samples::{listed, verdicts};
 use kiln_goldens::{Engine, Folder, Verdict, ids};
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
@@ -21,7 +21,8 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
             eprintln!("  sample {} of {}", i * share, ids.len());
         }
         let op = id.split('/').next().unwrap_or(id);
-        match verdict(folder.path(), id, engine)?.1 {
+        let (_, verdict) = verdicts(folder.path(), std::slice::from_ref(id), engine)?.remove(0);
+        match verdict {
             Verdict::Pass => report.check(id, Ok(())),
             Verdict::Unsupported(_) if !listed.contains(op) => unsupported += 1,
             Verdict::Unsupported(why) | Verdict::Wrong(why) => report.wrong(format!("{id}: {why}")),

@@ -5,8 +5,9 @@
 //! rounded, which has the effect of inputs that are off by a few roundings. So the reference also evaluates
 //! perturbed inputs, and the deviations of its results are tolerated.
 
+use crate::samples::together;
 use kiln_goldens::samples::listed;
-use kiln_goldens::{Array, Case, Engine, Folder, Kind, Outcome, ids, run};
+use kiln_goldens::{Array, Case, Engine, Folder, Kind, Outcome, ids, run, run_together};
 use kiln_tensor::DType;
 use kiln_testkit::sweep::Sweep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,21 +71,26 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Compares a sample in f16 or bf16; returns the first deviation, or `Err` if the sample is refused.
+/// A sample whose floats are in f16 or bf16.
+type Sample<'a> = (&'a String, DType);
+
+fn load(folder: &Folder, (id, dtype): Sample, inputs: Inputs) -> Case {
+    let convert = move |a: Array| converted(a, dtype, inputs);
+    Case::load_with(folder.path(), id, &convert).unwrap()
+}
+
+/// Compares the outcome of a sample; returns the first deviation, or `Err` if the sample is refused.
 fn check_sample(
     folder: &Folder,
-    id: &str,
-    dtype: DType,
-    engine: Engine,
+    sample: Sample,
+    outcome: Outcome,
 ) -> Result<Option<String>, String> {
-    let case = |inputs: Inputs| {
-        let convert = move |a: Array| converted(a, dtype, inputs);
-        Case::load_with(folder.path(), id, &convert).unwrap()
-    };
-    let found = match run(&case(Inputs::Rounded).move_to(engine.device()), engine) {
+    let (_, dtype) = sample;
+    let found = match outcome {
         Outcome::Values(values) => values,
         Outcome::Unsupported(why) | Outcome::Error(why) => return Err(why),
     };
+    let case = |inputs: Inputs| load(folder, sample, inputs);
     let reference = |inputs: Inputs| match run(&case(inputs), Engine::Reference) {
         Outcome::Values(values) => Some(values),
         _ => None,
@@ -189,15 +195,19 @@ fn check(engine: Engine) {
     let range = sweep.map_or(0..ids.len(), |s| s.share(ids.len()));
     // Compiling kernels takes long: without a sweep, every operator runs in one of the two dtypes on a GPU.
     let alternate = matches!(engine, Engine::Cuda(_)) && sweep.is_none();
-    for (i, id) in ids[range].iter().enumerate() {
-        let both = [DType::F16, DType::BF16];
-        let dtypes = if alternate {
-            &both[i % 2..][..1]
-        } else {
-            &both[..]
-        };
-        for &dtype in dtypes {
-            match check_sample(&folder, id, dtype, engine) {
+    let dtypes = |i: usize| match alternate {
+        true => &[DType::F16, DType::BF16][i % 2..][..1],
+        false => &[DType::F16, DType::BF16][..],
+    };
+    let samples = ids[range].iter().enumerate();
+    let samples = samples.flat_map(|(i, id)| dtypes(i).iter().map(move |dtype| (id, *dtype)));
+    let samples: Vec<Sample> = samples.collect();
+    for samples in samples.chunks(together()) {
+        let cases = samples.iter().map(|s| load(&folder, *s, Inputs::Rounded));
+        let cases: Vec<Case> = cases.map(|c| c.move_to(engine.device())).collect();
+        for (sample, outcome) in samples.iter().zip(run_together(&cases, engine)) {
+            let (id, dtype) = sample;
+            match check_sample(&folder, *sample, outcome) {
                 Ok(None) => passed += 1,
                 Ok(Some(why)) => wrong.push(format!("{id} in {dtype}: {why}")),
                 Err(_) if IN_F32.contains(&&id[..]) => {}
