@@ -1,8 +1,8 @@
 //! Guards: steps that are skipped if a number is set, on the CPU and on a GPU.
 
 use super::build::{add_buffer, empty, plan_of};
-use super::cuda::build::{device, kernel};
 use super::executor::binary;
+use super::gpu::{device, kernel};
 use kiln_base::DType;
 use kiln_base::prim::Binary;
 use kiln_plan::*;

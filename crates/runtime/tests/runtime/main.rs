@@ -7,10 +7,13 @@ mod build;
 mod compiled;
 mod concurrency;
 mod contractions;
+// Emulated, which is the same on every processor.
+#[cfg(not(portable))]
 mod cuda;
 mod custom;
 mod damage;
 mod executor;
+mod gpu;
 mod guards;
 mod hostile;
 // The interpreter runs machine code of x86-64.
