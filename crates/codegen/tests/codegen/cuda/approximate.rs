@@ -1,6 +1,6 @@
 //! Candidates that give up some precision stay within their stated bounds, and give up nothing else.
 
-use super::candidates::{convolution, every, lowered, together};
+use super::candidates::{convolution, every, lowered, share, together};
 use super::families::{Case, finite};
 use super::library::samples;
 use super::{parsed, sources};
@@ -430,7 +430,8 @@ fn winograd_of_nan() {
     }
 }
 
-/// Tensor cores multiply on both architectures, and registers suffice, for products, convolutions and their gradients.
+/// Tensor cores multiply on both architectures, and registers suffice, for products, convolutions and their gradients. A
+/// share of the candidates is compiled unless `KILN_FULL_SWEEP=1`.
 #[test]
 fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else {
@@ -446,9 +447,10 @@ fn machine_code() {
     let names = ["matmul_f32", "conv_transpose_f32", "conv_weight_f32"];
     let samples = samples().into_iter();
     let samples = samples.filter(|(name, _)| names.contains(name));
-    for (name, graph) in samples.chain([("conv_f32", convolution)]) {
+    let graphs = samples.chain([("conv_f32", convolution)]).enumerate();
+    for (i, (name, graph)) in graphs {
         let default = device::unit(&lowered(&graph).sequence());
-        let candidates = approximate(&graph);
+        let candidates = share(approximate(&graph), i);
         let text = device::unit(&together(candidates.iter().map(|(_, _, p)| p)));
         let products = |text: &str| {
             let ptx = nvrtc.compile(text, Code::Ptx(80)).unwrap().image;
