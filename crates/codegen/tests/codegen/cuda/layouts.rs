@@ -176,8 +176,8 @@ fn chain(
         let exact = all.into_iter().filter(|(_, a, _)| a.is_none());
         sequences.extend(exact.map(|(name, _, p)| (name, p)));
     }
+    let compiled = device::compile(&together(sequences.iter().map(|(_, s)| s)));
     for (candidate, sequence) in &sequences {
-        let compiled = device::compile(sequence);
         let got = run_compiled(sequence, &case.inputs, &expected.symbols, &compiled);
         let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
         if let Err(e) = expected.compare(&got) {
