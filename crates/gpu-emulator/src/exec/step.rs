@@ -9,7 +9,7 @@ use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
 
 /// The number of consecutive failed waits after which a wait counts as a deadlock.
-const PATIENCE: u32 = 200_000;
+const PATIENCE: u32 = 20_000;
 
 /// The control flow after an instruction.
 enum After {
