@@ -1,13 +1,13 @@
 //! Convolutions with channels last: the same results, 16 bytes copied at a time, and the cases in which they are
 //! chosen.
 
-use super::candidates::{every, together};
+use super::candidates::{every, share, together};
 use super::families::{Case, FLOATS, cases, finite, wild};
 use super::{Expected, parsed, sources};
 use crate::device;
 use crate::run::run_compiled;
 use kiln_base::{DType, Dim, Gpu, Machine};
-use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, Sequence, lower};
+use kiln_codegen::{Launch, Layout, LayoutReport, Options, Program, lower};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, Pw, Role, Value, ops};
@@ -437,13 +437,10 @@ fn machine_code() {
     for (i, dtype) in ["f32", "f64", "f16", "bf16"].into_iter().enumerate() {
         let graphs = [block(dtype, 256, 28), grouped(dtype), gradients(dtype)];
         for (j, graph) in graphs.into_iter().enumerate() {
-            // All of both take minutes.
-            let all = device::architectures().into_iter().enumerate();
-            for (_, (capability, gpu)) in all.filter(|(k, _)| (i + j + k) % 2 == 0) {
+            for (k, (capability, gpu)) in device::architectures().into_iter().enumerate() {
                 let program = lowered_for(gpu, &graph, Layout::ChannelsLast, true);
-                let candidates: Vec<Sequence> =
-                    every(&program).into_iter().map(|(.., p)| p).collect();
-                let text = device::unit(&together(&candidates));
+                let candidates = share(every(&program), i + j + k);
+                let text = device::unit(&together(candidates.iter().map(|(.., p)| p)));
                 let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
                 for r in compiled.resources() {
                     assert!(r.spilled == 0 && r.stack == 0, "{dtype}: {r:?}");
