@@ -108,14 +108,20 @@ fn reference(p: &Conv, x: &[f64], w: &[f64]) -> (Vec<f64>, f64) {
         for at in 0..output[0] * output[1] {
             let at = [at / output[1], at % output[1]];
             let mut sum = 0.0;
-            for k in 0..cin * kernel[0] * kernel[1] {
-                let tap = [k / kernel[1] % kernel[0], k % kernel[1]];
-                let from = [0, 1].map(|a| at[a] * stride[a] + tap[a] * dilation[a] - padding[a]);
-                if (0..2).all(|a| (0..input[a]).contains(&from[a])) {
-                    let channel = group * cin + k / (kernel[0] * kernel[1]);
-                    let x = x[((channel * input[0] + from[0]) * input[1] + from[1]) as usize];
-                    let depth = cin * kernel[0] * kernel[1];
-                    sum += x * w[(i % (groups * cout) * depth + k) as usize];
+            for row in 0..cin * kernel[0] {
+                let channel = group * cin + row / kernel[0];
+                let from = at[0] * stride[0] + row % kernel[0] * dilation[0] - padding[0];
+                if !(0..input[0]).contains(&from) {
+                    continue;
+                }
+                let x = &x[((channel * input[0] + from) * input[1]) as usize..];
+                let filter = i % (groups * cout);
+                let w = &w[((filter * cin * kernel[0] + row) * kernel[1]) as usize..];
+                for tap in 0..kernel[1] {
+                    let from = at[1] * stride[1] + tap * dilation[1] - padding[1];
+                    if (0..input[1]).contains(&from) {
+                        sum += x[from as usize] * w[tap as usize];
+                    }
                 }
             }
             y.push(sum);

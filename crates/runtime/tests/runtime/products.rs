@@ -199,6 +199,7 @@ fn check_made(p: &MatMul, behind: RowEpilogue, made: [bool; 2]) {
     let sums = p.sums();
     let bias = data(sums, n, 7);
     let biases = floats(&bias);
+    let [lhs, rhs] = [&p.lhs, &p.rhs].map(|x| [c(&x.row), c(&x.col)]);
     let mut want = vec![];
     for point in super::oracle::points(&p.batch) {
         let base = |x: &Matrix| {
@@ -209,14 +210,13 @@ fn check_made(p: &MatMul, behind: RowEpilogue, made: [bool; 2]) {
                     .map(|(s, i)| c(s) * i)
                     .sum::<i64>()
         };
+        let [left, right] = [base(&p.lhs), base(&p.rhs)];
         for i in 0..m {
             for j in 0..n {
-                let mut s = 0.0;
-                for l in 0..k {
-                    let x = av[(base(&p.lhs) + i * c(&p.lhs.row) + l * c(&p.lhs.col)) as usize];
-                    s += x * bv[(base(&p.rhs) + l * c(&p.rhs.row) + j * c(&p.rhs.col)) as usize];
-                }
-                want.push(s);
+                let (row, column) = (left + i * lhs[0], right + j * rhs[1]);
+                let product =
+                    |l| av[(row + l * lhs[1]) as usize] * bv[(column + l * rhs[0]) as usize];
+                want.push((0..k).fold(0.0, |sum, l| sum + product(l)));
             }
             let row = want.len() - n as usize;
             behind.apply(&mut want[row..], &biases);
@@ -590,24 +590,30 @@ fn all_sums(role: ConvRole, c: &Case, output: &[i64], a: &[f64], b: &[f64]) -> V
     };
     let mut sums = vec![0.0; n as usize];
     let [positions, taps] = [output, &c.kernel].map(|v| super::oracle::points(&dims(v)));
+    // The element of an image that a tap reads at a position.
+    let source = |at: &[i64], tap: &[i64]| {
+        (0..c.input.len()).try_fold(0, |source, d| {
+            let i = at[d] * c.stride[d] + tap[d] * c.dilation[d] - c.padding[d];
+            let is_inside = (0..c.input[d]).contains(&i);
+            is_inside.then_some(source * c.input[d] + i)
+        })
+    };
+    let of_taps = |at: &Vec<i64>| taps.iter().map(|tap| source(at, tap)).collect::<Vec<_>>();
+    let sources: Vec<Option<i64>> = positions.iter().flat_map(of_taps).collect();
+    let read = |x: Option<usize>| x.map_or(0.0, |x| a[x]);
     for image in 0..c.batch * c.groups * c.cout * c.cin {
         let (o, ci) = (image / c.cin, image % c.cin);
         let x = (o / c.cout * c.cin + ci) * ni;
-        let w = (o % (c.groups * c.cout) * c.cin + ci) * nk;
-        for (p, at) in positions.iter().enumerate() {
-            for (t, tap) in taps.iter().enumerate() {
-                let (mut source, mut inside) = (0, true);
-                for d in 0..c.input.len() {
-                    let i = at[d] * c.stride[d] + tap[d] * c.dilation[d] - c.padding[d];
-                    inside &= (0..c.input[d]).contains(&i);
-                    source = source * c.input[d] + i;
-                }
-                let [x, w, y] = [x + source, w + t as i64, o * no + p as i64].map(|i| i as usize);
-                match role {
-                    ConvRole::Result => sums[y] += if inside { a[x] } else { 0.0 } * b[w],
-                    ConvRole::Weight => sums[w] += if inside { a[x] } else { 0.0 } * b[y],
-                    ConvRole::Input if inside => sums[x] += a[y] * b[w],
-                    ConvRole::Input => {}
+        let w = ((o % (c.groups * c.cout) * c.cin + ci) * nk) as usize;
+        for (p, sources) in sources.chunks(taps.len()).enumerate() {
+            let y = (o * no) as usize + p;
+            for (t, source) in sources.iter().enumerate() {
+                let x = source.map(|source| (x + source) as usize);
+                match (role, x) {
+                    (ConvRole::Result, _) => sums[y] += read(x) * b[w + t],
+                    (ConvRole::Weight, _) => sums[w + t] += read(x) * b[y],
+                    (ConvRole::Input, Some(x)) => sums[x] += a[y] * b[w + t],
+                    (ConvRole::Input, None) => {}
                 }
             }
         }
