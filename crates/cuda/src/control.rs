@@ -4,7 +4,7 @@ use super::launch::{GRID, Launch};
 use super::loader::Loader;
 use super::module::{Parameters, Unloaded};
 use kiln_kernel::error::{Result, damaged};
-use kiln_plan::cuda::ErrorRecord;
+use kiln_plan::cuda::{ARGUMENT_ALIGN, ErrorRecord};
 use kiln_plan::{Kernel, Plan};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn joined_kernel() -> Unloaded<'static> {
 }
 
 fn copy_kernel() -> Unloaded<'static> {
-    kernel("kiln_copy", include_str!("control/copy.cu"), [2, 1])
+    kernel("kiln_copy", include_str!("control/copy.cu"), [2, 5])
 }
 
 fn next_kernel() -> Unloaded<'static> {
@@ -97,15 +97,29 @@ pub(super) fn next(loader: &Loader) -> Result<Arc<Launch>> {
 
 /// The kernel that copies `bytes` bytes.
 pub fn copy(loader: &Loader, bytes: usize) -> Result<Arc<Launch>> {
-    let kernel = copy_kernel();
-    let blocks = u32::try_from(bytes.div_ceil(256)).ok();
+    copy_rows(loader, 1, bytes, [bytes; 2])
+}
+
+/// The kernel that copies rows of `bytes` bytes, which begin so many bytes apart in the source and in the destination.
+pub fn copy_rows(
+    loader: &Loader,
+    rows: usize,
+    bytes: usize,
+    pitches: [usize; 2],
+) -> Result<Arc<Launch>> {
+    let unit = 1 << (pitches[0] | pitches[1] | bytes | ARGUMENT_ALIGN).trailing_zeros();
+    let units = rows.saturating_mul(bytes / unit);
+    let blocks = u32::try_from(units.div_ceil(256)).ok();
     let blocks = blocks.filter(|n| i64::from(*n) <= GRID[0]);
-    let blocks = blocks.ok_or_else(|| damaged!("a copy of {bytes} bytes"))?;
+    let blocks = blocks.ok_or_else(|| damaged!("a copy of {rows} rows of {bytes} bytes"))?;
+    let [from, to] = pitches.map(|pitch| pitch / unit);
+    let numbers = [unit, units, bytes / unit, from, to].map(|n| n as i64);
+    let kernel = copy_kernel();
     Launch::of(
         loader,
         kernel,
         [blocks, 1, 1],
         [256, 1, 1],
-        vec![bytes as i64],
+        numbers.to_vec(),
     )
 }

@@ -17,6 +17,7 @@ use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::lock::lock;
 use kiln_kernel::work::{Expand, LinkedKernel};
 use kiln_plan::LibraryProduct;
+use kiln_plan::cuda::ARGUMENT_ALIGN;
 use kiln_plan::memory::ALIGN;
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -171,7 +172,8 @@ pub fn library_algorithms(
             .operands
             .each_ref()
             .map(|x| alignment(product, x.offset));
-        for (attribute, aligned) in (5..).zip([b, a, ALIGN as u32, ALIGN as u32]) {
+        for (attribute, aligned) in (5..).zip([b, a, ARGUMENT_ALIGN as u32, ARGUMENT_ALIGN as u32])
+        {
             preference.set(attribute, &aligned)?;
         }
         let [x, y, result] = described.layouts;
@@ -207,7 +209,7 @@ pub fn library_algorithms(
 /// The alignment of an operand, in bytes.
 fn alignment(product: &LibraryProduct, offset: i64) -> u32 {
     let bytes = offset as usize * product.dtype.size();
-    1 << (bytes | ALIGN).trailing_zeros()
+    1 << (bytes | ARGUMENT_ALIGN).trailing_zeros()
 }
 
 struct Preference(&'static Functions, Pointer);

@@ -9,7 +9,7 @@ use super::tensor_map::Map;
 use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::work::{Expand, LinkedKernel};
-use kiln_plan::cuda::CudaKernel;
+use kiln_plan::cuda::{ARGUMENT_ALIGN, CudaKernel};
 use kiln_plan::{Kernel, Plan};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -138,8 +138,12 @@ impl Launch {
     /// The parameters of a call.
     ///
     /// # Errors
-    /// If the driver refuses a tensor map.
+    /// If an argument is not aligned, or the driver refuses a tensor map.
     pub(super) fn words(&self, call: &LaunchCall) -> Result<Words> {
+        let is_aligned = |p: &&*mut u8| p.addr().is_multiple_of(ARGUMENT_ALIGN);
+        if let Some(p) = call.args.iter().find(|p| !is_aligned(p)) {
+            return Err(Error::Internal(format!("an argument of a kernel at {p:?}")));
+        }
         let mut words = Words::new();
         words.extend(call.args.iter().map(|p| *p as u64));
         words.extend(self.scalars.iter().map(|s| *s as u64));

@@ -77,7 +77,7 @@ use absent as cudarc;
 pub use ahead::compile_ahead;
 pub use cache::cache_hits;
 pub use collective::Collective;
-pub use control::{SIDES, branch, copy, guard, joined};
+pub use control::{SIDES, branch, copy, copy_rows, guard, joined};
 pub use cublaslt::{LibraryAlgorithm, LibraryLaunch, cublas_lt_version, library_algorithms};
 pub use device::{Device, count, driver};
 pub use driver::set_driver;

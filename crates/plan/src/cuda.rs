@@ -8,7 +8,7 @@
 //! The parameters of `extern "C" __global__ void entry(..)` are, in order:
 //!
 //! 1. `arg0`, `arg1`, …: one pointer per argument (`const T*` unless it is written), in the order of `args`; bool is
-//!    `unsigned char` and f16 and bf16 are `unsigned short`;
+//!    `unsigned char` and f16 and bf16 are `unsigned short`. Each is a multiple of [`ARGUMENT_ALIGN`];
 //! 2. `s0`, `s1`, …: one `long long` for each of `scalars`, the value of that [`Dim`] under the run's binding;
 //! 3. `site0`, `site1`, …: one `unsigned` per site, the plan's number of the site;
 //! 4. `kiln_errors* errors`, the run's [`ErrorRecord`];
@@ -28,6 +28,9 @@ use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use xxhash_rust::xxh3::xxh3_128;
+
+/// The alignment of arguments in bytes. Kernels read and write vectors of so many.
+pub const ARGUMENT_ALIGN: usize = 16;
 
 /// The source text that every kernel may use.
 pub const PRELUDE: &str = concat!(

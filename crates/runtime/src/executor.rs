@@ -25,6 +25,7 @@ mod profile;
 mod replay;
 mod report;
 mod run;
+mod slices;
 mod step;
 mod stored;
 mod trace;

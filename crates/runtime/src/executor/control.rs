@@ -5,6 +5,7 @@ use super::bound::Bound;
 use super::check;
 use super::link::Link;
 use super::loc::Loc;
+use super::slices::Slices;
 use crate::buffer::Buffer;
 use kiln_cuda as cuda;
 use kiln_cuda::Launch;
@@ -14,6 +15,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failure;
 use kiln_kernel::memory::{ALIGN, Storage};
 use kiln_kernel::work::{Call, Expand, LinkedKernel};
+use kiln_plan::cuda::ARGUMENT_ALIGN;
 use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -169,13 +171,13 @@ pub(crate) struct Loop {
     reverse: bool,
     pub(super) conditional: bool,
     first: Vec<usize>,
-    scanned: Vec<usize>,
+    pub(super) scanned: Vec<Slices>,
     alike: Vec<usize>,
     pub(super) last: Vec<usize>,
-    stacked: Vec<usize>,
+    pub(super) stacked: Vec<Slices>,
     pub(super) body: Body,
     /// Offsets in the scratch memory: each carried value's second buffer, the body's arena and its packed weights.
-    /// The step's number precedes them.
+    /// The step's number precedes them. Padded slices lie between the second buffers and the arena.
     second: Vec<usize>,
     arena: usize,
     packed: usize,
@@ -195,6 +197,9 @@ pub(crate) struct If {
     pub(super) branch: Option<Arc<Launch>>,
     pub(super) concurrent: Option<Arc<Launch>>,
 }
+
+/// The distance of the numbers of steps on a GPU, in numbers: each is an argument.
+pub(super) const NUMBER: usize = ARGUMENT_ALIGN / size_of::<i64>();
 
 /// The maximum number of steps of a loop on a GPU, which receives the launches of all of them.
 const GPU_TRIPS: i64 = 1 << 24;
@@ -239,10 +244,18 @@ impl Loop {
             second.push(scratch);
             scratch += bytes.next_multiple_of(ALIGN);
         }
+        let mut slices = |args: &[u16], bytes: &[usize], reads: bool| {
+            let memory = (&mut scratch, linker.gpu());
+            Slices::new(args, &bytes[carried..], trips as usize, reads, memory)
+        };
+        let scanned = slices(&p.scanned, inputs, true)?;
+        let stacked = slices(&p.stacked, &body.outputs, false)?;
         let (mut numbers, mut copies) = (None, Vec::new());
         if let Some(loader) = linker.gpu() {
-            let step_numbers: Vec<i64> = (0..trips).collect();
-            numbers = Some(Buffer::from_slice(&step_numbers, &[trips])?.to_gpu(loader.device())?);
+            let step_numbers: Vec<[i64; NUMBER]> = (0..trips).map(|i| [i; NUMBER]).collect();
+            let step_numbers =
+                Buffer::from_slice(step_numbers.as_flattened(), &[trips, NUMBER as i64])?;
+            numbers = Some(step_numbers.to_gpu(loader.device())?);
             let bytes = inputs[..carried].iter().filter(|_| trips == 0);
             copies = bytes
                 .map(|b| cuda::copy(loader, *b))
@@ -255,10 +268,10 @@ impl Loop {
             reverse: p.reverse,
             conditional: p.conditional,
             first: positions(&p.first),
-            scanned: positions(&p.scanned),
+            scanned,
             alike: positions(&p.alike),
             last: positions(&p.last),
-            stacked: positions(&p.stacked),
+            stacked,
             second,
             arena: scratch,
             packed: scratch + body.bound.arena.next_multiple_of(ALIGN),
@@ -293,7 +306,6 @@ impl Loop {
         mut step: impl FnMut(i64, &mut BodyMemory) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let carried = self.first.len();
-        let bytes = &self.body.inputs[1..];
         let of_step = |j: usize, step: i64| match (self.trips - 1 - step) % 2 {
             0 => args[self.last[j]],
             _ => scratch.wrapping_add(self.second[j]),
@@ -313,13 +325,12 @@ impl Loop {
                 0 => args[self.first[j]],
                 _ => of_step(j, i - 1),
             }));
-            let slices = self.scanned.iter().zip(&bytes[carried..]);
-            inputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
+            let slice = |slices: &Slices| slices.address(args, scratch, number);
+            inputs.extend(self.scanned.iter().map(slice));
             inputs.extend(self.alike.iter().map(|a| args[*a]));
             outputs.clear();
             outputs.extend((0..carried).map(|j| of_step(j, i)));
-            let slices = self.stacked.iter().zip(&self.body.outputs[carried..]);
-            outputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
+            outputs.extend(self.stacked.iter().map(slice));
             if let Some(result) = step(number, &mut memory)? {
                 return Ok(Some(result));
             }
@@ -403,9 +414,10 @@ impl LinkedKernel for Loop {
     }
 
     fn calls(&self) -> usize {
+        let slices = self.scanned.iter().chain(&self.stacked);
         (self.body.calls())
             .saturating_mul(self.trips as usize)
-            .saturating_add(self.copies.len())
+            .saturating_add(self.copies.len() + slices.filter(|s| s.is_padded()).count())
     }
 
     fn can_fail(&self) -> bool {

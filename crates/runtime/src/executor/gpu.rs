@@ -6,7 +6,7 @@
 //! side that is not taken do nothing. Data errors of the other side are passed on outwards after the branch. The
 //! sides share scratch memory, so one comes after the other.
 
-use super::control::{Body, BodyMemory, If, Loop};
+use super::control::{Body, BodyMemory, If, Loop, NUMBER};
 use super::guard::Guard;
 use super::loc::Loc;
 use super::step::BoundStep;
@@ -112,10 +112,14 @@ impl Loop {
         for ((from, to, _), copy) in self.copies_without_steps(args).zip(&self.copies) {
             ends.extend(calls.add(around.call(&**copy, smallvec![from, to]))?);
         }
+        let scanned = self.scanned.iter();
+        for (copy, [from, to]) in scanned.filter_map(|s| s.copy(args, scratch)) {
+            ends.extend(calls.add(around.call(copy, smallvec![from, to]))?);
+        }
         let numbers = self.numbers.as_ref().map(|n| n.storage().ptr());
         let numbers = numbers.ok_or_else(|| Error::Internal("a loop for the CPU".into()))?;
         let stopped: Option<()> = self.steps(args, scratch, |number, memory| {
-            memory.inputs[0] = numbers.wrapping_add(number as usize * size_of::<i64>());
+            memory.inputs[0] = numbers.wrapping_add(number as usize * NUMBER * size_of::<i64>());
             let around = Around {
                 after: &ends,
                 ..around
@@ -124,7 +128,16 @@ impl Loop {
             Ok(None)
         })?;
         debug_assert!(stopped.is_none());
-        Ok(ends)
+        let around = Around {
+            after: &ends,
+            ..around
+        };
+        let mut copied = Ends::new();
+        let stacked = self.stacked.iter();
+        for (copy, [to, from]) in stacked.filter_map(|s| s.copy(args, scratch)) {
+            copied.extend(calls.add(around.call(copy, smallvec![from, to]))?);
+        }
+        Ok(if copied.is_empty() { ends } else { copied })
     }
 }
 

@@ -5,3 +5,4 @@ pub mod build;
 mod compile;
 mod library;
 mod run;
+mod slices;
