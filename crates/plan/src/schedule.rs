@@ -59,9 +59,10 @@ pub fn lanes(level: Features, dtype: DType) -> u16 {
     bytes / dtype.size() as u16
 }
 
-/// Returns the maximum number of rows of a register tile of `vectors` vectors, or 0 if there are no registers for one.
-/// The registers hold the accumulators, a vector of each column and a term of A. They also hold a product that is still
-/// to be added, the instruction's other values, and with VEX the mask of the last vector.
+/// Returns the maximum number of rows of a register tile of at most [`MAX_VECTORS`] vectors. The registers hold the
+/// accumulators, a vector of each column and a term of A. They also hold a product that is still to be added, the
+/// instruction's other values, and with VEX the mask of the last vector. A single row always fits, because it multiplies
+/// columns from memory.
 #[inline]
 pub fn max_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
@@ -70,7 +71,7 @@ pub fn max_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
         _ => 15,
     };
     let used = vectors + 1 + u8::from(by.has_product && vectors > 1) + by.extra_registers;
-    registers.saturating_sub(used) / vectors.max(1)
+    (registers.saturating_sub(used) / vectors.max(1)).max(1)
 }
 
 /// Returns the vectors of columns of a register tile and panel, unless a schedule sets them.
@@ -177,7 +178,7 @@ impl Cpu {
         if by.has_tiles() {
             return 1.0;
         }
-        let rows = f64::from(self.rows(max_rows(level, by, vectors as u8)).max(1));
+        let rows = f64::from(self.rows(max_rows(level, by, vectors as u8)));
         let multiply_cycles = rows * vectors / 2.0;
         let load_cycles = (rows + vectors) / 2.0;
         multiply_cycles.max(load_cycles).max(4.0) / multiply_cycles

@@ -9,7 +9,7 @@ use crate::emission::lines::{Key, LaneLocation, Lines, Locations, Pinned, Tail};
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::{VECTORS, lanes};
-use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, TileProduct, Vreg, Width, op};
+use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, Operand, TileProduct, Vreg, Width, op};
 
 /// The steps of K per iteration of the unrolled loop.
 const UNROLL: u32 = 4;
@@ -124,13 +124,24 @@ impl Emitter<'_> {
         Vreg(row * self.vectors + vector)
     }
 
+    /// True if columns are multiplied once, by a single row: then from memory, where they can be.
+    fn has_single_row(&self) -> bool {
+        self.tile.rows.count == 1
+    }
+
+    /// Returns the register for a vector of columns; a single row needs one at a time.
     fn value(&self, vector: u8) -> Vreg {
-        Vreg(self.tile.rows.count * self.vectors + vector)
+        let first = self.tile.rows.count * self.vectors;
+        Vreg(if self.has_single_row() {
+            first
+        } else {
+            first + vector
+        })
     }
 
     /// Returns a register for an element of A; the free ones are used in rotation.
     fn broadcast_register(&mut self) -> Vreg {
-        let first = (self.tile.rows.count + 1) * self.vectors;
+        let first = self.value(self.vectors.max(1) - 1).0 + 1;
         let free = self.asm.registers() - first - self.vector_masks() - self.by.extra_registers;
         self.next_free = (self.next_free + 1) % free.max(1);
         Vreg(first + self.next_free)
@@ -322,20 +333,30 @@ impl Emitter<'_> {
         }
     }
 
+    /// Returns a vector of columns of the step at an address: in its register, or in memory.
+    fn columns(&mut self, vector: u8, at: Mem) -> Operand {
+        let partial = self.is_partial(vector) && !self.tile.right.padded;
+        let to = self.value(vector);
+        let next = bug("a panel is read twice", vector, |v| v % VECTORS as u8);
+        let from = at.plus(self.tile.right_vector(next) as i32);
+        match self.tile.right.half_dtype {
+            Some(half) => self.load_wide(to, from, half, false),
+            None if self.has_single_row() && !partial => return from.into(),
+            None => self.load(to, from, partial),
+        }
+        to.into()
+    }
+
     /// Emits the products of one step of K, `behind` steps after the one that the registers point at.
     fn step(&mut self, behind: u32) {
         let bytes = self.width.bytes() as i32;
         let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right.step as i32);
-        for vector in 0..self.vectors {
-            let partial = self.is_partial(vector) && !self.tile.right.padded;
-            let to = self.value(vector);
-            let next = bug("a panel is read twice", vector, |v| v % VECTORS as u8);
-            let from = at.plus(self.tile.right_vector(next) as i32);
-            match self.tile.right.half_dtype {
-                Some(half) => self.load_wide(to, from, half, false),
-                None => self.load(to, from, partial),
-            }
-        }
+        let held = if self.has_single_row() {
+            0
+        } else {
+            self.vectors
+        };
+        let values: Vec<Operand> = (0..held).map(|vector| self.columns(vector, at)).collect();
         if self.tile.right.ahead != 0 {
             for vector in 0..self.vectors {
                 let from = at.plus(self.tile.right.ahead as i32 + i32::from(vector) * bytes);
@@ -349,17 +370,21 @@ impl Emitter<'_> {
         for row in 0..self.tile.rows.count {
             let number = self.broadcast_register();
             let read = bug("a row multiplies what the first does", row, |_| 0);
-            let at = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
-            let left = Mem::at(ROWS[0]).plus(at as i32);
+            let left = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
+            let left = Mem::at(ROWS[0]).plus(left as i32);
             self.asm.op(broadcast, self.width, (number, left));
             for vector in 0..self.vectors {
-                let (sum, value) = (self.sum(row, vector), self.value(vector));
+                let sum = self.sum(row, vector);
+                let value = match values.get(usize::from(vector)) {
+                    Some(value) => *value,
+                    None => self.columns(vector, at),
+                };
                 // The last product may overwrite the element.
                 let product = match self.by.has_product && vector + 1 < self.vectors {
                     true => self.product_register(number),
                     false => number,
                 };
-                self.add_product(self.by, sum, [number, value], product);
+                self.add_product(self.by, sum, (number, value), product);
             }
         }
     }
@@ -369,7 +394,7 @@ impl Emitter<'_> {
         &mut self,
         by: Instruction,
         sum: Vreg,
-        [number, value]: [Vreg; 2],
+        (number, value): (Vreg, Operand),
         product: Vreg,
     ) {
         let width = self.width;
@@ -384,7 +409,7 @@ impl Emitter<'_> {
                 // The second terms first, as VDPBF16PS does.
                 for bits in [16u8, 0] {
                     let half_dtype = [self.reserved(0), self.reserved(1)];
-                    for (half, pair) in half_dtype.into_iter().zip([number, value]) {
+                    for (half, pair) in half_dtype.into_iter().zip([number.into(), value]) {
                         self.asm.op(op::VPSRLD, width, (half, pair, bits));
                         self.asm.op(op::VPMOVDW, width, (half, half));
                         self.asm.op(widen, width, (half, half));

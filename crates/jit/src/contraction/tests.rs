@@ -153,7 +153,7 @@ fn row(rows: &Rows, r: usize) -> [usize; 2] {
 /// Tests a tile of random sizes; the memory around its result must not change.
 fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, T::DTYPE));
-    let vectors = 1 + rng.below(4);
+    let vectors = 1 + rng.below(8);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
     let size = T::DTYPE.size();
     let (taps, steps) = (rng.below(4), rng.below(11));

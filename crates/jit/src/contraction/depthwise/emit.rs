@@ -140,7 +140,7 @@ impl Emitter<'_> {
             for (row, tap) in readers {
                 let (sum, weights) = (self.sum(row, 0), self.extra_registers(tap));
                 let product = self.extra_registers(first + 2);
-                self.add_product(by, sum, [number, weights], product);
+                self.add_product(by, sum, (number, weights.into()), product);
             }
         }
     }

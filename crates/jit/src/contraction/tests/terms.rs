@@ -76,7 +76,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     let [dtype, _] = instruction.terms;
     let lanes = usize::from(lanes(level, instruction.sums));
     let by_tiles = instruction.has_tiles();
-    let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
+    let vectors = 1 + rng.below(if by_tiles { 4 } else { 8 });
     let columns = vectors * lanes - rng.below(lanes);
     let most = usize::from(max_rows(level, instruction, vectors as u8));
     // AMX tiles also have gaps between lines of rows, and several tiles per call. K may be long enough to be cut.
