@@ -6,6 +6,7 @@ mod collective;
 pub(crate) mod conv;
 mod custom;
 pub(crate) mod matmul;
+mod pack;
 mod scan;
 mod scatter;
 mod sort;

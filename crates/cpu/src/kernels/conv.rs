@@ -364,13 +364,13 @@ impl Conv {
         match &self.blocking {
             ConvBlocking::Unknown | ConvBlocking::Weight(_) => {}
             ConvBlocking::Dense(blocking) => {
-                self.pack_dense::<T>(blocking, weights.cast(), to.cast(), parallel);
+                self.pack_dense::<T>(blocking, weights, to.cast(), parallel);
             }
             ConvBlocking::Depthwise(blocking) => {
-                self.pack_depthwise::<T>(blocking, weights.cast(), to.cast());
+                self.pack_depthwise::<T>(blocking, weights, to.cast());
             }
             ConvBlocking::Winograd(blocking) => {
-                self.winograd_pack(blocking, weights.cast(), to.cast(), parallel, failures);
+                self.winograd_pack(blocking, weights, to.cast(), parallel, failures);
             }
             ConvBlocking::Fft(fft) => {
                 self.fft_pack(fft, weights.cast(), to.cast(), parallel, failures)

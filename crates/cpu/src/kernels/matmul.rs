@@ -28,7 +28,7 @@ use kiln_kernel::work::{Call, Packs, Program};
 use kiln_plan::cost::ProductEpilogue;
 use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm};
-use pack::{CopiedLeft, PANEL, PackedRight, READ_ROWS, Wide, WidenedPanels};
+use pack::{CopiedLeft, PackedRight, READ_ROWS, Wide, WidenedPanels};
 use std::sync::Arc;
 use vector::rows_by_vector;
 
@@ -156,16 +156,26 @@ impl MatMul {
         let schedule = chosen(p.schedule(values), &p.algorithms(values))?;
         let algorithm = schedule.algorithm;
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
+        let (lhs, rhs) = (operand(0, m, k)?, operand(1, k, n)?);
+        let distances = [lhs.row, lhs.col, k].map(i64::abs);
+        let near =
+            distances.into_iter().all(|n| n < NEAR) && lhs.col.abs().saturating_mul(k) < NEAR;
+        let terms = Terms::new((p.dtypes, p.reduce_range), level, near && n < NEAR);
+        let in_registers = near && algorithm == Algorithm::Packed && p.sums().size() == 4;
+        let register_epilogue = match in_registers {
+            true => register_epilogue(&p.epilogue, values, lens, (total, n), level)?,
+            false => None,
+        };
         let mut linked = MatMul {
             dtype: p.sums(),
-            terms: Terms::new((p.dtypes, p.reduce_range), level, false),
-            lhs: operand(0, m, k)?,
-            rhs: operand(1, k, n)?,
+            panel: schedule.panel_columns(level, terms.instruction, n),
+            terms,
+            lhs,
+            rhs,
             out: p.out as usize,
             epilogue_kind: p.epilogue_kind(),
             packable: p.algorithm.names().any(|by| by == Algorithm::Packed),
             grid: Grid::default(),
-            panel: 1,
             sums: Vec::new(),
             schedule,
             level,
@@ -174,18 +184,8 @@ impl MatMul {
             k,
             n,
             epilogue,
-            register_epilogue: None,
+            register_epilogue,
         };
-        let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
-        let near = distances.into_iter().all(|n| n < NEAR)
-            && linked.lhs.col.abs().saturating_mul(k) < NEAR;
-        linked.terms = Terms::new((p.dtypes, p.reduce_range), level, near && linked.n < NEAR);
-        if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
-            linked.register_epilogue =
-                register_epilogue(&p.epilogue, values, lens, (total, linked.n), level)?;
-        }
-        let by = linked.terms.instruction;
-        linked.panel = linked.schedule.panel_columns(level, by, n);
         linked.check()?;
         linked.grid = linked.grid();
         if algorithm == Algorithm::Packed && linked.results() > 0 {
@@ -203,9 +203,7 @@ impl MatMul {
         let takes = match s.algorithm {
             Algorithm::Panels | Algorithm::Small => s.parts.is_none(),
             Algorithm::Packed => {
-                let wide = self.terms.are_narrow() && self.panel > PANEL as i64;
-                let sums = s.terms.is_none() || self.waiting_sums() > 0;
-                s.parts.is_none() && sums && !wide
+                s.parts.is_none() && (s.terms.is_none() || self.waiting_sums() > 0)
             }
             Algorithm::Parts => s.block.is_none(),
             _ => *s == Cpu::from(s.algorithm),

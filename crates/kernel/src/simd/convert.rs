@@ -63,12 +63,6 @@ impl Kernel<WidenArguments<'_>> for Widen {
     }
 }
 
-/// Returns two 16-bit elements as one word, the first in its lower half.
-#[inline(always)]
-pub fn pair(first: u16, second: u16) -> u32 {
-    u32::from(first) | u32::from(second) << 16
-}
-
 /// A dtype at compile time.
 pub trait Mem: 'static {
     /// The element in memory.

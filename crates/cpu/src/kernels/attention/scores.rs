@@ -3,11 +3,12 @@
 use super::dropout::Dropout;
 use super::softmax::{ScoreRow, Sums, factor, narrow, pack_pairs};
 use crate::kernels::matmul::{MAX_K, Operand};
-use crate::kernels::terms::{Terms, put};
+use crate::kernels::pack::are_finite;
+use crate::kernels::terms::Terms;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kiln_base::{DType, Dim};
-use kiln_jit::contraction::{Matrix, Right, multiply, pack};
+use kiln_jit::contraction::{Matrix, Right, multiply};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::Storage;
@@ -171,9 +172,14 @@ impl Scores {
         }
         let words = terms.words(columns);
         let to = ViewMut::<f32>::room(copy, rows * words)?;
-        for i in (0..rows).filter(|_| !is_there) {
-            let from = x.at::<u16>(args, &self.batch, b, first + i, 0);
-            terms.make_row((from.bytes(), x.col), columns, to.shift(i * words).bytes());
+        if !is_there {
+            let from = x.at::<u16>(args, &self.batch, b, first, 0).bytes();
+            let packer = terms.packer(0, self.dtype);
+            packer.pack(
+                (from, [x.col, x.row]),
+                (columns, rows),
+                (to.bytes(), [1, words]),
+            );
         }
         Ok((*to, words, 1))
     }
@@ -188,16 +194,15 @@ impl Scores {
         columns: i64,
         (copy, is_there): Copy<'a>,
     ) -> Result<Side<'a>> {
-        let all = self.terms.words(rows) * columns;
-        let to = ViewMut::<f32>::room(copy, all + columns)?;
-        let (line, mut words) = (to.shift(all).cast::<u16>(), to.cast::<u32>());
-        for row in (0..rows).filter(|_| !is_there) {
-            let from = x.at::<u16>(args, &self.batch, b, row, 0);
-            self.terms
-                .make(1, (from.bytes(), x.col), columns, line.bytes());
-            let (word, which) = (row / self.terms.count(), row % self.terms.count());
-            let to = words.slice_mut(word * columns, columns);
-            put(line.slice(0, columns), 16 * which, to, |x: u16| x.into());
+        let to = ViewMut::<f32>::room(copy, self.terms.words(rows) * columns)?;
+        if !is_there {
+            let from = x.at::<u16>(args, &self.batch, b, 0, 0).bytes();
+            let packer = self.terms.packer(1, self.dtype);
+            packer.pack(
+                (from, [x.row, x.col]),
+                (rows, columns),
+                (to.bytes(), [columns, 1]),
+            );
         }
         Ok((*to, columns, 1))
     }
@@ -224,19 +229,12 @@ impl Scores {
         (rows, columns): (i64, i64),
         copy: &'a mut Option<Storage>,
     ) -> Result<Side<'a>> {
-        let words = self.terms.words(rows);
-        let pitch = padded_pitch(words);
+        let pitch = padded_pitch(self.terms.words(rows));
         let to = ViewMut::<f32>::room(copy, columns * pitch)?;
-        let sizes = (columns, rows);
-        if !self.terms.are_grouped() {
-            pack(self.level, (x, col, row), sizes, (to, pitch));
-            return Ok((*to, pitch, 1));
-        }
-        let bits = (x.cast::<u16>(), 1, 2 * row);
-        for i in (0..columns).filter(|_| rows % 2 == 1) {
-            to.set(i * pitch + words - 1, 0.0);
-        }
-        pack(self.level, bits, sizes, (to.cast(), 2 * pitch));
+        // Words with several terms are contiguous.
+        let from = (x.bytes(), [self.terms.count() * row, col]);
+        let packer = self.terms.packer(0, self.terms.instruction.terms[0]);
+        packer.pack(from, (rows, columns), (to.bytes(), [1, pitch]));
         Ok((*to, pitch, 1))
     }
 
@@ -426,12 +424,12 @@ pub(super) fn is_finite(
     columns: i64,
     terms: Terms,
 ) -> bool {
-    let finite = |x: f32| match terms.are_grouped() {
-        true => x.is_finite() && f32::from_bits(x.to_bits() << 16).is_finite(),
-        false => x.is_finite(),
+    let dtype = terms.instruction.terms[0];
+    let finite = |at: i64, words: i64| {
+        are_finite(dtype, x.shift(at).bytes(), words * terms.count())
     };
     (from..until).all(|i| match col {
-        1 => x.slice(i * row, columns).iter().all(|x| finite(*x)),
-        _ => (0..columns).all(|j| finite(x.get(i * row + j * col))),
+        1 => finite(i * row, columns),
+        _ => (0..columns).all(|j| finite(i * row + j * col, 1)),
     })
 }

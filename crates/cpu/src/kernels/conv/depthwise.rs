@@ -11,7 +11,7 @@ use super::images::CopyLayout;
 use super::narrow::{Images, Weights};
 use super::{Conv, MIN_BLOCKS, dense};
 use crate::kernels::matmul::{Launch, Materialised};
-use kiln_base::DType;
+use crate::kernels::pack::are_finite;
 use kiln_jit::contraction::{
     Accesses, Columns, Left, Lines, Output, RegisterEpilogue, RightSide, Rows, Tile, TileGrid,
     even_rows, max_depthwise_rows,
@@ -164,7 +164,7 @@ impl Blocking {
             epilogue: self.register_epilogue.clone(),
             ..Tile::new((c.level, by), rows, self.channels, right)
         };
-        let reads = c.image_dtype();
+        let reads = c.read_dtype(0);
         let position = c.groups * reads.size() as i64;
         TileGrid::of_lines(&whole, (reads, position), (width, 0), c.groups)
     }
@@ -226,41 +226,38 @@ impl Conv {
     pub(super) fn pack_depthwise<T: Lane>(
         &self,
         blocking: &Blocking,
-        weights: View<T>,
+        weights: View<u8>,
         to: ViewMut<T>,
     ) {
-        let (all, taps) = (
-            blocking.geometry.kernels(),
-            blocking.geometry.axes[2].kernel,
-        );
-        let lines = all / taps;
-        let at = |line: i64, tap: i64| (line * (taps + 1) + tap) * blocking.panel;
-        let mut finite = true;
-        // With images of fewer bits, integers are multiplied as pairs of i16 whose second is 0.
-        let kept = if self.narrow { 0xffff } else { u32::MAX };
-        for (line, channel) in (0..lines).flat_map(|l| (0..blocking.panel).map(move |c| (l, c))) {
-            let to = to.shift(channel);
-            let mut nothing = T::ZERO;
-            for tap in 0..taps {
-                let from = match self.role {
-                    ConvRole::Input => all - 1 - (line * taps + tap),
-                    _ => line * taps + tap,
-                };
-                let value = match channel < self.groups {
-                    true => weights.get(channel * all + from),
-                    false => T::ZERO,
-                };
-                to.set(at(line, tap), value);
-                if self.dtype == DType::I32 {
-                    let mut bits = to.cast::<u32>();
-                    bits.slice_mut(at(line, tap), 1)[0] &= kept;
-                    continue;
+        let (all, panel) = (blocking.geometry.kernels(), blocking.panel);
+        let (taps, dtype) = (blocking.geometry.axes[2].kernel, self.read_dtype(1));
+        for line in 0..all / taps {
+            let (first, step) = match self.role {
+                ConvRole::Input => (all - 1 - line * taps, -1),
+                _ => (line * taps, 1),
+            };
+            let mut to = to.shift(line * (taps + 1) * panel);
+            to.fill(0, (taps + 1) * panel, T::ZERO);
+            let from = (weights.shift(first * dtype.size() as i64), [step, all]);
+            let packed = (to.bytes(), [panel, 1]);
+            self.packer(1).pack(from, (taps, self.groups), packed);
+            if self.dtype.is_float() {
+                let (rows, padding) = to
+                    .slice_mut(0, (taps + 1) * panel)
+                    .split_at_mut((taps * panel) as usize);
+                for row in rows.chunks_exact(panel as usize) {
+                    for (padding, x) in padding.iter_mut().zip(row) {
+                        *padding = T::ZERO.mul_add::<kiln_kernel::simd::Baseline>(*x, *padding);
+                    }
                 }
-                finite &= value.is_finite();
-                nothing = T::ZERO.mul_add::<kiln_kernel::simd::Baseline>(value, nothing);
+            } else if self.narrow {
+                // With images of fewer bits, integers are multiplied as pairs of i16 whose second is 0.
+                let mut words = to.cast::<u32>();
+                let words = words.slice_mut(0, taps * panel).iter_mut();
+                words.for_each(|word| *word &= 0xffff);
             }
-            to.set(at(line, taps), nothing);
         }
+        let finite = !self.dtype.is_float() || are_finite(dtype, weights, self.groups * all);
         let (flag, size) = (if finite { 0 } else { u8::MAX }, size_of::<T>() as i64);
         to.bytes().fill((blocking.packed() - 1) * size, size, flag);
     }
@@ -368,7 +365,7 @@ impl Conv {
             line / (depth.output * height.output),
             line % (depth.output * height.output),
         );
-        let size = self.image_dtype().size() as i64;
+        let size = self.read_dtype(0).size() as i64;
         all.lines.clear();
         all.padding.clear();
         for (kd, kh) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {

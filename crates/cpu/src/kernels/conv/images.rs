@@ -159,6 +159,6 @@ impl Conv {
         let lines = ((1, len, len), len);
         let to =
             materialised.bring(program, &launch.args, (at, len), at, lines, launch.failures)?;
-        Ok(to.shift(-at * self.image_dtype().size() as i64))
+        Ok(to.shift(-at * self.read_dtype(0).size() as i64))
     }
 }

@@ -4,15 +4,13 @@
 
 use super::{Conv, ConvBlocking};
 use crate::kernels::matmul::split;
-use crate::kernels::terms::{convert, put};
+use crate::kernels::pack::{Packer, convert};
 use crate::tile::{Linked, run_lines};
 use kiln_base::DType;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::Features;
-use kiln_kernel::simd::convert::{pair, widen};
-use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::view::{Plain, View, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_plan::{Algorithm, ConvRole};
@@ -41,13 +39,13 @@ impl<'a> Weights<'a> {
     pub(super) fn packed<T: Plain>(
         self,
         (storage, len): (&'a mut Option<Storage>, i64),
-        pack: impl FnOnce(View<T>, ViewMut<T>),
+        pack: impl FnOnce(View<u8>, ViewMut<T>),
     ) -> Result<View<'a, T>> {
         match self {
             Weights::Packed(packed) => Ok(packed.cast()),
             Weights::InMemory(from) => {
                 let to = ViewMut::room(storage, len)?;
-                pack(from.cast(), to);
+                pack(from, to);
                 Ok(*to)
             }
         }
@@ -57,12 +55,15 @@ impl<'a> Weights<'a> {
 impl Conv {
     /// True if an operand is read from a widened copy.
     pub(super) fn widens(&self, i: usize) -> bool {
-        let weights = i == 1 && self.role != ConvRole::Weight;
-        self.terms.operands[i] != self.dtype && (weights || !self.narrow)
+        let reads_narrow = match i {
+            1 if self.role != ConvRole::Weight => !matches!(self.blocking, ConvBlocking::Fft(_)),
+            _ => self.narrow,
+        };
+        self.terms.operands[i] != self.dtype && !reads_narrow
     }
 
     /// True if images are read as they are, although they have fewer bits than their accumulators, as are both operands
-    /// of a gradient of weights. Weights that are packed are all widened to words first.
+    /// of a gradient of weights.
     pub(super) fn reads_narrow(&self, by: Algorithm, reads_nchw: bool) -> bool {
         let one_each = (self.cin, self.cout) == (1, 1);
         // VEX has no masks for 16-bit elements.
@@ -75,12 +76,17 @@ impl Conv {
         self.terms.are_grouped() || self.terms.are_narrow() && can
     }
 
-    /// Returns the dtype of the images, as they are read.
-    pub(super) fn image_dtype(&self) -> DType {
-        match self.narrow {
-            true => self.terms.operands[0],
-            false => self.dtype,
+    /// Returns the dtype of an operand, as it is read.
+    pub(super) fn read_dtype(&self, i: usize) -> DType {
+        match self.widens(i) {
+            true => self.dtype,
+            false => self.terms.operands[i],
         }
+    }
+
+    /// Returns the packer of an operand, as it is read.
+    pub(super) fn packer(&self, i: usize) -> Packer {
+        self.terms.packer(i, self.read_dtype(i))
     }
 
     /// True if an operand is not read from its argument, because it is widened, or computed as a whole.
@@ -147,72 +153,7 @@ impl Conv {
         Ok((images, weights))
     }
 
-    /// Packs the channels of `n` contiguous positions into words, as [`Terms::make_row`](crate::kernels::terms::Terms)
-    /// does those of one. `channels` are their stride and number.
-    pub(super) fn pack_channels(
-        &self,
-        from: View<u8>,
-        channels: (i64, i64),
-        to: (i64, ViewMut<u32>),
-    ) {
-        let flip = u32::from(self.terms.padding());
-        match (self.terms.operands[0], self.terms.size()) {
-            (half @ (DType::F16 | DType::BF16), 4) => {
-                self.transpose_terms(from, channels, to, |from: &[u16], _, to| {
-                    let to = ViewMut::of(to).cast();
-                    widen(
-                        self.level,
-                        half,
-                        from,
-                        { to }.slice_mut(0, from.len() as i64),
-                    );
-                });
-            }
-            (DType::I8, 2) => {
-                self.transpose_terms(from, channels, to, each(|x: i8| (x as u16).into()));
-            }
-            (_, 1) => self.transpose_terms(from, channels, to, each(|x: u8| u32::from(x) ^ flip)),
-            (DType::U8, _) => self.transpose_terms(from, channels, to, each(|x: u8| x.into())),
-            _ => self.transpose_terms(from, channels, to, each(|x: u16| x.into())),
-        }
-    }
-
-    /// Implements [`Conv::pack_channels`] for elements of a type; `put` puts some of them, as one more term, into words.
-    fn transpose_terms<E: Plain>(
-        &self,
-        from: View<u8>,
-        (stride, channels): (i64, i64),
-        (n, to): (i64, ViewMut<u32>),
-        put: impl Fn(&[E], i64, &mut [u32]),
-    ) {
-        const ROWS: i64 = 8;
-        const SOME: i64 = 64;
-        let (each, words) = (self.terms.count(), self.terms.words(channels));
-        let size = 8 * self.terms.size();
-        let from = from.cast::<E>();
-        let mut rows = [[0u32; SOME as usize]; ROWS as usize];
-        for first in (0..n).step_by(SOME as usize) {
-            let count = SOME.min(n - first);
-            for top in (0..words).step_by(ROWS as usize) {
-                let some = ROWS.min(words - top);
-                for (row, word) in rows.iter_mut().zip(top..top + some) {
-                    for which in 0..each.min(channels - each * word) {
-                        let at = (each * word + which) * stride + first;
-                        put(
-                            from.slice(at, count),
-                            size * which,
-                            &mut row[..count as usize],
-                        );
-                    }
-                }
-                let rows = (View::of(rows.as_flattened()), SOME);
-                let to = (to.shift(first * words + top), words);
-                transpose(self.level, rows, (some, count), to);
-            }
-        }
-    }
-
-    /// Copies an operand with its elements widened to what is multiplied; weights that are packed are widened to words.
+    /// Copies an operand with its elements widened to the dtype of accumulators.
     pub(super) fn widen<'a>(
         &self,
         i: usize,
@@ -220,20 +161,12 @@ impl Conv {
         storage: &'a mut Option<Storage>,
         parallel: bool,
     ) -> Result<View<'a, u8>> {
-        let len = self.operand_len(i);
         let dtypes = [self.terms.operands[i], self.dtype];
         let [size, wide] = dtypes.map(|d| d.size() as i64);
-        let to = ViewMut::room(storage, wide * len)?;
-        split(ceil(len, PART), PART, parallel, |first, end| {
-            let (first, end) = (first * PART, (end * PART).min(len));
+        let to = ViewMut::room(storage, wide * self.operand_len(i))?;
+        self.in_parts(i, parallel, |first, count| {
             let from = (from.shift(first * size), 1);
-            convert(
-                self.level,
-                dtypes,
-                from,
-                end - first,
-                to.shift(first * wide),
-            );
+            convert(self.level, dtypes, from, count, to.shift(first * wide));
         });
         Ok(*to)
     }
@@ -245,48 +178,23 @@ impl Conv {
         call: &Call,
         storage: &'a mut Option<Storage>,
     ) -> Result<View<'a, u8>> {
-        let (len, size) = (self.operand_len(0), self.terms.operands[0].size() as i64);
-        let to = ViewMut::room(storage, len * size)?;
-        split(ceil(len, PART), PART, call.parallel, |first, end| {
-            let first = first * PART;
-            let count = (end * PART).min(len) - first;
-            let part = (to.shift(first * size), count);
-            let lines = (1, count);
-            let made = run_lines(
-                program,
-                &call.args,
-                part,
-                first,
-                lines,
-                count,
-                call.failures,
-            );
-            if let Err(e) = made {
-                call.failures.broken(e);
+        let size = self.terms.operands[0].size() as i64;
+        let to = ViewMut::room(storage, self.operand_len(0) * size)?;
+        self.in_parts(0, call.parallel, |first, count| {
+            let (part, lines) = ((to.shift(first * size), count), (1, count));
+            let (args, failures) = (&call.args, call.failures);
+            if let Err(e) = run_lines(program, args, part, first, lines, count, failures) {
+                failures.broken(e);
             }
         });
         Ok(*to)
     }
-}
 
-/// Returns a function that puts terms made of elements into words; see [`put`].
-fn each<E: Copy>(term: impl Fn(E) -> u32 + Copy) -> impl Fn(&[E], i64, &mut [u32]) {
-    move |from, bits, words| put(from, bits, words, term)
-}
-
-/// Interleaves pairs of rows of 16-bit elements: for each `i`, row `i * step` and the row `distance` rows after it.
-/// Rows are `pitch` and `to_pitch` elements apart.
-pub(super) fn join_rows(
-    (from, pitch): (View<u16>, i64),
-    (count, step, distance): (i64, i64, i64),
-    columns: i64,
-    (mut to, to_pitch): (ViewMut<u32>, i64),
-) {
-    for i in 0..count {
-        let row = |row: i64| from.slice(row * pitch, columns).iter();
-        let pairs = row(i * step).zip(row(i * step + distance));
-        let to = to.slice_mut(i * to_pitch, columns).iter_mut();
-        to.zip(pairs)
-            .for_each(|(to, (first, second))| *to = pair(*first, *second));
+    /// Calls a function for the first element and the number of elements of each part of an operand.
+    fn in_parts(&self, i: usize, parallel: bool, run: impl Fn(i64, i64) + Sync) {
+        let len = self.operand_len(i);
+        split(ceil(len, PART), PART, parallel, |first, end| {
+            run(first * PART, (end * PART).min(len) - first * PART);
+        });
     }
 }

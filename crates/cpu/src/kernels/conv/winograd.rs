@@ -58,7 +58,7 @@ impl Conv {
     pub(super) fn winograd_pack(
         &self,
         blocking: &Blocking,
-        weights: View<f32>,
+        weights: View<u8>,
         to: ViewMut<f32>,
         parallel: bool,
         failures: &Failures,
@@ -76,23 +76,21 @@ impl Conv {
     fn winograd_panels(
         &self,
         s: &Sizes,
-        (weights, to): (View<f32>, ViewMut<f32>),
+        (weights, to): (View<u8>, ViewMut<f32>),
         panels: Range<i64>,
     ) -> Result<()> {
         let mut storage = None;
-        let mut taps = ViewMut::<f32>::room(&mut storage, 9 * s.panel)?;
+        let taps = ViewMut::<f32>::room(&mut storage, 9 * s.panel)?;
+        let size = self.read_dtype(1).size() as i64;
         let filters = s.filters(self)?;
         for (p, c) in panels.flat_map(|p| (0..self.cin).map(move |c| (p, c))) {
-            let (group, panel) = (p / s.panels, p % s.panels);
-            let all = taps.slice_mut(0, 9 * s.panel);
-            for (tap, column) in (0..9).flat_map(|t| (0..s.panel).map(move |c| (t, c))) {
-                let filter = panel * s.panel + column;
-                let at = ((group * self.cout + filter) * self.cin + c) * 9 + tap;
-                all[(tap * s.panel + column) as usize] = match filter < self.cout {
-                    true => weights.get(at),
-                    false => 0.0,
-                };
-            }
+            let (group, first) = (p / s.panels, p % s.panels * s.panel);
+            let at = ((group * self.cout + first) * self.cin + c) * 9;
+            let (from, columns) = (weights.shift(at * size), s.panel.min(self.cout - first));
+            taps.fill(0, 9 * s.panel, 0.0);
+            let packed = (taps.bytes(), [s.panel, 1]);
+            self.packer(1)
+                .pack((from, [1, 9 * self.cin]), (9, columns), packed);
             let to = to.shift((p * s.squares * self.cin + c) * s.panel);
             transform(&filters, *taps.bytes(), to);
         }
@@ -186,7 +184,7 @@ impl Conv {
         copy: ViewMut<u8>,
         to: ViewMut<f32>,
     ) {
-        let (s, size) = (&blocking.sizes, self.image_dtype().size() as i64);
+        let (s, size) = (&blocking.sizes, self.read_dtype(0).size() as i64);
         let [_, height, width] = &self.geometry.axes;
         let (image_tile, side) = (self.image_tile(blocking, b.tile + tile), s.winograd.side());
         let y = image_tile.row * s.winograd.step() - height.padding;

@@ -3,16 +3,16 @@
 //! unless they are multiplied in place, and where its rows would collide in the caches.
 
 use super::{MatMul, Materialised, split};
-use crate::kernels::terms::Terms;
+use crate::kernels::pack::Packer;
 use kiln_base::DType;
-use kiln_jit::contraction::{Columns, Matrix, PanelSource, pack};
+use kiln_jit::contraction::{Columns, PanelSource};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::Storage;
+use kiln_kernel::simd::Features;
 use kiln_kernel::simd::convert::widen;
-use kiln_kernel::simd::{Features, Isa, Vectorized, vectorized};
-use kiln_kernel::view::{Arguments, Plain, View, ViewMut};
+use kiln_kernel::view::{Arguments, View, ViewMut};
 
 /// The padding between rows of a copy, in words.
 const ROW_PADDING: i64 = 16;
@@ -20,10 +20,6 @@ const ROW_PADDING: i64 = 16;
 const CONFLICTING_PITCH: i64 = 2048;
 /// The minimum number of columns for which such rows are copied.
 const OFTEN: i64 = 256;
-/// The maximum number of columns of a panel of words.
-pub(super) const PANEL: usize = 64;
-/// The words of each column that are transposed at once.
-const WORDS: usize = 32;
 /// The cost of reading an element of B, as a number of rows, where there are fewer rows.
 pub(super) const READ_ROWS: i64 = 8;
 
@@ -166,19 +162,26 @@ impl MatMul {
             return Ok(None);
         }
         let to = ViewMut::room(storage, 4 * self.copied_words())?;
-        split(
-            self.matrices() * self.m,
-            self.k,
-            parallel,
-            |first, until| {
-                for row in first..until {
-                    let from = self.element(0, args, (row / self.m, row % self.m, 0));
-                    let to = to.shift(4 * row * self.pitch());
-                    self.terms.make_row((from, self.lhs.col), self.k, to);
-                }
-            },
-        );
+        let rows = self.matrices() * self.m;
+        split(rows, self.k, parallel, |first, until| {
+            let mut row = first;
+            while row < until {
+                let (b, i) = (row / self.m, row % self.m);
+                let count = (until - row).min(self.m - i);
+                let from = self.element(0, args, (b, i, 0));
+                let to = to.shift(4 * row * self.pitch());
+                self.pack_rows((from, [self.lhs.row, self.lhs.col]), count, to);
+                row += count;
+            }
+        });
         Ok(Some(CopiedLeft(*to)))
+    }
+
+    /// Packs some rows of A with these strides.
+    fn pack_rows(&self, (from, [row, col]): (View<u8>, [i64; 2]), count: i64, to: ViewMut<u8>) {
+        let packer = self.terms.packer(0, self.terms.operands[0]);
+        let to = (to, [1, self.pitch()]);
+        packer.pack((from, [col, row]), (self.k, count), to);
     }
 
     /// Packs the matrices of B: these weights, or what its prologue makes.
@@ -210,9 +213,7 @@ impl MatMul {
                         None => self.lines(1, args, columns, &mut materialised, failures),
                     };
                     match from {
-                        Ok((from, [row, col])) => {
-                            self.pack_panel((from, row, col), (b, column), to)
-                        }
+                        Ok(from) => self.pack_panel(from, (b, column), to),
                         Err(e) => failures.broken(e),
                     }
                 }
@@ -221,106 +222,33 @@ impl MatMul {
     }
 
     /// Packs the panel that starts with a column of matrix `b`; strides are in elements.
-    fn pack_panel(&self, from: Matrix<u8>, (b, column): (i64, i64), to: ViewMut<u8>) {
+    fn pack_panel(
+        &self,
+        (from, strides): (View<u8>, [i64; 2]),
+        (b, column): (i64, i64),
+        to: ViewMut<u8>,
+    ) {
         let (panel, size) = (self.panel, self.packed_size());
         let at = b * self.matrix_elements() + column * self.panel_rows();
         let (to, columns) = (to.shift(at * size), panel.min(self.n - column));
         if columns < panel || self.panel_rows() > self.steps() {
             to.fill(0, panel * self.panel_rows() * size, 0);
         }
-        match size {
-            _ if self.half_dtype().is_none() && self.terms.are_narrow() => {
-                self.pack_words(from, columns, to.cast());
-            }
-            2 => self.pack_plain::<u16>(from, columns, to),
-            4 => self.pack_plain::<u32>(from, columns, to),
-            _ => self.pack_plain::<u64>(from, columns, to),
-        }
-    }
-
-    /// Packs columns of elements as they are.
-    fn pack_plain<T: Plain>(&self, (from, row, col): Matrix<u8>, columns: i64, to: ViewMut<u8>) {
-        let columns = bug("a panel misses its last column", columns, |n| n - 1);
-        let from = (from.cast::<T>(), row, col);
-        pack(self.level, from, (self.k, columns), (to.cast(), self.panel));
-    }
-
-    /// Packs columns of words of terms.
-    fn pack_words(&self, (from, row, col): Matrix<u8>, columns: i64, starts: ViewMut<u32>) {
-        let panel = self.panel;
-        let to = starts.shift(panel * (self.panel_rows() - self.steps()));
-        if row == 1 {
-            return self.pack_columns((from, col), columns, (to, starts.cast()));
-        }
-        let size = self.terms.operands[1].size() as i64;
-        let mut rows = [[0; PANEL]; 4];
-        for step in 0..self.steps() {
-            let first = step * self.terms.count();
-            let count = self.terms.count().min(self.k - first);
-            let from = (from.shift(first * row * size), row, col);
-            let to = (to.shift(step * panel), starts.cast());
-            self.put_rows(from, (count, columns), to, &mut rows);
-        }
-    }
-
-    /// Packs columns with contiguous terms, and adds these terms' contributions to the initial values of accumulators.
-    fn pack_columns(
-        &self,
-        (from, stride): (View<u8>, i64),
-        columns: i64,
-        (to, mut starts): (ViewMut<u32>, ViewMut<i32>),
-    ) {
-        let (panel, steps, count) = (self.panel, self.steps(), self.terms.count());
-        let size = self.terms.operands[1].size() as i64;
-        let mut lines = [[0u32; WORDS]; PANEL];
-        for first in (0..steps).step_by(WORDS) {
-            let words = (steps - first).min(WORDS as i64);
-            let terms = (words * count).min(self.k - first * count);
-            for (column, line) in (0..columns).zip(&mut lines) {
-                line[words as usize - 1] = 0;
-                let line = ViewMut::of(line);
-                let from = from.shift((column * stride + first * count) * size);
-                self.terms.make(1, (from, 1), terms, line.bytes());
-                if self.terms.is_flipped() {
-                    let line = line.cast::<i8>();
-                    let line = line.slice(0, terms * self.terms.size());
-                    let start = self.terms.start(line.iter().map(|x| i32::from(*x)).sum());
-                    let starts = &mut starts.slice_mut(column, 1)[0];
-                    *starts = starts.wrapping_add(start);
-                }
-            }
-            let lines = (View::of(lines.as_flattened()), 1, WORDS as i64);
-            let to = (to.shift(first * panel), panel);
-            pack(self.level, lines, (words, columns), to);
-        }
-    }
-
-    /// Packs the terms of one step of K for some columns, and adds their contributions to the initial values of
-    /// accumulators.
-    fn put_rows(
-        &self,
-        (from, row, col): Matrix<u8>,
-        (count, columns): (i64, i64),
-        (mut to, mut starts): (ViewMut<u32>, ViewMut<i32>),
-        rows: &mut [[u32; PANEL]; 4],
-    ) {
-        if self.terms.size() == 4 {
-            return self.terms.make(1, (from, col), columns, to.bytes());
-        }
-        let size = self.terms.operands[1].size() as i64;
-        rows[count as usize..self.terms.count() as usize].fill([0; PANEL]);
-        for (i, line) in (0..count).zip(rows.iter_mut()) {
-            let from = (from.shift(i * row * size), col);
-            self.terms.make(1, from, columns, ViewMut::of(line).bytes());
-        }
-        let is_flipped = self.terms.is_flipped();
-        let joined = Joined {
-            rows,
-            terms: self.terms,
-            to: to.slice_mut(0, columns),
-            starts: is_flipped.then(|| starts.slice_mut(0, columns)),
+        let terms = self.terms.packer(1, self.terms.operands[1]);
+        let packer = match self.half_dtype() {
+            Some(half) => Packer {
+                dtypes: [half; 2],
+                ..terms
+            },
+            None => terms,
         };
-        vectorized(self.level, joined);
+        let words = to.shift((self.panel_rows() - self.steps()) * panel * size);
+        let columns = bug("a panel misses its last column", columns, |n| n - 1);
+        packer.pack((from, strides), (self.k, columns), (words, [panel, 1]));
+        if self.terms.is_flipped() {
+            self.terms
+                .add_to_initial_row(*words, (self.steps(), panel), to.cast());
+        }
     }
 
     /// Returns some rows of A's matrix number `b` as micro-kernels read them, and the strides of rows and steps in
@@ -338,16 +266,12 @@ impl MatMul {
         if let Some(CopiedLeft(copied)) = copied {
             return Ok((copied.shift((b * self.m + first) * pitch), strides));
         }
-        let size = self.terms.operands[0].size() as i64;
         let (from, [row, col]) = self.lines(0, args, (b, first, count), materialised, failures)?;
         if self.reads_terms(col) {
             return Ok((from, strides));
         }
         let to = ViewMut::room(copies, count * pitch)?;
-        for i in 0..count {
-            let from = (from.shift(i * row * size), col);
-            self.terms.make_row(from, self.k, to.shift(i * pitch));
-        }
+        self.pack_rows((from, [row, col]), count, to);
         Ok((*to, strides))
     }
 
@@ -395,41 +319,5 @@ impl MatMul {
         }
         let to = materialised.bring(program, args, (b, first), at, parts, failures)?;
         Ok((to, strides))
-    }
-}
-
-/// Rows of terms that share words, and the words of their columns; and the initial values of accumulators to adjust, if
-/// any. Packs terms of the same column into a word, the first in its lowest bits.
-struct Joined<'a> {
-    rows: &'a [[u32; PANEL]; 4],
-    terms: Terms,
-    to: &'a mut [u32],
-    starts: Option<&'a mut [i32]>,
-}
-
-impl Vectorized for Joined<'_> {
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        if self.terms.size() == 2 {
-            let [a, b, ..] = self.rows.each_ref().map(|row| View::of(row).cast::<u16>());
-            let (a, b) = (a.slice(0, PANEL as i64), b.slice(0, PANEL as i64));
-            for (word, (a, b)) in self.to.iter_mut().zip(a.iter().zip(b)) {
-                *word = u32::from(*a) | u32::from(*b) << 16;
-            }
-            return;
-        }
-        let bytes = |row: &[u32; PANEL]| -> [u8; PANEL] {
-            let row = View::of(row).bytes().slice(0, PANEL as i64);
-            std::array::from_fn(|i| row[i])
-        };
-        let rows = self.rows.each_ref().map(bytes);
-        for (i, word) in self.to.iter_mut().enumerate().take(PANEL) {
-            *word = u32::from_le_bytes([0, 1, 2, 3].map(|row| rows[row][i]));
-        }
-        let starts = self.starts.into_iter().flatten();
-        for (i, start) in starts.enumerate().take(PANEL) {
-            let term: i32 = rows.iter().map(|row| i32::from(row[i] as i8)).sum();
-            *start = start.wrapping_add(self.terms.start(term));
-        }
     }
 }

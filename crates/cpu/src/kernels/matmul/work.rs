@@ -3,6 +3,7 @@
 use crate::tile;
 use crate::tile::{Linked, run_lines};
 use kiln_jit::contraction::RegisterEpilogue;
+use kiln_kernel::bound::Bound;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::Storage;
@@ -139,12 +140,23 @@ pub(crate) fn register_epilogue(
     (total, width): (i64, i64),
     level: Features,
 ) -> Result<Option<Arc<RegisterEpilogue>>> {
+    let bound = bind(epilogue, values, lens, total)?;
+    let finished = bound.and_then(|bound| RegisterEpilogue::of(&bound, width, level));
+    Ok(finished.map(Arc::new))
+}
+
+/// Binds an epilogue over `total` results, which are its last argument.
+fn bind<'a>(
+    epilogue: &'a Option<Epilogue>,
+    values: &[i64],
+    lens: &[i64],
+    total: i64,
+) -> Result<Option<Bound<'a>>> {
     let Some(Epilogue { program }) = epilogue else {
         return Ok(None);
     };
     let lens: Vec<i64> = lens.iter().copied().chain([total]).collect();
-    let bound = tile::bind(program, values, &lens)?;
-    Ok(RegisterEpilogue::of(&bound, width, level).map(Arc::new))
+    tile::bind(program, values, &lens).map(Some)
 }
 
 /// Links an epilogue over `total` results, or over whole rows of them if `row` gives their length.
@@ -155,12 +167,10 @@ pub(crate) fn epilogue(
     (total, row): (i64, Option<i64>),
     level: Features,
 ) -> Result<Option<Linked>> {
-    let Some(Epilogue { program }) = epilogue else {
+    let Some(bound) = bind(epilogue, values, lens, total)? else {
         return Ok(None);
     };
-    let lens: Vec<i64> = lens.iter().copied().chain([total]).collect();
-    let bound = tile::bind(program, values, &lens)?;
-    let inner = bound.inner_len();
+    let (program, inner) = (bound.program, bound.inner_len());
     let fits = match program.schedule {
         Schedule::Rows => Some(inner) == row,
         Schedule::Lanes => program.inner.is_empty() && program.stages.iter().all(|s| !s.over_inner),
@@ -172,7 +182,7 @@ pub(crate) fn epilogue(
         ));
     }
     let linked = tile::link(&bound, level)?;
-    if !linked.reads_in_place(lens.len() - 1) {
+    if !linked.reads_in_place(lens.len()) {
         return Err(damaged!(
             "{} reads other results than its own",
             program.name

@@ -434,11 +434,6 @@ impl Blocking {
         ]
     }
 
-    /// True if positions of images are contiguous, and so are their words.
-    pub(super) fn is_one_run(&self, c: &Conv) -> bool {
-        c.narrow && self.groups == 1 && self.terms % c.terms.count() == 0
-    }
-
     /// Returns the number of elements of the packed weights, including a flag at the end.
     pub(in crate::kernels::conv) fn packed(&self) -> i64 {
         self.panel_at(self.groups, 0) + 1

@@ -4,7 +4,6 @@ use super::blocking::Blocking;
 use super::{ChannelBlock, Conv};
 use crate::kernels::conv::narrow::Images;
 use crate::kernels::matmul::{Launch, Materialised};
-use kiln_jit::contraction::pack;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
@@ -118,37 +117,13 @@ impl Conv {
             |_| 0,
         );
         let x = images.at([z, y, first]);
-        let position = |i: i64| x.shift(i * images.strides[2]);
         let bytes = channels * self.dtype.size() as i64;
         to.fill(0, front * bytes, padding);
         let to = to.shift(front * bytes);
-        match blocking.reads_nchw {
-            _ if n == 0 => {}
-            true if self.narrow => {
-                self.pack_channels(x, (channel, blocking.terms), (n, to.cast()));
-            }
-            // The channels of all positions are contiguous, and so are their words.
-            _ if blocking.is_one_run(self) => {
-                self.terms.make(0, (x, 1), n * blocking.terms, to);
-            }
-            _ if self.narrow => (0..n).for_each(|i| {
-                let from = (position(i), channel);
-                self.terms
-                    .make_row(from, blocking.terms, to.shift(i * bytes));
-            }),
-            _ => {
-                let (row, sizes) = (blocking.image_strides()[2], (n, channels));
-                match self.dtype.size() {
-                    4 => {
-                        let (from, to) = ((x.cast::<u32>(), row, channel), (to.cast(), channels));
-                        pack(self.level, from, sizes, to);
-                    }
-                    _ => {
-                        let (from, to) = ((x.cast::<u64>(), row, channel), (to.cast(), channels));
-                        pack(self.level, from, sizes, to);
-                    }
-                }
-            }
+        if n > 0 {
+            let from = (x, [channel, blocking.image_strides()[2]]);
+            let packed = (to, [1, channels]);
+            self.packer(0).pack(from, (blocking.terms, n), packed);
         }
         to.fill(n * bytes, behind * bytes, padding);
     }
@@ -162,7 +137,7 @@ impl Conv {
         windows: [(i64, i64); 3],
         materialised: &'a mut Materialised,
     ) -> Result<(Source<'a>, i64)> {
-        let size = self.image_dtype().size() as i64;
+        let size = self.read_dtype(0).size() as i64;
         let image = b.image * blocking.image_len();
         let group = image + b.group * blocking.terms * blocking.channel_stride();
         let source = |x: View<'a, u8>| Source {

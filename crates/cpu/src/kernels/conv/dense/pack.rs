@@ -3,11 +3,9 @@
 use super::Conv;
 use super::blocking::Blocking;
 use crate::kernels::matmul::split;
-use crate::kernels::terms::put;
-use kiln_base::DType;
+use crate::kernels::pack::{Packer, are_finite};
+use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
-use kiln_kernel::simd::convert::{F16, Mem};
-use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::ConvRole;
@@ -21,102 +19,73 @@ impl Conv {
     pub(in crate::kernels::conv) fn pack_dense<T: Lane>(
         &self,
         blocking: &Blocking,
-        weights: View<T>,
+        weights: View<u8>,
         to: ViewMut<T>,
         parallel: bool,
     ) {
-        let (taps, panel, words) = (blocking.taps.len() as i64, blocking.panel, blocking.words);
-        let terms = blocking.terms;
-        let is_input = self.role == ConvRole::Input;
-        // A filter is contiguous: the taps of some channels are transposed together.
-        let channels = if is_input {
-            1
-        } else {
-            (ROWS / taps.max(1)).clamp(1, terms.max(1))
+        let (all_taps, panel, words) = (blocking.taps.len() as i64, blocking.panel, blocking.words);
+        let (terms, count) = (blocking.terms, self.terms.count());
+        let (is_input, dtype) = (self.role == ConvRole::Input, self.read_dtype(1));
+        let (packer, size) = (self.packer(1), dtype.size() as i64);
+        let elements = Packer {
+            dtypes: [dtype; 2],
+            count: 1,
+            ..packer
         };
+        // A filter is contiguous: the taps of some channels are transposed together.
+        let channels = (ROWS / all_taps.max(1)).clamp(1, terms.max(1));
+        let channels = ceil(channels, count) * count;
         let finite = AtomicBool::new(true);
         let (items, work) = (
             blocking.groups * blocking.panels,
             blocking.panel_rows() * panel,
         );
         split(items, work, parallel, |from, until| {
-            let mut rows = vec![T::ZERO; (channels * taps * panel) as usize];
+            let mut rows = vec![T::ZERO; (channels * all_taps * panel) as usize];
             let mut all_finite = true;
             for p in from..until {
+                rows.fill(T::ZERO);
+                let rows = ViewMut::of(&mut rows).bytes();
                 let (group, first) = (p / blocking.panels, p % blocking.panels * panel);
                 let columns = panel.min(blocking.columns - first);
                 let initial_row = to.shift(p * blocking.panel_rows() * panel);
                 let to = initial_row.shift(i64::from(blocking.has_initial_row) * panel);
-                if blocking.has_initial_row {
-                    initial_row.fill(0, panel, T::ZERO);
-                }
                 for c in (0..terms).step_by(channels as usize) {
-                    let count = channels.min(terms - c) * taps;
-                    let (at, pitch) = match is_input {
-                        true => ((group * terms + c) * blocking.columns + first, taps),
-                        false => ((group * blocking.columns + first) * terms + c, terms * taps),
+                    let some = channels.min(terms - c);
+                    // In a gradient of images, filters of neighbouring columns follow each other.
+                    let (parts, taps, pitch) = match is_input {
+                        true => (some, all_taps, all_taps),
+                        false => (1, some * all_taps, terms * all_taps),
                     };
-                    let filters = (weights.shift(at * taps), pitch);
-                    let transposed = (ViewMut::of(&mut rows), panel);
-                    transpose(self.level, filters, (columns, count), transposed);
-                    for row in 0..count {
-                        let from = &rows[(row * panel) as usize..][..panel as usize];
-                        let tap = bug("weights lie a tap further", row, |row| row + 1);
-                        let tap = blocking.taps[(tap % taps) as usize];
-                        if tap < 0 {
-                            continue;
-                        }
-                        if blocking.has_initial_row {
-                            self.add_to_initial_row(
-                                View::of(from).cast(),
-                                initial_row.cast(),
-                                panel,
-                            );
-                        }
-                        let term = c + row / taps;
-                        let (word, position) =
-                            (term / self.terms.count(), term % self.terms.count());
-                        let at = (tap * words + word) * panel;
-                        match self.terms.are_grouped() {
-                            true => put_terms(
-                                self.terms.instruction.terms[1],
-                                View::of(from).cast().slice(0, panel),
-                                position,
-                                to.cast().slice_mut(at, panel),
-                            ),
-                            false => to.copy(at, from),
-                        }
+                    for part in 0..parts {
+                        let filter = match is_input {
+                            true => (group * terms + c + part) * blocking.columns + first,
+                            false => (group * blocking.columns + first) * terms + c,
+                        };
+                        let from = weights.shift(filter * all_taps * size);
+                        let to = (rows.shift(part * taps * panel * size), [panel, 1]);
+                        elements.pack((from, [1, pitch]), (taps, columns), to);
                     }
-                    if is_input {
-                        all_finite &= rows[..(count * panel) as usize]
-                            .iter()
-                            .all(|w| w.is_finite());
+                    for (tap, place) in (0..).zip(&blocking.taps).filter(|(_, place)| **place >= 0)
+                    {
+                        let tap = bug("weights lie a tap further", tap, |tap| (tap + 1) % all_taps);
+                        let from = (*rows.shift(tap * panel * size), [all_taps * panel, 1]);
+                        let to = to.shift((place * words + c / count) * panel).bytes();
+                        packer.pack(from, (some, panel), (to, [panel, 1]));
                     }
+                    all_finite &= !is_input || are_finite(dtype, *rows, some * all_taps * panel);
                 }
-                rows.fill(T::ZERO);
+                if blocking.has_initial_row {
+                    let sizes = (blocking.panel_rows() - 1, panel);
+                    initial_row.fill(0, panel, T::ZERO);
+                    self.terms
+                        .add_to_initial_row(*to.bytes(), sizes, initial_row.cast());
+                }
             }
             finite.fetch_and(all_finite, Ordering::Relaxed);
         });
         let flag = if finite.into_inner() { 0 } else { u8::MAX };
         let size = size_of::<T>() as i64;
         to.bytes().fill((blocking.packed() - 1) * size, size, flag);
-    }
-
-    /// Adds to the initial values of accumulators the contributions of some terms, which were widened to words.
-    fn add_to_initial_row(&self, terms: View<i32>, mut to: ViewMut<i32>, count: i64) {
-        let to = to.slice_mut(0, count).iter_mut();
-        to.zip(terms.slice(0, count))
-            .for_each(|(to, term)| *to = to.wrapping_add(self.terms.start(*term)));
-    }
-}
-
-/// Puts a term of a dtype, given as widened words, at a position of each word. Lower positions are put first.
-fn put_terms(dtype: DType, from: &[u32], position: i64, to: &mut [u32]) {
-    let size = 8 * dtype.size() as i64;
-    let bits = size * position;
-    match dtype {
-        DType::BF16 => put(from, bits, to, |x| x >> 16),
-        DType::F16 => put(from, bits, to, |x| F16::store(f32::from_bits(x)).into()),
-        _ => put(from, bits, to, |x| x & ((1 << size) - 1)),
     }
 }

@@ -99,8 +99,9 @@ impl Conv {
                 }
                 let (tiles, left) = match is_there {
                     true if narrow => {
-                        let (from, words) = (source.at(read), ViewMut::of(&mut words).bytes());
-                        self.terms.make_row((from, channel), blocking.terms, words);
+                        let words = ViewMut::of(&mut words).bytes();
+                        let (from, sizes) = ((source.at(read), [channel, 0]), (blocking.terms, 1));
+                        self.packer(0).pack(from, sizes, (words, [1, 0]));
                         (&tiles, *words)
                     }
                     true => (&tiles, source.at(read)),

@@ -4,8 +4,9 @@
 //! columns. Forward transforms leave frequencies in bit-reversed order, and inverse ones start from it, because a
 //! product does not depend on the order.
 
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::simd::vector::Vector;
-use kiln_kernel::simd::{Features, Isa, Vectorized, vectorized};
+use kiln_kernel::simd::{Features, Isa, Kernel, Vectorized, vectorized};
 use kiln_kernel::view::{View, ViewMut, span};
 use kiln_plan::FftTile;
 use std::f64::consts::TAU;
@@ -157,21 +158,23 @@ unsafe fn twiddle<V: Vector>(x: Complex, between: &Option<[Vec<f32>; 2]>, back: 
     }
 }
 
-/// Writes to `to` the transpose of `from`, a matrix of rows of whole blocks.
+/// Writes to `to` the transpose of `from`.
+///
+/// # Safety
+/// Both have these rows and columns, and the level is the machine's.
 #[inline(always)]
-unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2]) {
-    const BLOCK: usize = 8;
-    for r in (0..rows).step_by(BLOCK) {
-        for c in (0..columns).step_by(BLOCK) {
-            for i in 0..BLOCK {
-                for j in 0..BLOCK {
-                    // SAFETY: both matrices are the caller's.
-                    unsafe {
-                        *to.add((c + i) * rows + r + j) = *from.add((r + j) * columns + c + i)
-                    };
-                }
-            }
-        }
+unsafe fn transpose<I: Isa>(from: Complex, to: Complex, [rows, columns]: [usize; 2]) {
+    for (from, to) in [(from.re, to.re), (from.im, to.im)] {
+        let matrix = Transpose {
+            from: from.cast_const(),
+            pitch: columns as isize,
+            rows,
+            columns,
+            to,
+            to_pitch: rows as isize,
+        };
+        // SAFETY: the caller's.
+        unsafe { TransposeKernel::run::<I>(matrix) }
     }
 }
 
@@ -248,8 +251,7 @@ impl Vectorized for Forth<'_> {
         unsafe {
             columns::<I::F32>(t.tile, [rows, width], &t.twiddles.sides[0], false);
             twiddle::<I::F32>(t.tile, &t.twiddles.between, false);
-            transpose(t.tile.re, t.transposed.re, [rows, width]);
-            transpose(t.tile.im, t.transposed.im, [rows, width]);
+            transpose::<I>(t.tile, t.transposed, [rows, width]);
             columns::<I::F32>(t.transposed, [width, rows], &t.twiddles.sides[1], false);
             for (i, at) in (0..t.twiddles.len()).step_by(LANES).enumerate() {
                 let to = t.spectrum.add(i * t.step);
@@ -277,8 +279,7 @@ impl Vectorized for Back<'_> {
                 std::ptr::copy_nonoverlapping(from.add(LANES), to.im, LANES);
             }
             columns::<I::F32>(t.transposed, [width, rows], &t.twiddles.sides[1], true);
-            transpose(t.transposed.re, t.tile.re, [width, rows]);
-            transpose(t.transposed.im, t.tile.im, [width, rows]);
+            transpose::<I>(t.transposed, t.tile, [width, rows]);
             twiddle::<I::F32>(t.tile, &t.twiddles.between, true);
             columns::<I::F32>(t.tile, [rows, width], &t.twiddles.sides[0], true);
         }

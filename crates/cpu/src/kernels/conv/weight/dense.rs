@@ -10,14 +10,12 @@
 //! anywhere. AMX tiles need the pairs of a channel contiguous: there each tap has a transposed copy of its own.
 
 use super::{Conv, Copies, Range};
-use crate::kernels::conv::narrow::join_rows;
 use crate::kernels::matmul::Results;
 use kiln_jit::contraction::{
     Columns, Left, Order, Output, RightSide, Rows, Tile, TileGrid, even_rows, pack, shape,
 };
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
-use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{Plain, View, ViewMut};
 use kiln_plan::cost::geometry::Axis;
@@ -187,24 +185,22 @@ impl Blocking {
         }
     }
 
-    /// Returns the elements of a copy of images with `channels` channels, and of its transpose, which follows it.
-    fn images(&self, channels: i64) -> [i64; 2] {
-        let transposed = if self.pairs {
-            channels * self.pairs_apart()
-        } else {
-            0
-        };
-        [self.units * self.wide * self.pitch, transposed]
+    /// Returns the elements of a copy of images with `channels` channels.
+    fn images(&self, channels: i64) -> i64 {
+        match self.pairs {
+            true => channels * self.pairs_apart(),
+            false => self.units * self.wide * self.pitch,
+        }
     }
 
-    /// Returns the pitch of channels in a transposed copy, in pairs of positions.
+    /// Returns the pitch of channels in a copy of pairs of positions.
     fn pairs_apart(&self) -> i64 {
         ceil(self.units * self.segment, 2) + ROW_PADDING
     }
 
     /// Returns the number of elements that a thread copies.
     pub fn copied(&self, c: &Conv, blocking: &super::Blocking) -> i64 {
-        let images: i64 = self.images(blocking.channels).iter().sum();
+        let images = self.images(blocking.channels);
         let bf16 = match c.terms.are_grouped() {
             true => ceil(self.bf16_elements(blocking.columns), 2),
             false => 0,
@@ -245,8 +241,7 @@ impl Blocking {
         (sums, pitch): Results<T>,
         copies: &mut Copies,
     ) -> Result<()> {
-        let [copied, transposed] = self.images(range.channels);
-        let images = ViewMut::<T>::room(&mut copies.images, copied + transposed)?;
+        let images = ViewMut::<T>::room(&mut copies.images, self.images(range.channels))?;
         let panels = ceil(range.columns, self.panel);
         let positions = self.units * self.segment;
         let gradients = positions * panels * self.panel;
@@ -273,7 +268,8 @@ impl Blocking {
                 match c.terms.are_grouped() {
                     true => {
                         self.copy_gradients(c, y.cast(), range, &block, bf16);
-                        self.join_gradients(range, &block, *bf16, gradients.cast());
+                        let join = (*bf16.bytes(), gradients.bytes());
+                        self.join_gradients(c, range, &block, join);
                     }
                     false => self.copy_gradients(c, y.cast(), range, &block, gradients),
                 }
@@ -288,24 +284,20 @@ impl Blocking {
                     match c.terms.are_grouped() {
                         true => {
                             self.copy_images(c, x.cast(), range, &block, [d, h, w], bf16);
-                            self.join_images(range, &block, bf16, images.cast());
-                            if self.pairs {
-                                let to = images.shift(copied);
-                                self.transpose_pairs(c, range, &block, *images, to);
-                            }
+                            let join = (*bf16.bytes(), images.bytes());
+                            self.join_images(c, range, &block, join);
                         }
                         false => {
                             self.copy_images(c, x.cast(), range, &block, [d, h, w], images);
                         }
                     }
                     let tap = (d * high + h) * wide + w;
-                    let left = images.shift(if self.pairs { copied } else { 0 });
                     // Tiles of a channel share its images while panels pass.
                     for channel in (0..range.channels).step_by(self.rows[0] as usize) {
                         let channels = channel..range.channels.min(channel + self.rows[0]);
                         let all = [0..self.across(), channels, 0..range.columns];
                         let out = Output::Memory(sums.shift(tap * pitch).bytes());
-                        let left = Left::Rows(*left.bytes(), &copies.taps);
+                        let left = Left::Rows(*images.bytes(), &copies.taps);
                         tiles.compute(all, left, &mut panels, out)?;
                     }
                 }
@@ -353,55 +345,45 @@ impl Blocking {
     }
 
     /// Pairs the gradients of neighbouring positions; an unpaired last one is paired with zeros.
-    fn join_gradients(&self, range: &Range, block: &LineBlock, from: View<u16>, to: ViewMut<u32>) {
-        let (all, panel) = (block.count * block.len, self.panel);
-        let steps = ceil(all, 2);
-        for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
-            let columns = panel.min(range.columns - column);
-            let from = from.shift(column * all);
-            let mut to = to.shift(i as i64 * steps * panel);
-            join_rows((from, panel), (all / 2, 2, 1), columns, (to, panel));
-            if all % 2 == 1 {
-                let last = from.slice((all - 1) * panel, columns);
-                let to = to.slice_mut(all / 2 * panel, columns).iter_mut();
-                to.zip(last).for_each(|(to, x)| *to = u32::from(*x));
-            }
-        }
-    }
-
-    /// Pairs the images of positions that the filter steps to consecutively; an unpaired last one is paired with zeros.
-    fn join_images(&self, range: &Range, block: &LineBlock, from: ViewMut<u16>, to: ViewMut<u32>) {
-        let (channels, pitch) = (range.channels, self.pitch);
-        let to = (to, pitch);
-        if self.together {
-            let stride = self.axes[2].stride;
-            let all = block.count * self.wide;
-            // Pairs across the end of a line are never read.
-            let count = (all - stride).max(0);
-            return join_rows((*from, pitch), (count, 1, stride), channels, to);
-        }
-        let all = block.count * block.len;
-        from.fill(all * pitch, channels, 0);
-        join_rows((*from, pitch), (ceil(all, 2), 2, 1), channels, to);
-    }
-
-    /// Transposes pairs of positions, so that those of a channel are contiguous.
-    fn transpose_pairs<T: Plain>(
+    fn join_gradients(
         &self,
         c: &Conv,
         range: &Range,
         block: &LineBlock,
-        from: View<T>,
-        to: ViewMut<T>,
+        (from, to): (View<u8>, ViewMut<u8>),
     ) {
-        let pairs = ceil(block.count * block.len, 2);
-        let from = (from, self.pitch);
-        transpose(
-            c.level,
-            from,
-            (pairs, range.channels),
-            (to, self.pairs_apart()),
-        );
+        let (all, panel) = (block.count * block.len, self.panel);
+        let packer = c.packer(1);
+        for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
+            let columns = panel.min(range.columns - column);
+            let from = (from.shift(2 * column * all), [panel, 1]);
+            let to = to.shift(4 * i as i64 * ceil(all, 2) * panel);
+            packer.pack(from, (all, columns), (to, [panel, 1]));
+        }
+    }
+
+    /// Pairs the images of positions that the filter steps to consecutively; an unpaired last one is paired with zeros.
+    fn join_images(
+        &self,
+        c: &Conv,
+        range: &Range,
+        block: &LineBlock,
+        (from, to): (View<u8>, ViewMut<u8>),
+    ) {
+        let (channels, pitch, packer) = (range.channels, self.pitch, c.packer(0));
+        if self.together {
+            let stride = self.axes[2].stride;
+            let all = block.count * self.wide;
+            // Pairs across the end of a line are never read.
+            let sizes = (2 * (all - stride).max(0), channels);
+            return packer.pack_words((from, [pitch, stride * pitch, 1]), sizes, (to, [pitch, 1]));
+        }
+        let strides = match self.pairs {
+            true => [1, self.pairs_apart()],
+            false => [pitch, 1],
+        };
+        let sizes = (block.count * block.len, channels);
+        packer.pack((from, [pitch, 1]), sizes, (to, strides));
     }
 
     /// Packs the gradient of a block's positions into panels of columns.

@@ -157,7 +157,7 @@ impl Sizes {
     }
 
     fn inputs(&self, c: &Conv) -> Result<[Kernel; 2]> {
-        let (side, reads) = (self.winograd.side(), c.image_dtype());
+        let (side, reads) = (self.winograd.side(), c.read_dtype(0));
         let of = |from: [i64; 2]| {
             let strides = (from, square(side, self.inputs.element));
             Kernel::of(Transform {
