@@ -31,7 +31,7 @@ pub(crate) struct Packer {
 }
 
 /// The elements of lines in memory, and the strides of words, of the terms of a word and of lines, in elements.
-type Lines<'a> = (View<'a, u8>, [i64; 3]);
+type LineElements<'a> = (View<'a, u8>, [i64; 3]);
 
 impl Packer {
     /// Packs `k` terms of some lines. Terms and lines have these strides in memory, in elements; words and lines have
@@ -49,7 +49,7 @@ impl Packer {
     /// if words of the result are not side by side.
     pub(crate) fn pack_words(
         self,
-        (from, [word, term, line]): Lines,
+        (from, [word, term, line]): LineElements,
         (k, lines): (i64, i64),
         (to, [to_word, to_line]): (ViewMut<u8>, [i64; 2]),
     ) {
@@ -108,7 +108,7 @@ impl Packer {
     fn transpose_words(
         self,
         converts_lines: bool,
-        (from, [word, term, line]): Lines,
+        (from, [word, term, line]): LineElements,
         (k, lines): (i64, i64),
         (to, pitch): (ViewMut<u8>, i64),
     ) {
@@ -144,7 +144,7 @@ impl Packer {
     /// Converts the terms of each line to contiguous words.
     fn convert_lines(
         self,
-        (from, [_, term, line]): Lines,
+        (from, [_, term, line]): LineElements,
         (k, lines): (i64, i64),
         (to, pitch): (ViewMut<u8>, i64),
     ) {
@@ -165,7 +165,7 @@ impl Packer {
     /// Joins the terms of each word of all lines to words side by side.
     fn join_lines(
         self,
-        (from, [word, term, line]): Lines,
+        (from, [word, term, line]): LineElements,
         (k, lines): (i64, i64),
         (to, pitch): (ViewMut<u8>, i64),
     ) {

@@ -425,9 +425,8 @@ pub(super) fn is_finite(
     terms: Terms,
 ) -> bool {
     let dtype = terms.instruction.terms[0];
-    let finite = |at: i64, words: i64| {
-        are_finite(dtype, x.shift(at).bytes(), words * terms.count())
-    };
+    let finite =
+        |at: i64, words: i64| are_finite(dtype, x.shift(at).bytes(), words * terms.count());
     (from..until).all(|i| match col {
         1 => finite(i * row, columns),
         _ => (0..columns).all(|j| finite(i * row + j * col, 1)),

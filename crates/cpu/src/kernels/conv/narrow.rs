@@ -89,6 +89,15 @@ impl Conv {
         self.terms.packer(i, self.read_dtype(i))
     }
 
+    /// Returns the packer of an operand's elements as they are.
+    pub(super) fn elements(&self, i: usize) -> Packer {
+        Packer {
+            dtypes: [self.read_dtype(i); 2],
+            count: 1,
+            ..self.packer(i)
+        }
+    }
+
     /// True if an operand is not read from its argument, because it is widened, or computed as a whole.
     pub(super) fn brings(&self, i: usize) -> bool {
         self.widens(i) || i == 0 && self.whole_prologue

@@ -3,7 +3,7 @@
 use super::Conv;
 use super::blocking::Blocking;
 use crate::kernels::matmul::split;
-use crate::kernels::pack::{Packer, are_finite};
+use crate::kernels::pack::are_finite;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::sums::Lane;
@@ -26,12 +26,8 @@ impl Conv {
         let (all_taps, panel, words) = (blocking.taps.len() as i64, blocking.panel, blocking.words);
         let (terms, count) = (blocking.terms, self.terms.count());
         let (is_input, dtype) = (self.role == ConvRole::Input, self.read_dtype(1));
-        let (packer, size) = (self.packer(1), dtype.size() as i64);
-        let elements = Packer {
-            dtypes: [dtype; 2],
-            count: 1,
-            ..packer
-        };
+        let (packer, elements) = (self.packer(1), self.elements(1));
+        let size = dtype.size() as i64;
         // A filter is contiguous: the taps of some channels are transposed together.
         let channels = (ROWS / all_taps.max(1)).clamp(1, terms.max(1));
         let channels = ceil(channels, count) * count;

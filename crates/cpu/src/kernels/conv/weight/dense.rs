@@ -12,12 +12,12 @@
 use super::{Conv, Copies, Range};
 use crate::kernels::matmul::Results;
 use kiln_jit::contraction::{
-    Columns, Left, Order, Output, RightSide, Rows, Tile, TileGrid, even_rows, pack, shape,
+    Columns, Left, Order, Output, RightSide, Rows, Tile, TileGrid, even_rows, shape,
 };
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::sums::Lane;
-use kiln_kernel::view::{Plain, View, ViewMut};
+use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::cost::geometry::Axis;
 use kiln_plan::schedule::{lanes, max_rows};
 
@@ -246,11 +246,16 @@ impl Blocking {
         let positions = self.units * self.segment;
         let gradients = positions * panels * self.panel;
         let gradients = ViewMut::<T>::room(&mut copies.gradients, gradients)?;
-        let bf16 = match c.terms.are_grouped() {
-            true => self.bf16_elements(range.columns),
-            false => 0,
+        let (images, gradients) = (images.bytes(), gradients.bytes());
+        // Elements that share words are copied before they are joined.
+        let grouped = c.terms.are_grouped();
+        let copied = match grouped {
+            true => {
+                let len = self.bf16_elements(range.columns);
+                [ViewMut::<u16>::room(&mut copies.bf16, len)?.bytes(); 2]
+            }
+            false => [images, gradients],
         };
-        let bf16 = ViewMut::<u16>::room(&mut copies.bf16, bf16)?;
         let [deep, high, wide] = self.axes.map(|a| a.kernel);
         let together = self.across();
         let (first, stride) = (
@@ -265,31 +270,21 @@ impl Blocking {
             let tiles = &self.tiles[usize::from(is_other)][usize::from(at > range.blocks[0])];
             let holds = Some([at, range.group, range.column]);
             if copies.holds != holds {
-                match c.terms.are_grouped() {
-                    true => {
-                        self.copy_gradients(c, y.cast(), range, &block, bf16);
-                        let join = (*bf16.bytes(), gradients.bytes());
-                        self.join_gradients(c, range, &block, join);
-                    }
-                    false => self.copy_gradients(c, y.cast(), range, &block, gradients),
+                self.copy_gradients(c, y, range, &block, copied[1]);
+                if grouped {
+                    self.join_gradients(c, range, &block, (*copied[1], gradients));
                 }
                 copies.holds = holds;
             }
             let mut panels = Columns {
-                first: *gradients.bytes(),
+                first: *gradients,
                 column: self.steps(c, &block).iter().product::<i64>() * size_of::<T>() as i64,
             };
             for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
                 for w in (0..wide).step_by(together as usize) {
-                    match c.terms.are_grouped() {
-                        true => {
-                            self.copy_images(c, x.cast(), range, &block, [d, h, w], bf16);
-                            let join = (*bf16.bytes(), images.bytes());
-                            self.join_images(c, range, &block, join);
-                        }
-                        false => {
-                            self.copy_images(c, x.cast(), range, &block, [d, h, w], images);
-                        }
+                    self.copy_images(c, x, range, &block, [d, h, w], copied[0]);
+                    if grouped {
+                        self.join_images(c, range, &block, (*copied[0], images));
                     }
                     let tap = (d * high + h) * wide + w;
                     // Tiles of a channel share its images while panels pass.
@@ -297,7 +292,7 @@ impl Blocking {
                         let channels = channel..range.channels.min(channel + self.rows[0]);
                         let all = [0..self.across(), channels, 0..range.columns];
                         let out = Output::Memory(sums.shift(tap * pitch).bytes());
-                        let left = Left::Rows(*images.bytes(), &copies.taps);
+                        let left = Left::Rows(*images, &copies.taps);
                         tiles.compute(all, left, &mut panels, out)?;
                     }
                 }
@@ -387,15 +382,16 @@ impl Blocking {
     }
 
     /// Packs the gradient of a block's positions into panels of columns.
-    fn copy_gradients<T: Plain>(
+    fn copy_gradients(
         &self,
         c: &Conv,
-        y: View<T>,
+        y: View<u8>,
         range: &Range,
         block: &LineBlock,
-        to: ViewMut<T>,
+        to: ViewMut<u8>,
     ) {
         let all = block.count * block.len;
+        let (elements, size) = (c.elements(1), c.read_dtype(1).size() as i64);
         let [deep, high, wide] = self.axes.map(|a| a.output);
         let (outputs, group) = (deep * high * wide, range.group * c.cout);
         // The contiguous positions: those of a part of a line, or all.
@@ -419,23 +415,24 @@ impl Blocking {
                         ((image * outputs + position) * pitch + channel, [pitch, 1])
                     }
                 };
-                let to = to.shift(column * all + run * len * self.panel);
-                let from = (y.shift(at), row, col);
-                pack(c.level, from, (len, columns), (to, self.panel));
+                let to = to.shift((column * all + run * len * self.panel) * size);
+                let from = (y.shift(at * size), [row, col]);
+                elements.pack(from, (len, columns), (to, [self.panel, 1]));
             }
         }
     }
 
     /// Copies the inputs that the positions of a block read at a tap, or at all taps of its line from this one on.
-    fn copy_images<T: Plain + Default>(
+    fn copy_images(
         &self,
         c: &Conv,
-        x: View<T>,
+        x: View<u8>,
         range: &Range,
         block: &LineBlock,
         [kd, kh, kw]: [i64; 3],
-        to: ViewMut<T>,
+        to: ViewMut<u8>,
     ) {
+        let (elements, size) = (c.elements(0), c.read_dtype(0).size() as i64);
         let [depth, height, width] = &self.axes;
         let inputs = depth.input * height.input * width.input;
         let (all, channel) = (c.groups * c.cin, range.group * c.cin + range.channel);
@@ -461,15 +458,13 @@ impl Blocking {
             };
             let line = (z * height.input + y) * width.input + first + from * step;
             let at = image * inputs * all + channel * stride + line * position;
-            let to = to.shift(unit * part * pitch);
-            to.fill(0, from * pitch, T::default());
-            to.fill(until * pitch, (count - until) * pitch, T::default());
-            if from == until {
-                continue;
-            }
-            let lines = (x.shift(at), step * position, stride);
-            let to = (to.shift(from * pitch), pitch);
-            pack(c.level, lines, (until - from, channels), to);
+            let bytes = pitch * size;
+            let to = to.shift(unit * part * bytes);
+            to.fill(0, from * bytes, 0);
+            to.fill(until * bytes, (count - until) * bytes, 0);
+            let lines = (x.shift(at * size), [step * position, stride]);
+            let to = (to.shift(from * bytes), [pitch, 1]);
+            elements.pack(lines, (until - from, channels), to);
         }
     }
 }
