@@ -272,8 +272,8 @@ impl Loops {
             size: size_of::<<M as Mem>::Raw>(),
             register: size_of::<<M as Mem>::C>(),
             direct: <M as Mem>::DIRECT,
-            load: load::<M>,
-            store: store::<M>,
+            load: move_rows::<M, false>,
+            store: move_rows::<M, true>,
             scan: |_| {},
             begin: begin::<i32, Sum>,
             join: join::<i32, Sum>,
@@ -317,29 +317,22 @@ struct Moved {
     step: isize,
 }
 
+/// Loads rows into the tile, or stores them from there.
+///
 /// # Safety
 /// The rows exist, in memory and in the tile.
-unsafe fn load<M: Mem>(m: Moved) {
+unsafe fn move_rows<M: Mem, const STORES: bool>(m: Moved) {
     let mut tile = m.tile.cast::<M::C>();
     for row in 0..m.rows as isize {
         let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
         for j in 0..m.width {
             // SAFETY: the caller's.
-            unsafe { *tile.add(j) = M::load(*memory.add(j)) };
-        }
-        tile = tile.wrapping_add(m.width);
-    }
-}
-
-/// # Safety
-/// As [`load`].
-unsafe fn store<M: Mem>(m: Moved) {
-    let mut tile = m.tile.cast::<M::C>();
-    for row in 0..m.rows as isize {
-        let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
-        for j in 0..m.width {
-            // SAFETY: the caller's.
-            unsafe { *memory.add(j) = M::store(*tile.add(j)) };
+            unsafe {
+                match STORES {
+                    true => *memory.add(j) = M::store(*tile.add(j)),
+                    false => *tile.add(j) = M::load(*memory.add(j)),
+                }
+            }
         }
         tile = tile.wrapping_add(m.width);
     }
