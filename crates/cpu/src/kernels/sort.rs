@@ -247,36 +247,26 @@ trait Packed: Plain + Ord {
     fn key(self) -> u64;
     fn index(self) -> usize;
 }
-impl Packed for u64 {
-    const MAX: u64 = u64::MAX;
-    #[inline(always)]
-    fn new(key: u64, index: usize) -> u64 {
-        key << 32 | index as u64
-    }
-    #[inline(always)]
-    fn key(self) -> u64 {
-        self >> 32
-    }
-    #[inline(always)]
-    fn index(self) -> usize {
-        self as u32 as usize
-    }
+macro_rules! packed {
+    ($($t:ty: $index_bits:literal;)*) => {$(
+        impl Packed for $t {
+            const MAX: $t = <$t>::MAX;
+            #[inline(always)]
+            fn new(key: u64, index: usize) -> $t {
+                <$t>::from(key) << $index_bits | index as $t
+            }
+            #[inline(always)]
+            fn key(self) -> u64 {
+                (self >> $index_bits) as u64
+            }
+            #[inline(always)]
+            fn index(self) -> usize {
+                (self & ((1 << $index_bits) - 1)) as usize
+            }
+        }
+    )*};
 }
-impl Packed for u128 {
-    const MAX: u128 = u128::MAX;
-    #[inline(always)]
-    fn new(key: u64, index: usize) -> u128 {
-        (key as u128) << 64 | index as u128
-    }
-    #[inline(always)]
-    fn key(self) -> u64 {
-        (self >> 64) as u64
-    }
-    #[inline(always)]
-    fn index(self) -> usize {
-        self as u64 as usize
-    }
-}
+packed!(u64: 32; u128: 64;);
 
 // ---- sorting ----
 
