@@ -295,6 +295,9 @@ mod tests {
         // 16 registers: 6 x 2 accumulators, two columns, one term and the mask of the last vector.
         assert!(fits(Features::AVX2, DType::F32, 6, 2));
         assert!(!fits(Features::AVX2, DType::F32, 7, 2));
+        // A single row multiplies eight columns from memory.
+        assert!(fits(Features::AVX2, DType::F32, 1, 8));
+        assert!(!fits(Features::AVX2, DType::F32, 2, 8));
         assert!(fits(Features::AVX512, DType::F32, 14, 2));
         assert!(!fits(Features::AVX512, DType::F32, 15, 2));
         assert!(!fits(Features::AVX512, DType::F32, 0, 2));
