@@ -36,50 +36,34 @@ pub(super) fn emit(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
         Some((m, dtype)) => Some((operand(k, m)?, *dtype)),
         None => None,
     };
-    let transposed = k.array(p.dtype, keys * width)?;
     let scores = k.array(p.dtype, ROWS * keys)?;
-    let gathered = match value.col == 1 {
-        true => None,
-        false => Some(k.array(p.dtype, keys * columns)?),
-    };
     let out = k.destination(&a.epilogue, a.out, (p.dtype, ROWS * columns))?;
     let number = each_matrix(k, &batch);
-    let body = &mut k.body;
     for (name, x) in [("q", &query), ("kk", &key), ("v", &value)] {
-        body.line(format!("const {ty} *restrict {name} = {};", x.start()));
+        k.body
+            .line(format!("const {ty} *restrict {name} = {};", x.start()));
     }
     // Transposes the keys, so that sums run over many contiguous keys at once.
-    body.loop_to("x", width);
-    body.line(format!(
-        "for (kiln_int j = 0; j < {keys}; ++j) {transposed}[x * {keys} + j] = kk[j * {} + x * {}];",
-        key.row, key.col
-    ));
-    body.close();
-    if let Some(gathered) = &gathered {
-        body.loop_to("j", keys);
-        body.line(format!("for (kiln_int x = 0; x < {columns}; ++x) {gathered}[j * {columns} + x] = v[j * {} + x * {}];", value.row, value.col));
-        body.close();
-    }
-    let (v, v_row) = match &gathered {
-        Some(gathered) => (&gathered[..], columns),
-        None => ("v", value.row),
+    let transposed = Operand {
+        row: key.col,
+        col: key.row,
+        ..key
     };
-    body.open(format!("for (kiln_int i = 0; i < {length}; i += {ROWS})"));
-    body.line(format!(
-        "const kiln_int m = {length} - i < {ROWS} ? {length} - i : {ROWS};"
-    ));
+    let transposed = transposed.pack(k, "kk", p.dtype, [width, keys])?;
+    let (v, v_row) = match value.col == 1 {
+        true => ("v".to_string(), value.row),
+        false => (value.pack(k, "v", p.dtype, [keys, columns])?, columns),
+    };
+    let body = &mut k.body;
+    body.blocks("i", length, ROWS, "m");
     let first_row = format!("(({number}) * {length} + i) * {columns}");
     body.line(format!("{ty} *restrict z = {};", out.block(&first_row)));
-    body.line(format!(
-        "memset({scores}, 0, (size_t)(m * {keys}) * sizeof *{scores});"
-    ));
+    body.zero(&scores, format!("m * {keys}"));
     body.line(format!("kiln_product_{name}(m, {keys}, {width}, q + i * {0}, {0}, {1}, {transposed}, {keys}, {scores}, {keys});", query.row, query.col));
     softmax(body, p, &scores, keys, mask.as_ref());
-    body.line(format!(
-        "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
-    ));
+    body.zero("z", format!("m * {columns}"));
     body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
-    out.finish("z", &first_row, &format!("m * {columns}"), body);
+    out.finish(&first_row, &format!("m * {columns}"), body);
     body.close_all(1 + batch.len());
     Ok(())
 }

@@ -1,430 +1,279 @@
-//! Convolutions: sums of products over the taps of a filter, with channels last.
+//! Convolutions and their gradients: sums of products over the taps of a filter, with channels last.
 //!
-//! Images with channels first are transposed to channels last, and padded images are copied with their zeros, one
-//! image at a time; a result with channels first is transposed back. Then each tap, or each row of taps whose
-//! channels are contiguous, is a matrix product of positions by output channels.
+//! The three of them are one sum over images x, filters w and results y, of which one is written. With channels last
+//! and x padded, every loop is a stride of each. Each tap, or each row of taps whose channels are contiguous, is a
+//! matrix product.
 
+use super::contraction::{Loop, Products, element, merged};
 use super::dialect::memory;
-use super::kernel::{Destination, Emitter, View};
-use super::product::{BLOCK, DEEP};
-use super::text::{affine, indices};
+use super::images::Images;
+use super::kernel::{Emitter, View, packed_strides};
 use crate::error::{Error, Result};
-use kiln_base::{DType, Dim};
+use kiln_base::DType;
 use kiln_plan::{Conv, ConvRole};
 
-/// The sizes of a convolution: three spatial axes, the first of which may have one element.
-pub(super) struct Sizes {
-    pub dtype: DType,
-    pub batch: i64,
-    pub groups: i64,
-    pub ins: i64,
-    pub outs: i64,
-    pub input: [i64; 3],
-    pub output: [i64; 3],
-    pub kernel: [i64; 3],
-    pub stride: [i64; 3],
-    pub padding: [i64; 3],
-    pub dilation: [i64; 3],
+/// A convolution with the values of its sizes.
+struct Sizes {
+    groups: i64,
+    ins: i64,
+    outs: i64,
+    taps: i64,
+    x: Images,
+    y: Images,
+    /// The products whose sum is the tensor that is written.
+    products: Products,
 }
 
 impl Sizes {
-    pub fn new(k: &Emitter<'_>, c: &Conv) -> Result<Sizes> {
-        let three = |dims: &[Dim], missing: i64| -> Result<[i64; 3]> {
-            let sizes = k.numbers(dims)?;
-            let mut padded_dims = [missing; 3];
-            let from = 3usize.checked_sub(sizes.len());
-            let from = from.ok_or_else(|| {
-                Error::kernel(c.role.name(), "it has more than three spatial axes")
-            })?;
-            padded_dims[from..].copy_from_slice(&sizes);
-            Ok(padded_dims)
+    fn new(k: &Emitter<'_>, c: &Conv) -> Result<Sizes> {
+        let [x_last, y_last] = c.images.last();
+        let groups = k.number(&c.groups)?;
+        let (ins, outs) = (k.number(&c.in_channels)?, k.number(&c.out_channels)?);
+        let (input, output) = (k.numbers(&c.input)?, k.numbers(&c.output)?);
+        let (kernel, padding) = (k.numbers(&c.kernel)?, k.numbers(&c.padding)?);
+        let (stride, dilation) = (k.numbers(&c.stride)?, k.numbers(&c.dilation)?);
+        let axes = 0..kernel.len();
+        let reached = |i: usize| {
+            let footprint = (output[i] - 1) * stride[i] + (kernel[i] - 1) * dilation[i] + 1;
+            footprint.max(input[i] + padding[i])
+        };
+        let x = Images {
+            dtype: c.dtype(),
+            channels: groups * ins,
+            padded: axes.clone().map(reached).collect(),
+            extents: input,
+            padding,
+            last: x_last,
+        };
+        let y = Images {
+            dtype: c.dtype(),
+            channels: groups * outs,
+            padded: output.clone(),
+            padding: vec![0; output.len()],
+            extents: output,
+            last: y_last,
+        };
+        // The positions in x, w and y of A, B and C.
+        let order = match c.role {
+            ConvRole::Result => [0, 1, 2],
+            ConvRole::Input => [2, 1, 0],
+            ConvRole::Weight => [0, 2, 1],
+        };
+        let new = |index: &str, n: i64, strides: [i64; 3]| {
+            Loop::new(index, n, order.map(|operand| strides[operand]))
+        };
+        let (xs, ys) = (x.strides(), y.strides());
+        let ws = packed_strides(&kernel, ins * outs);
+        let tap = |i: usize| {
+            let strides = [dilation[i] * xs[i], ws[i], 0];
+            new(&format!("t{i}"), kernel[i], strides)
+        };
+        let position = |i: usize| {
+            let strides = [stride[i] * xs[i], 0, ys[i]];
+            new(&format!("p{i}"), y.extents[i], strides)
+        };
+        let taps = kernel.iter().product();
+        let mut outer = merged([new("g", groups, [ins, taps * ins * outs, outs])]);
+        let mut inner = merged(axes.clone().map(position));
+        let position = inner.pop();
+        let position = position.unwrap_or_else(|| new("u", 1, [0, 0, y.channels]));
+        let [in_stride, out_stride] = match c.role {
+            ConvRole::Input => [1, ins],
+            _ => [outs, 1],
+        };
+        let from = new("c", ins, [1, in_stride, 0]);
+        let to = new("o", outs, [0, out_stride, 1]);
+        let [m, n, k] = if c.role == ConvRole::Input {
+            // The elements of x under neighbouring taps overlap, so that only reads of them may be one loop.
+            outer.extend(merged(axes.map(tap)));
+            [position, from, to]
+        } else {
+            let mut terms = merged(axes.map(tap).chain([from]));
+            let term = terms.pop().unwrap_or_else(|| new("u", 1, [0; 3]));
+            outer.extend(terms);
+            match c.role {
+                ConvRole::Weight => [term, to, position],
+                _ => [position, to, term],
+            }
         };
         Ok(Sizes {
-            dtype: c.dtype(),
-            batch: k.number(&c.batch)?,
-            groups: k.number(&c.groups)?,
-            ins: k.number(&c.in_channels)?,
-            outs: k.number(&c.out_channels)?,
-            input: three(&c.input, 1)?,
-            output: three(&c.output, 1)?,
-            kernel: three(&c.kernel, 1)?,
-            stride: three(&c.stride, 1)?,
-            padding: three(&c.padding, 0)?,
-            dilation: three(&c.dilation, 1)?,
+            groups,
+            ins,
+            outs,
+            taps,
+            x,
+            y,
+            products: Products {
+                dtypes: [c.dtypes[0], c.dtypes[1], c.sums()],
+                outer,
+                inner,
+                m,
+                n,
+                k,
+            },
         })
     }
 
-    /// True if each output position depends on the input position of the same number only.
-    fn is_pointwise(&self) -> bool {
-        let all_equal = |values: &[i64; 3], n: i64| values.iter().all(|x| *x == n);
-        let taps =
-            all_equal(&self.kernel, 1) && all_equal(&self.stride, 1) && all_equal(&self.padding, 0);
-        taps && self.input == self.output
+    /// True if it is depthwise, with few enough taps to unroll.
+    fn is_depthwise(&self) -> bool {
+        let one_each = (self.ins, self.outs) == (1, 1) && self.groups > 1;
+        one_each && self.taps <= 49 && self.products.dtypes[2].is_float()
     }
 
-    /// Flattens the spatial axes of a pointwise convolution to one.
-    fn flat(mut self) -> Sizes {
-        if self.is_pointwise() {
-            let n = self.output.iter().product();
-            self.input = [1, 1, n];
-            self.output = [1, 1, n];
-        }
-        self
-    }
-
-    fn taps(&self) -> i64 {
-        self.kernel.iter().product()
-    }
-
-    /// True for depthwise convolutions with few enough taps to unroll.
-    fn has_filter_a_channel(&self) -> bool {
-        self.ins == 1 && self.outs == 1 && self.groups > 1 && self.taps() <= 49
-    }
-
-    fn x_channels(&self) -> i64 {
-        self.groups * self.ins
-    }
-
-    fn y_channels(&self) -> i64 {
-        self.groups * self.outs
-    }
-
-    /// The extents of a padded image: the footprint of all taps.
-    pub fn padded(&self) -> [i64; 3] {
-        std::array::from_fn(|i| {
-            let reached =
-                (self.output[i] - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] + 1;
-            reached.max(self.input[i] + self.padding[i])
-        })
-    }
-
-    /// The images of x.
-    pub fn x(&self, last: bool) -> Image {
-        Image {
-            dtype: self.dtype,
-            channels: self.x_channels(),
-            extents: self.input,
-            padding: self.padding,
-            padded: self.padded(),
-            last,
-        }
-    }
-
-    /// The images of y.
-    pub fn y(&self, last: bool) -> Image {
-        Image {
-            dtype: self.dtype,
-            channels: self.y_channels(),
-            extents: self.output,
-            padding: [0; 3],
-            padded: self.output,
-            last,
+    /// The layout of filters that are read: `[groups, taps.., k, n]` from `[groups · out, in, taps..]`, where products
+    /// have k terms and n columns.
+    fn filters(&self, role: ConvRole) -> View {
+        let (ins, outs) = ((self.ins, self.taps), (self.outs, self.ins * self.taps));
+        let (k, n) = match role {
+            ConvRole::Input => (outs, ins),
+            _ => (ins, outs),
+        };
+        View {
+            offset: 0,
+            extents: vec![self.groups, self.taps, k.0, n.0],
+            strides: vec![self.outs * outs.1, 1, k.1, n.1],
         }
     }
 }
 
 /// Emits a convolution.
 pub(super) fn emit(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
-    if c.role == ConvRole::Result && c.sums().is_int() {
-        return super::integers::conv(k, c);
-    }
-    if !matches!(c.dtype(), DType::F32 | DType::F64) {
+    let is_int = c.role == ConvRole::Result && c.sums().is_int();
+    if !is_int && !matches!(c.dtype(), DType::F32 | DType::F64) {
         let why = format!("convolutions of {} are not emitted", c.dtype());
         return Err(Error::kernel(c.role.name(), why));
     }
+    let sizes = Sizes::new(k, c)?;
     match c.role {
-        ConvRole::Result => result(k, c),
-        ConvRole::Input => super::transposed::emit(k, c),
-        ConvRole::Weight => super::filters::emit(k, c),
+        ConvRole::Weight => weights(k, c, &sizes),
+        _ => images(k, c, sizes),
     }
 }
 
-/// The layout of filters: `[groups, taps.., in, out]` from `[groups · out, in, taps..]`; depthwise filters as
-/// `[taps.., groups]`.
-pub(super) fn filters(s: &Sizes) -> View {
-    let taps = s.taps();
-    if s.has_filter_a_channel() && s.dtype.is_float() {
-        return View {
-            offset: 0,
-            extents: vec![taps, s.groups],
-            strides: vec![1, taps],
-        };
-    }
-    View {
+/// Emits a gradient of weights.
+fn weights(k: &mut Emitter<'_>, c: &Conv, s: &Sizes) -> Result<()> {
+    let [x, dy] = c.operands.map(|arg| k.arg(arg));
+    let batch = k.number(&c.batch)?;
+    let filters = View {
         offset: 0,
-        extents: vec![s.groups, taps, s.ins, s.outs],
-        strides: vec![s.outs * s.ins * taps, 1, taps, s.ins * taps],
-    }
+        extents: vec![s.groups, s.outs, s.ins, s.taps],
+        strides: vec![s.taps * s.ins * s.outs, 1, s.outs, s.ins * s.outs],
+    };
+    let len = filters.extents.iter().product();
+    let accumulators = k.array(c.dtype(), len)?;
+    let out = k.destination(&c.epilogue, c.out, (c.dtype(), len))?;
+    k.body.zero(&accumulators, len);
+    k.body.loop_to("n", batch);
+    s.x.read(k, "x", &x)?;
+    s.y.read(k, "y", &dy)?;
+    s.products.emit(k, ["x", "y", &accumulators]);
+    k.body.close();
+    k.pack(&out.array, &accumulators, &filters);
+    out.finish("0", &len.to_string(), &mut k.body);
+    Ok(())
 }
 
-/// The operand `at` of the kernel in the layout of a view: laid out in the weights if it is constant, else copied at
-/// each call.
-pub(super) fn lay_out(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
-    let name = k.arg(at);
-    let arg = &mut k.args[usize::from(at)];
-    if arg.fixed && arg.view.is_none() {
-        arg.view = Some(view);
-        return Ok(name);
-    }
-    let copy = k.array(dtype, view.extents.iter().product())?;
-    let laid = view.packed_strides();
-    let names = indices("e", laid.len());
-    for (name, n) in names.iter().zip(&view.extents) {
-        k.body.loop_to(name, *n);
-    }
-    let to = affine(0, &laid, &names);
-    let from = affine(view.offset, &view.strides, &names);
-    k.body.line(format!("{copy}[{to}] = {name}[{from}];"));
-    k.body.close_all(names.len());
-    Ok(copy)
-}
-
-/// The images of an operand, which are read with channels last and with zeros around them.
-pub(super) struct Image {
-    dtype: DType,
-    channels: i64,
-    extents: [i64; 3],
-    padding: [i64; 3],
-    padded: [i64; 3],
-    /// True if channels are last in memory.
-    last: bool,
-}
-
-impl Image {
-    fn is_padded(&self) -> bool {
-        self.padded != self.extents
-    }
-
-    /// Declares the array of a copy, unless images are read where they are.
-    pub fn copy(&self, k: &mut Emitter<'_>) -> Result<Option<String>> {
-        let len = self.padded.iter().product::<i64>() * self.channels;
-        match !self.last && self.channels > 1 || self.is_padded() {
-            true => Ok(Some(k.array(self.dtype, len)?)),
-            false => Ok(None),
-        }
-    }
-
-    /// Emits `to`, a pointer to image `n` of the array `x`, after its copy to that of [`Image::copy`].
-    pub fn emit(&self, k: &mut Emitter<'_>, to: &str, copy: &Option<String>, x: &str) {
-        let image = match copy {
-            Some(copy) => {
-                self.copy_padded(k, copy, x);
-                copy.clone()
-            }
-            None => {
-                let len = self.extents.iter().product::<i64>() * self.channels;
-                format!("{x} + n * {len}")
-            }
-        };
-        let ty = memory(self.dtype);
-        k.body.line(format!("const {ty} *restrict {to} = {image};"));
-    }
-
-    fn copy_padded(&self, k: &mut Emitter<'_>, to: &str, x: &str) {
-        let (channels, [_, h, w]) = (self.channels, self.padded);
-        let [p0, p1, p2] = self.padding;
-        let [d0, h0, w0] = self.extents;
-        if self.is_padded() {
-            let len = self.padded.iter().product::<i64>() * channels;
-            k.body
-                .line(format!("memset({to}, 0, (size_t){len} * sizeof *{to});"));
-        }
-        k.body.loop_to("z", d0);
-        k.body.loop_to("y", h0);
-        let address = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
-        match self.last {
-            true => {
-                let line = w0 * channels;
-                k.body.line(format!("memcpy({to} + {address}, {x} + ((n * {d0} + z) * {h0} + y) * {line}, {line} * sizeof *{to});"));
-            }
-            false => {
-                k.body.loop_to("c", channels);
-                k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{address} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
-                k.body.close();
-            }
-        }
-        k.body.close_all(2);
-    }
-}
-
-/// The destination of results, transposed or not.
-pub(super) struct Results {
-    pub to: Destination,
-    /// With channels first: the array of a block before it is transposed. The destination has whole images.
-    untransposed: Option<String>,
-}
-
-impl Results {
-    /// `len` is the number of elements of an image, `block` of those that are computed at once.
-    pub fn new(k: &mut Emitter<'_>, c: &Conv, (len, block): (i64, i64)) -> Result<Results> {
-        let (dtype, last) = (c.dtype(), c.writes_channels_last());
-        let untransposed = match last {
-            true => None,
-            false => Some(k.array(dtype, block)?),
-        };
-        let len = if last { block } else { len };
-        let to = k.destination(&c.epilogue, c.out, (dtype, len))?;
-        Ok(Results { to, untransposed })
-    }
-
-    /// Emits `u`, a pointer to the block that begins with number `first` of the results.
-    pub fn begin(&self, k: &mut Emitter<'_>, ty: &str, first: &str) {
-        let block = match &self.untransposed {
-            Some(untransposed) => untransposed.clone(),
-            None => self.to.block(first),
-        };
-        k.body.line(format!("{ty} *restrict u = {block};"));
-    }
-
-    /// Emits the transposition of a block of `positions` positions, from number `base` of its image, to its place.
-    pub fn transpose(
-        &self,
-        k: &mut Emitter<'_>,
-        (channels, plane): (i64, i64),
-        positions: &str,
-        base: &str,
-    ) {
-        if self.untransposed.is_none() {
-            return;
-        }
-        let n = if self.to.has_epilogue() { "0" } else { "n" };
-        k.body.loop_to("c", channels);
-        k.body.line(format!("for (kiln_int p = 0; p < {positions}; ++p) {}[({n} * {channels} + c) * {plane} + {base} + p] = u[p * {channels} + c];", self.to.array));
-        k.body.close();
-    }
-}
-
-fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
-    let s = Sizes::new(k, c)?.flat();
-    let (ty, name) = (memory(s.dtype), s.dtype.name());
-    let [x_last, y_last] = c.images.last();
+/// Emits a convolution, in blocks of each result image, or a gradient of images.
+fn images(k: &mut Emitter<'_>, c: &Conv, mut s: Sizes) -> Result<()> {
+    let by_blocks = c.role == ConvRole::Result;
+    let depthwise = by_blocks && s.is_depthwise();
     let x = k.operand(c.operands[0], &c.prologue)?;
-    let w = lay_out(k, c.operands[1], s.dtype, filters(&s))?;
-    let channels = s.y_channels();
-    let [depth, height, width] = s.output;
-    let line = width * channels;
-    let rows = (BLOCK / line.max(1)).clamp(1, height.max(1));
-    let plane = depth * height * width;
-    let len = plane * channels;
-    let results = Results::new(k, c, (len, rows * line))?;
-    let images = s.x(x_last);
-    let copy = images.copy(k)?;
-    k.body.loop_to("n", s.batch);
-    images.emit(k, "v", &copy, &x);
-    k.body.loop_to("oz", depth);
-    k.body.open(format!(
-        "for (kiln_int oy = 0; oy < {height}; oy += {rows})"
-    ));
-    k.body.line(format!(
-        "const kiln_int rows = {height} - oy < {rows} ? {height} - oy : {rows};"
-    ));
-    let first_element = format!("((n * {depth} + oz) * {height} + oy) * {line}");
-    results.begin(k, ty, &first_element);
-    match s.has_filter_a_channel() {
-        true => each_channel(k, &s, &w),
-        false => {
-            k.body.line(format!(
-                "memset(u, 0, (size_t)(rows * {line}) * sizeof *u);"
-            ));
-            products(k, &s, &w, name);
+    let filters = match depthwise {
+        true => View {
+            offset: 0,
+            extents: vec![s.taps, s.groups],
+            strides: vec![1, s.taps],
+        },
+        false => s.filters(c.role),
+    };
+    let mut w = k.arg(c.operands[1]);
+    if let Some(view) = k.args[usize::from(c.operands[1])].lay_out(filters) {
+        let copy = k.array(c.dtypes[1], view.extents.iter().product())?;
+        k.pack(&copy, &w, &view);
+        w = copy;
+    }
+    let products = &mut s.products;
+    let (read, written, mut around, block, line);
+    if by_blocks {
+        (read, written) = (&s.x, &s.y);
+        let last = products.inner.pop();
+        around = std::mem::replace(&mut products.inner, last.into_iter().collect());
+        line = products.rows().strides[2];
+        block = products.rows().block(line);
+    } else {
+        (read, written, around) = (&s.y, &s.x, Vec::new());
+        (block, line) = (1, written.padded_len());
+    }
+    let (is_direct, len) = (written.is_direct(), written.len());
+    let out_len = if is_direct { block * line } else { len };
+    let out = k.destination(&c.epilogue, c.out, (c.sums(), out_len))?;
+    let (a, ty) = (memory(c.dtypes[0]), memory(c.sums()));
+    let batch = k.number(&c.batch)?;
+    k.body.loop_to("n", batch);
+    read.read(k, "v", &x)?;
+    let mut count = line.to_string();
+    if by_blocks {
+        for l in &around {
+            k.body.loop_to(&l.index, l.extent);
         }
+        around.push(products.rows().open_blocks(k, block));
+        count = format!("rows * {line}");
     }
-    if y_last {
-        let len = format!("rows * {line}");
-        results.to.finish("u", &first_element, &len, &mut k.body);
+    let [start, first] = [0, 2].map(|operand| element(&around, operand));
+    k.body.line(format!("const {a} *restrict x = v + {start};"));
+    let first_element = format!("n * {len} + {first}");
+    let z = match is_direct {
+        true => out.block(&first_element),
+        false => k.array(c.sums(), block * line)?,
+    };
+    k.body.line(format!("{ty} *restrict z = {z};"));
+    if depthwise {
+        each_channel(k, s.groups, products, &w);
+    } else {
+        k.body.zero("z", &count);
+        products.emit(k, ["x", &w, "z"]);
     }
-    let position = format!("(oz * {height} + oy) * {width}");
-    let positions = format!("rows * {width}");
-    results.transpose(k, (channels, plane), &positions, &position);
-    k.body.close_all(2);
-    if !y_last {
-        let (raw, first_element) = (&results.to.array, format!("n * {len}"));
-        results
-            .to
-            .finish(raw, &first_element, &len.to_string(), &mut k.body);
+    if !is_direct {
+        let image = if out.has_epilogue() { "0" } else { "n" };
+        let (channels, to) = (written.channels, (&out.array[..], image));
+        let [first, len] = [&first, &count].map(|n| format!("({n}) / {channels}"));
+        match by_blocks {
+            true => written.copy_positions(k, "z", to, (&first, &len), true),
+            false => written.copy(k, "z", to, true),
+        }
+    } else if by_blocks {
+        out.finish(&first_element, &count, &mut k.body);
+    }
+    k.body.close_all(around.len());
+    if !(is_direct && by_blocks) {
+        out.finish(&format!("n * {len}"), &len.to_string(), &mut k.body);
     }
     k.body.close();
     Ok(())
 }
 
-/// Sums over taps and channels, as products of positions by output channels.
-fn products(k: &mut Emitter<'_>, s: &Sizes, w: &str, name: &str) {
-    let [_, h, wide] = s.padded();
-    let channels = s.x_channels();
-    let [kz, ky, kx] = s.kernel;
-    let [_, _, width] = s.output;
-    let (sz, sy, sx) = (s.stride[0], s.stride[1], s.stride[2]);
-    let (dz, dy, dx) = (s.dilation[0], s.dilation[1], s.dilation[2]);
-    // Taps of a line whose channels are contiguous are one run.
-    let joined = s.groups == 1 && (dx == 1 || kx == 1);
-    let (runs, run) = match joined {
-        true => (1, kx * s.ins),
-        false => (kx, s.ins),
-    };
-    k.body.loop_to("g", s.groups);
-    k.body.loop_to("tz", kz);
-    k.body.loop_to("ty", ky);
-    k.body.loop_to("tx", runs);
-    k.body
-        .open(format!("for (kiln_int d = 0; d < {run}; d += {DEEP})"));
-    k.body.line(format!(
-        "const kiln_int deep = {run} - d < {DEEP} ? {run} - d : {DEEP};"
-    ));
-    k.body.open("for (kiln_int r = 0; r < rows; ++r)");
-    let line = format!("((oz * {sz} + tz * {dz}) * {h} + (oy + r) * {sy} + ty * {dy}) * {wide}");
-    let from = format!("v + ({line} + tx * {dx}) * {channels} + g * {} + d", s.ins);
-    let filter = format!(
-        "{w} + (((g * {kz} + tz) * {ky} + ty) * {kx} + tx) * {} + d * {}",
-        s.ins * s.outs,
-        s.outs
-    );
-    let to = format!("u + r * {} + g * {}", width * s.y_channels(), s.outs);
-    k.body.line(format!(
-        "kiln_product_{name}({width}, {}, deep, {from}, {}, 1, {filter}, {}, {to}, {});",
-        s.outs,
-        sx * channels,
-        s.outs,
-        s.y_channels()
-    ));
-    k.body.close_all(6);
-}
-
-/// Sums over the taps of a depthwise filter.
-fn each_channel(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
-    let [_, h, wide] = s.padded();
-    let channels = s.x_channels();
-    let [_, _, width] = s.output;
-    let name = s.dtype.name();
-    k.body.open("for (kiln_int r = 0; r < rows; ++r)");
-    k.body.loop_to("ox", width);
-    k.body.line(format!(
-        "const {} *restrict p = v + ((oz * {} * {h} + (oy + r) * {}) * {wide} + ox * {}) * {channels};",
-        memory(s.dtype),
-        s.stride[0],
-        s.stride[1],
-        s.stride[2]
-    ));
-    k.body.line(format!(
-        "{} *restrict q = u + (r * {width} + ox) * {channels};",
-        memory(s.dtype)
-    ));
-    k.body.loop_to("c", channels);
-    k.body.line(format!("{} s = 0;", memory(s.dtype)));
-    let mut tap = 0;
-    for z in 0..s.kernel[0] {
-        for y in 0..s.kernel[1] {
-            for x in 0..s.kernel[2] {
-                let offset = ((z * s.dilation[0] * h + y * s.dilation[1]) * wide
-                    + x * s.dilation[2])
-                    * channels;
-                k.body.line(format!(
-                    "s = kiln_fma_{name}(p[c + {offset}], {w}[c + {}], s);",
-                    tap * channels
-                ));
-                tap += 1;
-            }
-        }
+/// Emits sums over the taps of a depthwise filter, whose loops are the group's, and those of the products' terms.
+fn each_channel(k: &mut Emitter<'_>, channels: i64, products: &Products, w: &str) {
+    let (ty, name) = (memory(products.dtypes[2]), products.dtypes[2].name());
+    let positions = || products.inner.iter().chain([&products.m]);
+    let [x, z] = [0, 2].map(|operand| element(positions(), operand));
+    for l in positions() {
+        k.body.loop_to(&l.index, &l.trips);
     }
-    k.body.line("q[c] = s;");
-    k.body.close_all(3);
+    k.body.loop_to("c", channels);
+    k.body.line(format!("{ty} s = 0;"));
+    let taps = || products.outer[1..].iter().chain([&products.k]);
+    let taps = View {
+        offset: 0,
+        extents: taps().map(|l| l.extent).collect(),
+        strides: taps().map(|l| l.strides[0]).collect(),
+    };
+    for (tap, offset) in taps.positions().into_iter().enumerate() {
+        let weight = tap as i64 * channels;
+        k.body.line(format!(
+            "s = kiln_fma_{name}(x[{x} + c + {offset}], {w}[c + {weight}], s);"
+        ));
+    }
+    k.body.line(format!("z[{z} + c] = s;"));
+    k.body.close_all(1 + positions().count());
 }

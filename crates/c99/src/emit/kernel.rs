@@ -2,7 +2,7 @@
 
 use super::dialect::memory;
 use super::numbers::{bytes, number, numbers};
-use super::text::Text;
+use super::text::{Text, affine, indices};
 use super::tile::{self, Called, Function, Param, pointer};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
@@ -22,11 +22,7 @@ pub(crate) struct View {
 impl View {
     /// The row-major strides of the new array.
     pub fn packed_strides(&self) -> Vec<i64> {
-        let mut strides = vec![1; self.extents.len()];
-        for i in (1..strides.len()).rev() {
-            strides[i - 1] = strides[i] * self.extents[i];
-        }
-        strides
+        packed_strides(&self.extents, 1)
     }
 
     /// The position in the old array of each element of the new one.
@@ -42,6 +38,15 @@ impl View {
     }
 }
 
+/// The row-major strides of an array of these extents, whose elements are `unit` apart.
+pub(super) fn packed_strides(extents: &[i64], unit: i64) -> Vec<i64> {
+    let mut strides = vec![unit; extents.len()];
+    for i in (1..strides.len()).rev() {
+        strides[i - 1] = strides[i] * extents[i];
+    }
+    strides
+}
+
 /// An argument of a kernel.
 pub(crate) struct Argument {
     /// Its name; arguments in the same memory have the same name.
@@ -53,6 +58,16 @@ pub(crate) struct Argument {
     /// Its layout, if it differs from the original.
     pub view: Option<View>,
     used: bool,
+}
+
+impl Argument {
+    /// Lays it out in the weights if it is constant; returns the view otherwise.
+    pub fn lay_out(&mut self, view: View) -> Option<View> {
+        match self.fixed && self.view.is_none() {
+            true => self.view.replace(view),
+            false => Some(view),
+        }
+    }
 }
 
 /// A kernel that is being emitted.
@@ -140,6 +155,19 @@ impl<'a> Emitter<'a> {
             "{ctype} *restrict {name} = ({ctype} *)(void *)(scratch + {offset});"
         ));
         Ok(name)
+    }
+
+    /// Emits the copy of an array in the layout of a view.
+    pub fn pack(&mut self, to: &str, from: &str, view: &View) {
+        let names = indices("e", view.extents.len());
+        for (name, n) in names.iter().zip(&view.extents) {
+            self.body.loop_to(name, n);
+        }
+        let packed = affine(0, &view.packed_strides(), &names);
+        let element = affine(view.offset, &view.strides, &names);
+        self.body
+            .line(format!("{to}[{packed}] = {from}[{element}];"));
+        self.body.close_all(names.len());
     }
 
     /// Emits a prologue or epilogue, whose last argument is the array `last`; of `raw`, only a part exists.
@@ -283,10 +311,10 @@ impl Destination {
         }
     }
 
-    /// Emits the epilogue, if there is one, on the `len` results in `raw`, which begin with number `first`.
-    pub fn finish(&self, raw: &str, first: &str, len: &str, body: &mut Text) {
+    /// Emits the epilogue, if there is one, on `len` results, which begin with number `first`.
+    pub fn finish(&self, first: &str, len: &str, body: &mut Text) {
         if let Some(epilogue) = &self.epilogue {
-            body.line(epilogue.call(raw, first, len));
+            body.line(epilogue.call(&self.array, first, len));
         }
     }
 }

@@ -70,12 +70,7 @@ fn open_point_loops(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
         return outer.len() + 1;
     }
     let i = outer.len();
-    text.open(format!(
-        "for (kiln_int i{i} = 0; i{i} < {last}; i{i} += {TILE})"
-    ));
-    text.line(format!(
-        "const kiln_int n = {last} - i{i} < {TILE} ? {last} - i{i} : {TILE};"
-    ));
+    text.blocks(&format!("i{i}"), *last, TILE, "n");
     outer.len() + 1
 }
 

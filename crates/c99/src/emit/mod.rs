@@ -1,11 +1,11 @@
 //! Kernels as C.
 
 mod attention;
+mod contraction;
 mod control;
 mod conv;
 mod dialect;
-mod filters;
-mod integers;
+mod images;
 mod kernel;
 mod lanes;
 mod numbers;
@@ -16,7 +16,6 @@ mod rows;
 mod stage;
 mod text;
 mod tile;
-mod transposed;
 mod weights;
 
 pub(crate) use dialect::memory;

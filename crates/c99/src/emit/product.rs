@@ -1,15 +1,11 @@
-//! Matrix products: blocks of rows of C, accumulated over blocks of rows of B.
+//! Matrix products.
 
+use super::contraction::{Loop, Products};
 use super::dialect::memory;
 use super::kernel::{Emitter, View};
 use super::text::{affine, indices, sum};
 use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};
-
-/// The number of elements of a block of C, which stays in the second-level cache.
-pub(super) const BLOCK: i64 = 1 << 15;
-/// The number of rows of B that are accumulated into a block of C at a time.
-pub(super) const DEEP: i64 = 128;
 
 /// A matrix operand with the values of its sizes.
 pub(super) struct Operand {
@@ -39,52 +35,54 @@ impl Operand {
             offset => format!("{} + {offset}", self.array),
         }
     }
-}
 
-/// The operands of a product, which prologues may compute.
-pub(super) fn operands(k: &mut Emitter<'_>, p: &MatMul) -> Result<[Operand; 2]> {
-    let [left, right] =
-        [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(m, prologue)| {
-            let array = k.operand(m.arg, prologue)?;
-            Operand::new(k, m, array)
-        });
-    Ok([left?, right?])
-}
+    /// Makes the rows contiguous in the weights if the operand is constant. Returns true if it did.
+    fn lay_out(
+        &mut self,
+        k: &mut Emitter<'_>,
+        arg: u16,
+        batch: &[i64],
+        [rows, columns]: [i64; 2],
+    ) -> bool {
+        let moving: Vec<usize> = (0..batch.len()).filter(|i| self.batch[*i] != 0).collect();
+        let mut extents: Vec<i64> = moving.iter().map(|i| batch[*i]).collect();
+        let mut strides: Vec<i64> = moving.iter().map(|i| self.batch[*i]).collect();
+        extents.extend([rows, columns]);
+        strides.extend([self.row, self.col]);
+        let view = View {
+            offset: self.offset,
+            extents,
+            strides,
+        };
+        let laid = view.packed_strides();
+        if k.args[usize::from(arg)].lay_out(view).is_some() {
+            return false;
+        }
+        self.offset = 0;
+        for (i, stride) in moving.iter().zip(&laid) {
+            self.batch[*i] = *stride;
+        }
+        (self.row, self.col) = (columns, 1);
+        true
+    }
 
-/// Makes the rows of an operand contiguous: in the weights if it is constant, else returns `None`, and its reader
-/// copies it.
-pub(super) fn make_rows_contiguous(
-    k: &mut Emitter<'_>,
-    m: &Matrix,
-    x: &mut Operand,
-    batch: &[i64],
-    [rows, columns]: [i64; 2],
-) -> Option<()> {
-    if x.col == 1 {
-        return Some(());
+    /// Returns the array of the matrix at the pointer `from` after its rows are made contiguous.
+    pub fn pack(
+        &self,
+        k: &mut Emitter<'_>,
+        from: &str,
+        dtype: kiln_base::DType,
+        extents: [i64; 2],
+    ) -> Result<String> {
+        let view = View {
+            offset: 0,
+            extents: extents.to_vec(),
+            strides: vec![self.row, self.col],
+        };
+        let copy = k.array(dtype, extents.iter().product())?;
+        k.pack(&copy, from, &view);
+        Ok(copy)
     }
-    let arg = &mut k.args[usize::from(m.arg)];
-    if !arg.fixed || arg.view.is_some() {
-        return None;
-    }
-    let moving: Vec<usize> = (0..batch.len()).filter(|i| x.batch[*i] != 0).collect();
-    let mut extents: Vec<i64> = moving.iter().map(|i| batch[*i]).collect();
-    let mut strides: Vec<i64> = moving.iter().map(|i| x.batch[*i]).collect();
-    extents.extend([rows, columns]);
-    strides.extend([x.row, x.col]);
-    let view = View {
-        offset: x.offset,
-        extents,
-        strides,
-    };
-    let laid = view.packed_strides();
-    x.offset = 0;
-    for (i, stride) in moving.iter().zip(&laid) {
-        x.batch[*i] = *stride;
-    }
-    (x.row, x.col) = (columns, 1);
-    arg.view = Some(view);
-    Some(())
 }
 
 /// Opens loops over a batch and returns the number of its matrix as text.
@@ -92,7 +90,7 @@ pub(super) fn each_matrix(k: &mut Emitter<'_>, batch: &[i64]) -> String {
     let names = indices("b", batch.len());
     let mut stride: i64 = batch.iter().product();
     let number = batch.iter().zip(&names).map(|(n, name)| {
-        k.body.loop_to(name, *n);
+        k.body.loop_to(name, n);
         stride /= (*n).max(1);
         (stride, &name[..])
     });
@@ -104,94 +102,60 @@ pub(super) fn emit(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     if p.is_half() {
         return Err(Error::kernel("matmul", "it multiplies f16 or bf16"));
     }
-    if !p.sums().is_float() {
-        return super::integers::product(k, p);
-    }
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
-    let (ty, name) = (memory(p.dtype()), p.dtype().name());
-    let [left, mut right] = operands(k, p)?;
+    let dtypes = [p.dtypes[0], p.dtypes[1], p.sums()];
+    let [a, b, ty] = dtypes.map(memory);
+    let lhs = k.operand(p.lhs.arg, &p.prologues[0])?;
+    let lhs = Operand::new(k, &p.lhs, lhs)?;
+    let rhs = k.operand(p.rhs.arg, &p.prologues[1])?;
+    let mut rhs = Operand::new(k, &p.rhs, rhs)?;
     let fixed = p.prologues[1].is_none() && k.args[usize::from(p.rhs.arg)].fixed;
-    let dots = left.col == 1 && right.row == 1 && (n < 8 || !fixed && m <= 4);
-    let copied = !dots
-        && match fixed {
-            true => make_rows_contiguous(k, &p.rhs, &mut right, &batch, [deep, n]).is_none(),
-            false => right.col != 1,
-        };
-    let copy = match copied {
-        true => Some(k.array(p.dtype(), deep * n)?),
-        false => None,
-    };
-    let even = (BLOCK / n.max(1)).clamp(2, m.max(2)) / 2 * 2;
-    let rows = even.min(m.max(1));
-    let out = k.destination(&p.epilogue, p.out, (p.dtype(), rows * n))?;
+    let short = n < 8 || !fixed && m <= 4;
+    let dots = p.sums().is_float() && lhs.col == 1 && rhs.row == 1 && short;
+    let is_laid = dots || rhs.col == 1 || fixed && rhs.lay_out(k, p.rhs.arg, &batch, [deep, n]);
+    let mut rows = Loop::new("r", m, [lhs.row, 0, n]);
+    let block = rows.block(n);
+    let out = k.destination(&p.epilogue, p.out, (p.sums(), block * n))?;
     let number = each_matrix(k, &batch);
     k.body
-        .line(format!("const {ty} *restrict x = {};", left.start()));
-    k.body
-        .line(format!("const {ty} *restrict y = {};", right.start()));
-    if let Some(copy) = &copy {
-        k.body.loop_to("i", deep);
-        k.body.line(format!(
-            "for (kiln_int j = 0; j < {n}; ++j) {copy}[{n} * i + j] = y[{} * i + {} * j];",
-            right.row, right.col
-        ));
-        k.body.close();
-    }
-    let (y, y_row) = match &copy {
-        Some(copy) => (&copy[..], n),
-        None => ("y", right.row),
+        .line(format!("const {b} *restrict y = {};", rhs.start()));
+    let (y, y_row) = match is_laid {
+        true => ("y".to_string(), rhs.row),
+        false => (rhs.pack(k, "y", p.dtypes[1], [deep, n])?, n),
     };
-    k.body
-        .open(format!("for (kiln_int i = 0; i < {m}; i += {rows})"));
+    rows.open_blocks(k, block);
+    let start = lhs.start();
     k.body.line(format!(
-        "const kiln_int m = {m} - i < {rows} ? {m} - i : {rows};"
+        "const {a} *restrict x = {start} + i * {};",
+        lhs.row
     ));
     let first_element = format!("({number}) * {} + i * {n}", m * n);
     k.body
         .line(format!("{ty} *restrict z = {};", out.block(&first_element)));
-    match dots {
-        true => emit_dot_products(k, (&left, &right), [deep, n], name),
-        false => emit_row_sums(k, &left, (y, y_row), [deep, n], name),
+    if dots {
+        k.body.loop_to("r", "rows");
+        k.body.loop_to("j", n);
+        k.body.line(format!(
+            "z[r * {n} + j] = kiln_dot_{}({deep}, x + r * {}, y + j * {});",
+            p.sums().name(),
+            lhs.row,
+            rhs.col
+        ));
+        k.body.close_all(2);
+    } else {
+        k.body.zero("z", format!("rows * {n}"));
+        let products = Products {
+            dtypes,
+            outer: Vec::new(),
+            inner: Vec::new(),
+            m: rows,
+            n: Loop::new("j", n, [0, 1, 1]),
+            k: Loop::new("q", deep, [lhs.col, y_row, 0]),
+        };
+        products.emit(k, ["x", &y, "z"]);
     }
-    out.finish("z", &first_element, &format!("m * {n}"), &mut k.body);
+    out.finish(&first_element, &format!("rows * {n}"), &mut k.body);
     k.body.close_all(1 + batch.len());
     Ok(())
-}
-
-/// Emits a block of C as dot products of contiguous operands.
-fn emit_dot_products(
-    k: &mut Emitter<'_>,
-    (left, right): (&Operand, &Operand),
-    [deep, n]: [i64; 2],
-    name: &str,
-) {
-    k.body.open("for (kiln_int r = 0; r < m; ++r)");
-    k.body.line(format!(
-        "for (kiln_int j = 0; j < {n}; ++j) z[r * {n} + j] = kiln_dot_{name}({deep}, x + (i + r) * {}, y + j * {});",
-        left.row, right.col
-    ));
-    k.body.close();
-}
-
-/// Emits a block of C that accumulates blocks of rows of B.
-fn emit_row_sums(
-    k: &mut Emitter<'_>,
-    left: &Operand,
-    (y, y_row): (&str, i64),
-    [deep, n]: [i64; 2],
-    name: &str,
-) {
-    let (row, col) = (left.row, left.col);
-    k.body
-        .line(format!("memset(z, 0, (size_t)(m * {n}) * sizeof *z);"));
-    k.body
-        .open(format!("for (kiln_int d = 0; d < {deep}; d += {DEEP})"));
-    k.body.line(format!(
-        "const kiln_int w = {deep} - d < {DEEP} ? {deep} - d : {DEEP};"
-    ));
-    k.body.line(format!(
-        "kiln_product_{name}(m, {n}, w, x + i * {row} + d * {col}, {row}, {col}, {y} + d * {y_row}, {y_row}, z, {n});"
-    ));
-    k.body.close();
 }

@@ -23,9 +23,33 @@ impl Text {
     }
 
     /// Opens a loop over `0..n`.
-    pub fn loop_to(&mut self, index: &str, n: i64) {
+    pub fn loop_to(&mut self, index: &str, n: impl Display) {
         self.open(format!(
             "for (kiln_int {index} = 0; {index} < {n}; ++{index})"
+        ));
+    }
+
+    /// Opens a loop over `0..n` in blocks of `step`; `len` becomes the length of a block.
+    pub fn blocks(&mut self, index: &str, n: i64, step: i64, len: &str) {
+        self.open(format!(
+            "for (kiln_int {index} = 0; {index} < {n}; {index} += {step})"
+        ));
+        self.line(format!(
+            "const kiln_int {len} = {n} - {index} < {step} ? {n} - {index} : {step};"
+        ));
+    }
+
+    /// Appends a line that clears an array.
+    pub fn zero(&mut self, array: &str, len: impl Display) {
+        self.line(format!(
+            "memset({array}, 0, (size_t)({len}) * sizeof *{array});"
+        ));
+    }
+
+    /// Appends a line that copies `len` elements of one array to another.
+    pub fn copy(&mut self, to: &str, from: &str, len: impl Display) {
+        self.line(format!(
+            "memcpy({to}, {from}, (size_t)({len}) * sizeof *({to}));"
         ));
     }
 
