@@ -2,12 +2,12 @@
 
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim, Scalar};
+use kiln_kernel::affine::{self, Affine, Limit};
 use kiln_plan::tile::{Inst, Schedule, TileProgram};
 
 /// The value of a size.
 pub(crate) fn number(d: &Dim, values: &[i64]) -> Result<i64> {
-    let text = || Error::Damaged(format!("a size without value: {d}"));
-    d.eval_checked(values).ok_or_else(text)
+    affine::eval(d, values).map_err(damaged)
 }
 
 /// The values of sizes.
@@ -27,19 +27,20 @@ pub(crate) fn bytes(len: i64, dtype: DType) -> Result<usize> {
     bytes.ok_or_else(|| Error::Damaged("a size beyond memory".into()))
 }
 
-/// `offset + Σ stride · index`, over the parallel axes and then the inner ones.
-#[derive(Clone, Debug)]
-pub(crate) struct Affine {
-    pub offset: i64,
-    pub strides: Vec<i64>,
+fn damaged(e: kiln_runtime::Error) -> Error {
+    Error::Damaged(match e {
+        kiln_runtime::Error::Plan(why) => why,
+        e => e.to_string(),
+    })
 }
 
 /// An access to memory.
 pub(crate) struct Access {
     pub arg: usize,
+    /// The element, over the parallel axes and then the inner ones.
     pub at: Affine,
-    /// Values with their exclusive upper bounds; the access is in bounds if each is not negative and below its bound.
-    pub bounds: Vec<(Affine, i64)>,
+    /// The conditions under which the access is in bounds.
+    pub limits: Vec<Limit>,
     pub fill: Scalar,
 }
 
@@ -57,21 +58,17 @@ pub(crate) struct Numbers<'a> {
 
 impl<'a> Numbers<'a> {
     pub fn new(program: &'a TileProgram, values: &'a [i64]) -> Result<Numbers<'a>> {
-        let affine = |offset: &Dim, strides: &[Dim]| -> Result<Affine> {
-            Ok(Affine {
-                offset: number(offset, values)?,
-                strides: numbers(strides, values)?,
-            })
+        let rank = program.axes.len() + program.inner.len();
+        let affine = |offset: &Dim, strides: &[Dim]| {
+            Affine::new(offset, strides, rank, values).map_err(damaged)
         };
         let mut accesses = Vec::new();
         for a in &program.accesses {
-            let bounds = a.bounds.iter();
-            let bounds =
-                bounds.map(|b| Ok((affine(&b.offset, &b.strides)?, number(&b.extent, values)?)));
+            let limits = a.bounds.iter().map(|b| Limit::new(b, rank, values));
             accesses.push(Access {
                 arg: a.arg.into(),
                 at: affine(&a.offset, &a.strides)?,
-                bounds: bounds.collect::<Result<_>>()?,
+                limits: limits.collect::<Result<_, _>>().map_err(damaged)?,
                 fill: a.fill,
             });
         }
@@ -99,8 +96,8 @@ impl<'a> Numbers<'a> {
     fn expressions_mut(&mut self) -> impl Iterator<Item = &mut Affine> {
         let accesses = self.accesses.iter_mut();
         let expressions = accesses.flat_map(|a| {
-            let bounds = a.bounds.iter_mut().map(|b| &mut b.0);
-            std::iter::once(&mut a.at).chain(bounds)
+            let limits = a.limits.iter_mut().map(|l| &mut l.value);
+            std::iter::once(&mut a.at).chain(limits)
         });
         expressions.chain(self.indices.iter_mut())
     }
@@ -140,14 +137,9 @@ impl<'a> Numbers<'a> {
     fn drop_bounds(&mut self) {
         let extents: Vec<i64> = self.axes.iter().chain(&self.inner).copied().collect();
         for access in &mut self.accesses {
-            access.bounds.retain(|(at, extent)| {
-                let (mut low, mut high) = (at.offset, at.offset);
-                for (stride, n) in at.strides.iter().zip(&extents) {
-                    let reach = stride * (n - 1).max(0);
-                    low += reach.min(0);
-                    high += reach.max(0);
-                }
-                low < 0 || high >= *extent
+            access.limits.retain(|limit| {
+                let (low, high) = limit.value.range(&extents);
+                low < 0 || high >= limit.extent.into()
             });
         }
     }

@@ -1,11 +1,12 @@
 //! The instructions of a stage at one point.
 
 use super::dialect::{C99, Dialect, combine};
-use super::numbers::{Affine, Numbers, number};
+use super::numbers::{Numbers, number};
 use super::text::{Text, sum};
 use crate::error::{Error, Result};
 use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType};
+use kiln_kernel::affine::Affine;
 use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -168,9 +169,9 @@ impl<'a> Stages<'a> {
         if self.raw == Some(access.arg) {
             index += " - first";
         }
-        let bounds = access.bounds.iter().map(|(index, extent)| match extent {
+        let bounds = access.limits.iter().map(|limit| match limit.extent {
             ..=0 => "0".to_string(),
-            n => format!("(size_t)({}) < {n}u", self.affine(index, address)),
+            n => format!("(size_t)({}) < {n}u", self.affine(&limit.value, address)),
         });
         let bounds: Vec<String> = bounds.collect();
         let guard = (!bounds.is_empty()).then(|| bounds.join(" && "));
