@@ -5,7 +5,7 @@ use super::kernel::EmittedKernel;
 use super::numbers::{elements, number};
 use super::program::{Memory, ProgramEmitter};
 use super::text::Text;
-use super::tile::{Function, Param, pointer};
+use super::tile::{Function, Params};
 use crate::error::{Error, Result};
 use kiln_plan::memory::ALIGN;
 use kiln_plan::{Described, If, Loop};
@@ -34,18 +34,14 @@ impl Bodies<'_> {
     ) -> Result<EmittedKernel> {
         let contract = kernel.contract();
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
-        let mut params: Vec<Param> = Vec::new();
+        let mut params = Params::default();
         let mut args = Vec::new();
-        for (i, (arg, arg_name)) in contract.args.iter().zip(&self.args).enumerate() {
-            let Memory::At(name) = arg_name else { continue };
-            if params.iter().any(|p| p.name == *name) {
-                continue;
+        for (i, (arg, memory)) in contract.args.iter().zip(&self.args).enumerate() {
+            if let Memory::At(name) = memory
+                && params.add(name, arg.dtype, arg.writes)
+            {
+                args.push((i, None));
             }
-            params.push(Param {
-                name: name.clone(),
-                text: pointer(memory(arg.dtype), arg.writes, name),
-            });
-            args.push((i, None));
         }
         let function = Function {
             name: self.name,
@@ -60,7 +56,7 @@ impl Bodies<'_> {
         let text = &mut emitter.functions;
         function.open(weights, text);
         text.block(&body.into_string());
-        let mut unused = function.own_arguments();
+        let mut unused = function.params.names();
         unused.extend(["failed", "scratch"].map(String::from));
         unused.extend(weights.iter().map(|_| "weights".into()));
         for name in unused {

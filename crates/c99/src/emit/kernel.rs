@@ -3,7 +3,7 @@
 use super::dialect::memory;
 use super::numbers::{bytes, number, numbers};
 use super::text::{Text, affine, indices};
-use super::tile::{self, Called, Function, Param, pointer};
+use super::tile::{self, Called, Function, Params, in_scratch};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
 use kiln_plan::memory::ALIGN;
@@ -150,10 +150,7 @@ impl<'a> Emitter<'a> {
         let offset = self.room(bytes(len, dtype)?);
         let name = format!("own{}", self.arrays);
         self.arrays += 1;
-        let ctype = memory(dtype);
-        self.body.line(format!(
-            "{ctype} *restrict {name} = ({ctype} *)(void *)(scratch + {offset});"
-        ));
+        self.body.line(in_scratch(memory(dtype), &name, offset));
         Ok(name)
     }
 
@@ -190,8 +187,8 @@ impl<'a> Emitter<'a> {
             raw,
         };
         let function = tile::emit(&call, &mut self.before)?;
-        for p in &function.params {
-            if let Some(arg) = self.args.iter_mut().find(|a| a.name == p.name) {
+        for name in function.params.names() {
+            if let Some(arg) = self.args.iter_mut().find(|a| a.name == name) {
                 arg.used = true;
             }
         }
@@ -216,7 +213,7 @@ impl<'a> Emitter<'a> {
         let array = self.array(dtype, points)?;
         let function = self.program(program, &array)?;
         let room = self.room(function.scratch);
-        let call = function.call(&function.own_arguments(), &[], &format!("scratch + {room}"));
+        let call = function.call(&function.params.names(), &[], &format!("scratch + {room}"));
         self.body.line(call);
         Ok(array)
     }
@@ -257,16 +254,11 @@ impl<'a> Emitter<'a> {
     /// Emits the whole function after the functions that it calls.
     pub fn finish(self, text: &mut Text) -> EmittedKernel {
         let mut args = Vec::new();
-        let mut params: Vec<Param> = Vec::new();
+        let mut params = Params::default();
         for (i, a) in self.args.iter().enumerate() {
-            if !a.used || params.iter().any(|p| p.name == a.name) {
-                continue;
+            if a.used && params.add(&a.name, a.dtype, a.written) {
+                args.push((i, a.view.clone()));
             }
-            params.push(Param {
-                name: a.name.clone(),
-                text: pointer(memory(a.dtype), a.written, &a.name),
-            });
-            args.push((i, a.view.clone()));
         }
         let function = Function {
             name: self.name,
@@ -330,7 +322,7 @@ struct EpilogueCode {
 impl EpilogueCode {
     /// A call for the `len` elements of `raw` from number `first` on.
     fn call(&self, raw: &str, first: &str, len: &str) -> String {
-        let arrays = self.function.own_arguments().into_iter();
+        let arrays = self.function.params.names().into_iter();
         let arrays = arrays.map(|name| if name == RAW { raw.into() } else { name });
         let arrays: Vec<String> = arrays.collect();
         let point = |n: &str| match self.row {

@@ -283,11 +283,9 @@ fn leaf(
             },
             text,
         )?;
-        let alternatives = function.params.iter().filter_map(|p| {
-            let index = args.0.iter().position(|name| *name == p.name);
-            Some((index?, None))
-        });
-        let args = alternatives.collect();
+        let names = function.params.names().into_iter();
+        let args = names.filter_map(|n| Some((args.0.iter().position(|name| *name == n)?, None)));
+        let args = args.collect();
         return Ok(EmittedKernel { function, args });
     }
     let mut k = Emitter::new(name, kernel, args, (sites, values))?;

@@ -6,22 +6,37 @@ use super::stage::{StageAddress, Stages};
 use super::text::{Text, indices, sum};
 use super::{lanes, rows};
 use crate::error::{Error, Result};
-use kiln_base::Compute;
+use kiln_base::{Compute, DType};
+use kiln_plan::memory::ALIGN;
 use kiln_plan::tile::{Inst, TileProgram};
 
-/// A parameter of an emitted function: an array.
-#[derive(Clone, Debug)]
-pub(crate) struct Param {
-    pub name: String,
-    /// Its declaration in C, such as `const float *restrict a0`.
-    pub text: String,
+/// The parameters of an emitted function that are arrays, each with its declaration, such as `const float *restrict a0`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Params(Vec<(String, String)>);
+
+impl Params {
+    /// Adds an array, unless there is one of this name. True if it was added.
+    pub fn add(&mut self, name: &str, dtype: DType, written: bool) -> bool {
+        let is_new = self.0.iter().all(|(other, _)| other != name);
+        if is_new {
+            let constant = if written { "" } else { "const " };
+            let text = format!("{constant}{} *restrict {name}", memory(dtype));
+            self.0.push((name.into(), text));
+        }
+        is_new
+    }
+
+    /// The names of the arrays, which are also the arguments of a call from a function whose arrays have the same names.
+    pub fn names(&self) -> Vec<String> {
+        self.0.iter().map(|(name, _)| name.clone()).collect()
+    }
 }
 
 /// An emitted function.
 pub(crate) struct Function {
     pub name: String,
     /// The arrays that it takes, by their names when it was emitted.
-    pub params: Vec<Param>,
+    pub params: Params,
     /// True if it takes a pointer for error numbers.
     pub fails: bool,
     /// The bytes of scratch memory that it needs.
@@ -56,7 +71,7 @@ impl Function {
 
     /// Opens its definition, with `numbers` between the arrays and the remaining parameters.
     pub fn open(&self, numbers: &[&str], text: &mut Text) {
-        let mut params: Vec<&str> = self.params.iter().map(|p| &p.text[..]).collect();
+        let mut params: Vec<&str> = self.params.0.iter().map(|(_, text)| &text[..]).collect();
         params.extend(numbers);
         params.extend(self.fails.then_some("int *failed"));
         params.extend((self.scratch > 0).then_some("unsigned char *scratch"));
@@ -64,11 +79,6 @@ impl Function {
             params.push("void");
         }
         text.open(format!("static void {}({})", self.name, params.join(", ")));
-    }
-
-    /// The arrays by their own names, for a call from a function whose arrays have the same names.
-    pub fn own_arguments(&self) -> Vec<String> {
-        self.params.iter().map(|p| p.name.clone()).collect()
     }
 }
 
@@ -81,18 +91,19 @@ pub(crate) fn emit(called: &Called<'_>, text: &mut Text) -> Result<Function> {
 fn emit_program(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let numbers = Numbers::new(called.program, called.values)?;
     let stages = Stages::new(&numbers, called.args, called.sites, called.raw);
+    let mut declared = Text::default();
     let function = Function {
         name: called.name.clone(),
         params: params(&numbers, called),
         fails: can_fail(called.program),
-        scratch: scratch(&numbers)?,
+        scratch: slots(&numbers, &mut declared)?,
     };
     let range: &[&str] = match called.raw {
         Some(_) => &["kiln_int first", "kiln_int from", "kiln_int to"],
         None => &[],
     };
     function.open(range, text);
-    slots(&numbers, text)?;
+    text.block(&declared.into_string());
     if called.raw.is_some() {
         text.line("(void)first;");
     }
@@ -119,8 +130,8 @@ fn can_fail(program: &TileProgram) -> bool {
 }
 
 /// The arrays that a program uses, each once.
-fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> Vec<Param> {
-    let mut params: Vec<Param> = Vec::new();
+fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> Params {
+    let mut params = Params::default();
     let code = || numbers.program.stages.iter().flat_map(|s| &s.code);
     let used = |arg: usize| {
         code().any(|i| match i {
@@ -131,26 +142,13 @@ fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> Vec<Param> {
         })
     };
     for (arg, name) in called.args.iter().enumerate() {
-        if !used(arg) || params.iter().any(|p| p.name == *name) {
-            continue;
+        if used(arg) {
+            let mut same = called.args.iter().zip(&numbers.program.args);
+            let written = same.any(|(n, a)| n == name && a.written);
+            params.add(name, numbers.program.args[arg].dtype, written);
         }
-        let same = called.args.iter().zip(&numbers.program.args);
-        let written = same.clone().any(|(n, a)| n == name && a.written);
-        let ctype = memory(numbers.program.args[arg].dtype);
-        params.push(Param {
-            name: name.clone(),
-            text: pointer(ctype, written, name),
-        });
     }
     params
-}
-
-/// A parameter that is an array.
-pub(crate) fn pointer(ctype: &str, written: bool, name: &str) -> String {
-    match written {
-        true => format!("{ctype} *restrict {name}"),
-        false => format!("const {ctype} *restrict {name}"),
-    }
 }
 
 /// The number of elements of a slot.
@@ -161,29 +159,22 @@ fn slot_len(numbers: &Numbers<'_>) -> Result<usize> {
     len.ok_or_else(|| Error::Damaged("a slot without size".into()))
 }
 
-fn scratch(numbers: &Numbers<'_>) -> Result<usize> {
-    let len = slot_len(numbers)?;
-    let slots = numbers.program.slots.iter();
-    let slots = slots.map(|ty| (len * width(*ty)).next_multiple_of(kiln_plan::memory::ALIGN));
-    Ok(slots.sum())
-}
-
-/// The bytes of a value that is kept.
-fn width(ty: Compute) -> usize {
-    ty.size().max(if ty == Compute::Mask { 4 } else { 0 })
-}
-
-fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
+/// Declares the slots and returns the bytes of scratch memory that they take.
+fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<usize> {
     let len = slot_len(numbers)?;
     let mut offset = 0;
     for (i, ty) in numbers.program.slots.iter().enumerate() {
         let ctype = C99::ctype(*ty);
-        text.line(format!(
-            "{ctype} *restrict k{i} = ({ctype} *)(void *)(scratch + {offset});"
-        ));
-        offset += (len * width(*ty)).next_multiple_of(kiln_plan::memory::ALIGN);
+        text.line(in_scratch(ctype, &format!("k{i}"), offset));
+        let width = if *ty == Compute::Mask { 4 } else { ty.size() };
+        offset += (len * width).next_multiple_of(ALIGN);
     }
-    Ok(())
+    Ok(offset)
+}
+
+/// The declaration of an array at an offset of the scratch memory.
+pub(super) fn in_scratch(ctype: &str, name: &str, offset: usize) -> String {
+    format!("{ctype} *restrict {name} = ({ctype} *)(void *)(scratch + {offset});")
 }
 
 /// The address of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
