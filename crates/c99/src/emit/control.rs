@@ -100,24 +100,24 @@ pub(super) fn emit_loop(
         true => format!("{} - t", trips - 1),
         false => "t".into(),
     };
-    text.line(format!("const kiln_int step = {step};"));
-    text.line("const int64_t number = step;");
-    text.line("(void)number;");
+    text.block(&format!(
+        "\
+const kiln_int step = {step};
+const int64_t number = step;
+(void)number;"
+    ));
     let input = |i: usize| plan.inputs[i].buffer.0 as usize;
     let output = |i: usize| plan.outputs[i].buffer.0 as usize;
     known[input(0)] = Some(Memory::At("&number".into()));
     for (i, (ty, spare, from, to, _)) in spares.iter().enumerate() {
-        text.line(format!(
-            "{ty} *const spare{i} = ({ty} *)(void *)(scratch + {spare});"
-        ));
         // The last step writes to the place of the result.
-        text.line(format!(
-            "{ty} *const next{i} = ({trips} - t) % 2 == 1 ? {to} : spare{i};"
+        text.block(&format!(
+            "\
+{ty} *const spare{i} = ({ty} *)(void *)(scratch + {spare});
+{ty} *const next{i} = ({trips} - t) % 2 == 1 ? {to} : spare{i};
+const {ty} *const now{i} = t == 0 ? {from} : ({trips} - t) % 2 == 1 ? spare{i} : {to};
+(void)now{i};"
         ));
-        text.line(format!(
-            "const {ty} *const now{i} = t == 0 ? {from} : ({trips} - t) % 2 == 1 ? spare{i} : {to};"
-        ));
-        text.line(format!("(void)now{i};"));
         known[input(1 + i)] = Some(Memory::At(format!("now{i}")));
         known[output(i)] = Some(Memory::At(format!("next{i}")));
     }

@@ -1,8 +1,8 @@
 //! Scans, sorts and scatters.
 
 use super::dialect::{C99, Dialect, memory};
-use super::kernel::Emitter;
-use super::text::{affine, indices, sum};
+use super::kernel::{Emitter, packed_strides};
+use super::text::{affine, indices};
 use crate::error::Result;
 use kiln_base::DType;
 use kiln_base::prim::{Reduction, ScatterKind};
@@ -18,23 +18,26 @@ pub(super) fn scan(k: &mut Emitter<'_>, p: &Scan) -> Result<()> {
         None => (C99::identity(Reduction::Max, compute), p.kind.name()),
     };
     let combine = C99::function(combine, compute);
-    k.body.loop_to("o", outer);
-    k.body.loop_to("j", inner);
     let ty = C99::ctype(compute);
-    k.body.line(format!("{ty} s = {identity};"));
-    k.body.loop_to("i", len);
-    let address = match p.reverse {
+    let position = match p.reverse {
         true => format!("{} - i", len - 1),
         false => "i".into(),
     };
-    k.body.line(format!(
-        "const kiln_int at = (o * {len} + {address}) * {inner} + j;"
-    ));
     let value = C99::loaded(&format!("{x}[at]"), p.dtype);
-    k.body.line(format!("s = {combine}(s, {value});"));
-    k.body
-        .line(format!("{out}[at] = {};", C99::stored("s", p.dtype)));
-    k.body.close_all(3);
+    let result = C99::stored("s", p.dtype);
+    k.body.block(&format!(
+        "\
+for (kiln_int o = 0; o < {outer}; ++o) {{
+  for (kiln_int j = 0; j < {inner}; ++j) {{
+    {ty} s = {identity};
+    for (kiln_int i = 0; i < {len}; ++i) {{
+      const kiln_int at = (o * {len} + {position}) * {inner} + j;
+      s = {combine}(s, {value});
+      {out}[at] = {result};
+    }}
+  }}
+}}"
+    ));
     Ok(())
 }
 
@@ -52,62 +55,53 @@ pub(super) fn sort(k: &mut Emitter<'_>, p: &ArgSort) -> Result<()> {
         true => (1, 0),
         false => (0, 1),
     };
-    let text = &mut k.before;
-    text.open(format!(
-        "static int {before}(const {element} *x, int64_t a, int64_t b)"
+    let [p, q] = ["x[a]", "x[b]"].map(|element| C99::loaded(element, p.dtype));
+    k.before.block(&format!(
+        "\
+static int {before}(const {element} *x, int64_t a, int64_t b) {{
+  const {ty} p = {p};
+  const {ty} q = {q};
+  const int nan = {nan};
+  if (nan != 0) return nan > 0 ? {larger} : {smaller};
+  if (p > q) return {larger};
+  if (p < q) return {smaller};
+  return a < b;
+}}
+
+"
     ));
-    for (name, index) in [("p", "a"), ("q", "b")] {
-        let value = C99::loaded(&format!("x[{index}]"), p.dtype);
-        text.line(format!("const {ty} {name} = {value};"));
-    }
-    text.line(format!("const int nan = {nan};"));
-    text.line(format!(
-        "if (nan != 0) return nan > 0 ? {larger} : {smaller};"
-    ));
-    text.line(format!("if (p > q) return {larger};"));
-    text.line(format!("if (p < q) return {smaller};"));
-    text.line("return a < b;");
-    text.close();
-    text.line("");
     let order = k.array(DType::I64, len)?;
-    let body = &mut k.body;
-    body.loop_to("lane", lanes);
-    body.line(format!("const {element} *v = {x} + lane * {len};"));
-    body.line(format!(
-        "for (kiln_int i = 0; i < {len}; ++i) {order}[i] = i;"
-    ));
+    let half = len / 2;
     // Builds a heap first, then repeatedly moves its largest element to the end.
-    body.open(format!(
-        "for (kiln_int n = {len}, start = {} ; n > 1;)",
-        len / 2
+    k.body.block(&format!(
+        "\
+for (kiln_int lane = 0; lane < {lanes}; ++lane) {{
+  const {element} *v = {x} + lane * {len};
+  for (kiln_int i = 0; i < {len}; ++i) {order}[i] = i;
+  for (kiln_int n = {len}, start = {half}; n > 1;) {{
+    int64_t moved;
+    kiln_int at;
+    if (start > 0) {{
+      moved = {order}[--start];
+      at = start;
+    }} else {{
+      moved = {order}[--n];
+      {order}[n] = {order}[0];
+      at = 0;
+    }}
+    for (;;) {{
+      kiln_int child = 2 * at + 1;
+      if (child >= n) break;
+      if (child + 1 < n && {before}(v, {order}[child], {order}[child + 1])) ++child;
+      if (!{before}(v, moved, {order}[child])) break;
+      {order}[at] = {order}[child];
+      at = child;
+    }}
+    {order}[at] = moved;
+  }}
+  for (kiln_int i = 0; i < {kept}; ++i) {out}[lane * {kept} + i] = {order}[i];
+}}"
     ));
-    body.line("int64_t moved;");
-    body.line("kiln_int at;");
-    body.open("if (start > 0)");
-    body.line(format!("moved = {order}[--start];"));
-    body.line("at = start;");
-    body.close();
-    body.open("else");
-    body.line(format!("moved = {order}[--n];"));
-    body.line(format!("{order}[n] = {order}[0];"));
-    body.line("at = 0;");
-    body.close();
-    body.open("for (;;)");
-    body.line("kiln_int child = 2 * at + 1;");
-    body.line("if (child >= n) break;");
-    body.line(format!(
-        "if (child + 1 < n && {before}(v, {order}[child], {order}[child + 1])) ++child;"
-    ));
-    body.line(format!("if (!{before}(v, moved, {order}[child])) break;"));
-    body.line(format!("{order}[at] = {order}[child];"));
-    body.line("at = child;");
-    body.close();
-    body.line(format!("{order}[at] = moved;"));
-    body.close();
-    body.line(format!(
-        "for (kiln_int i = 0; i < {kept}; ++i) {out}[lane * {kept} + i] = {order}[i];"
-    ));
-    body.close();
     Ok(())
 }
 
@@ -123,9 +117,7 @@ pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
     k.fails();
     let len: i64 = shape.iter().product();
     if x != out {
-        k.body.line(format!(
-            "memcpy({out}, {x}, (size_t){len} * sizeof *{out});"
-        ));
+        k.body.copy(&out, &x, len);
     }
     let names = indices("i", index_shape.len());
     for (name, n) in names.iter().zip(&index_shape) {
@@ -145,39 +137,31 @@ pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
     let axis = usize::from(p.axis);
     let extent = shape.get(axis).copied().unwrap_or(1);
     let site = k.sites.first().copied().unwrap_or(0) + 1;
-    k.body.line(format!("const int64_t to = {index}[{from}];"));
-    k.body.line(format!(
-        "if (to < 0 || to >= {extent}) {{ kiln_fail(failed, {site}); continue; }}"
-    ));
-    let mut stride = len;
-    let mut terms = Vec::new();
-    for (i, n) in shape.iter().enumerate() {
-        stride /= (*n).max(1);
-        let name = if i == axis { "(kiln_int)to" } else { &names[i] };
-        terms.push((stride, name));
+    let mut position = names.clone();
+    if let Some(index) = position.get_mut(axis) {
+        *index = "(kiln_int)to".into();
     }
-    k.body
-        .line(format!("const kiln_int at = {};", sum(0, terms)));
-    let (old, new) = (
-        C99::loaded(&format!("{out}[at]"), p.dtype),
-        C99::loaded(&format!("{src}[{value}]"), p.dtype),
-    );
-    let next = match p.kind {
-        ScatterKind::Set => {
-            k.body.line(format!("{out}[at] = {src}[{value}];"));
-            None
-        }
+    let at = affine(0, &packed_strides(&shape, 1), &position);
+    let value = format!("{src}[{value}]");
+    let combine = match p.kind {
+        ScatterKind::Set => None,
         ScatterKind::Sum => Some("add"),
         ScatterKind::Prod => Some("mul"),
         ScatterKind::Max => Some("max"),
         ScatterKind::Min => Some("min"),
     };
-    if let Some(next) = next {
-        let next = C99::function(next, p.dtype.compute());
-        let next = format!("{next}({old}, {new})");
-        k.body
-            .line(format!("{out}[at] = {};", C99::stored(&next, p.dtype)));
-    }
+    let value = combine.map_or(value.clone(), |name| {
+        let [old, new] = [&format!("{out}[at]"), &value].map(|x| C99::loaded(x, p.dtype));
+        let function = C99::function(name, p.dtype.compute());
+        C99::stored(&format!("{function}({old}, {new})"), p.dtype)
+    });
+    k.body.block(&format!(
+        "\
+const int64_t to = {index}[{from}];
+if (to < 0 || to >= {extent}) {{ kiln_fail(failed, {site}); continue; }}
+const kiln_int at = {at};
+{out}[at] = {value};"
+    ));
     k.body.close_all(names.len().max(1));
     Ok(())
 }
