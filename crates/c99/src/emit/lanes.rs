@@ -13,39 +13,17 @@ pub(super) const TILE: i64 = 128;
 /// Emits the loops and their bodies.
 pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let axes = &s.numbers.axes;
-    let (last, run) = match axes.len() {
-        0 => (None, 1),
-        n => (Some(n - 1), axes[n - 1]),
-    };
-    // Several stages, or stages over inner axes, need tiles.
-    let tiled = s.numbers.program.stages.len() > 1 || !s.numbers.inner.is_empty();
-    let tiled = tiled || s.numbers.program.stages.iter().any(|s| s.over_inner);
     let blocks = match s.raw {
-        Some(_) => range(axes, tiled, text),
-        None => open_point_loops(axes, tiled, text),
+        Some(_) => range(axes, text),
+        None => open_point_loops(axes, text),
     };
     let mut position = address(s.numbers);
-    let from = axes.len() - usize::from(last.is_some());
-    if let Some(last) = last {
-        position.index[last] = match tiled || s.raw.is_some() {
-            true => vec![format!("i{from}"), "l".into()],
-            false => vec!["l".into()],
-        };
+    if let Some(last) = axes.len().checked_sub(1) {
+        position.index[last] = vec![format!("i{last}"), "l".into()];
     }
-    if !tiled {
-        if s.raw.is_none() {
-            text.line(format!("const kiln_int n = {run};"));
-        }
-        text.open("for (kiln_int l = 0; l < n; ++l)");
-        for stage in 0..s.numbers.program.stages.len() {
-            s.point(stage, &position, text)?;
-        }
-        text.close();
-    } else {
-        position.lane = "[l]";
-        position.part = "[l]";
-        tile(s, position, text)?;
-    }
+    position.lane = "[l]";
+    position.part = "[l]";
+    tile(s, position, text)?;
     if s.raw.is_some() {
         text.line("at += n;");
     }
@@ -54,24 +32,17 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
 }
 
 /// Opens loops over all points; their body covers `n` points from `i` of the last axis on.
-fn open_point_loops(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
+fn open_point_loops(axes: &[i64], text: &mut Text) -> usize {
     let Some((last, outer)) = axes.split_last() else {
         text.open("");
-        if tiled {
-            text.line("const kiln_int n = 1;");
-        }
+        text.line("const kiln_int n = 1;");
         return 1;
     };
     for (i, n) in outer.iter().enumerate() {
-        text.loop_to(&format!("i{i}"), *n);
+        text.loop_to(&format!("i{i}"), n);
     }
-    if !tiled {
-        text.open("");
-        return outer.len() + 1;
-    }
-    let i = outer.len();
-    text.blocks(&format!("i{i}"), *last, TILE, "n");
-    outer.len() + 1
+    text.blocks(&format!("i{}", outer.len()), *last, TILE, "n");
+    axes.len()
 }
 
 /// Emits the coordinates of point number `at` along each axis.
@@ -88,7 +59,7 @@ pub(super) fn coordinates(axes: &[i64], text: &mut Text) {
 }
 
 /// Opens a loop over the points `from..to` in their order.
-fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
+fn range(axes: &[i64], text: &mut Text) -> usize {
     text.open("for (kiln_int at = from; at < to;)");
     coordinates(axes, text);
     let end = match axes.last() {
@@ -98,10 +69,7 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     text.line(format!(
         "const kiln_int run = {end} < to - at ? {end} : to - at;"
     ));
-    match tiled {
-        true => text.line(format!("const kiln_int n = run < {TILE} ? run : {TILE};")),
-        false => text.line("const kiln_int n = run;"),
-    }
+    text.line(format!("const kiln_int n = run < {TILE} ? run : {TILE};"));
     1
 }
 
