@@ -5,7 +5,7 @@ use super::kernel::EmittedKernel;
 use super::numbers::{elements, number};
 use super::program::{Memory, ProgramEmitter};
 use super::text::Text;
-use super::tile::{Function, Params};
+use super::tile::{ArrayParams, Function};
 use crate::error::{Error, Result};
 use kiln_plan::memory::ALIGN;
 use kiln_plan::{Described, If, Loop};
@@ -34,7 +34,7 @@ impl Bodies<'_> {
     ) -> Result<EmittedKernel> {
         let contract = kernel.contract();
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
-        let mut params = Params::default();
+        let mut params = ArrayParams::default();
         let mut args = Vec::new();
         for (i, (arg, memory)) in contract.args.iter().zip(&self.args).enumerate() {
             if let Memory::At(name) = memory

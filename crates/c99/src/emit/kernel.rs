@@ -2,8 +2,9 @@
 
 use super::dialect::memory;
 use super::numbers::{bytes, number, numbers};
+use super::stage::Called;
 use super::text::{Text, affine, indices};
-use super::tile::{self, Called, Function, Params, in_scratch};
+use super::tile::{self, ArrayParams, Function, in_scratch};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
 use kiln_plan::memory::ALIGN;
@@ -254,7 +255,7 @@ impl<'a> Emitter<'a> {
     /// Emits the whole function after the functions that it calls.
     pub fn finish(self, text: &mut Text) -> EmittedKernel {
         let mut args = Vec::new();
-        let mut params = Params::default();
+        let mut params = ArrayParams::default();
         for (i, a) in self.args.iter().enumerate() {
             if a.used && params.add(&a.name, a.dtype, a.written) {
                 args.push((i, a.view.clone()));

@@ -13,7 +13,7 @@ pub(super) const TILE: i64 = 128;
 /// Emits the loops and their bodies.
 pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let axes = &s.numbers.axes;
-    let blocks = match s.raw {
+    let blocks = match s.called.raw {
         Some(_) => range(axes, text),
         None => open_point_loops(axes, text),
     };
@@ -24,7 +24,7 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     position.lane = "[l]";
     position.part = "[l]";
     tile(s, position, text)?;
-    if s.raw.is_some() {
+    if s.called.raw.is_some() {
         text.line("at += n;");
     }
     text.close_all(blocks);

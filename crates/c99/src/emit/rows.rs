@@ -18,7 +18,7 @@ pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     for r in &s.live_out {
         text.line(format!("{} r{} = 0;", C99::ctype(s.ty(*r)?), r.0));
     }
-    let blocks = match s.raw {
+    let blocks = match s.called.raw {
         Some(_) => {
             text.open("for (kiln_int at = from; at < to; ++at)");
             super::lanes::coordinates(axes, text);

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType};
 use kiln_kernel::affine::Affine;
-use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule};
+use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, TileProgram};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of steps of a sum of f32 above which it accumulates in double precision.
@@ -27,15 +27,23 @@ pub(super) struct StageAddress {
     pub slot: String,
 }
 
-/// Emits stages of a program.
-pub(super) struct Stages<'a> {
-    pub numbers: &'a Numbers<'a>,
-    /// The name of each argument.
+/// A program, and the arguments to emit it with.
+pub(crate) struct Called<'a> {
+    pub name: String,
+    pub program: &'a TileProgram,
+    pub values: &'a [i64],
+    /// The name of each argument; arguments in the same memory have the same name.
     pub args: &'a [String],
     /// The error number of each site of the program.
     pub sites: &'a [u32],
-    /// The argument of which only a part exists; the part begins at `first`.
+    /// The argument of which only a part exists, from `first` on, if the program works on ranges of its points.
     pub raw: Option<usize>,
+}
+
+/// Emits stages of a program.
+pub(super) struct Stages<'a> {
+    pub numbers: &'a Numbers<'a>,
+    pub called: &'a Called<'a>,
     /// Registers that live from stage to stage.
     pub live_out: BTreeSet<Reg>,
     names: std::cell::Cell<usize>,
@@ -49,17 +57,10 @@ struct Point<'a> {
 }
 
 impl<'a> Stages<'a> {
-    pub fn new(
-        numbers: &'a Numbers<'a>,
-        args: &'a [String],
-        sites: &'a [u32],
-        raw: Option<usize>,
-    ) -> Stages<'a> {
+    pub fn new(numbers: &'a Numbers<'a>, called: &'a Called<'a>) -> Stages<'a> {
         Stages {
             numbers,
-            args,
-            sites,
-            raw,
+            called,
             live_out: live_out(numbers),
             names: Default::default(),
         }
@@ -93,7 +94,7 @@ impl<'a> Stages<'a> {
     }
 
     fn site(&self, site: u32) -> u32 {
-        self.sites.get(site as usize).copied().unwrap_or(0) + 1
+        self.called.sites.get(site as usize).copied().unwrap_or(0) + 1
     }
 
     /// Emits the instructions of stage `at` at a point.
@@ -166,7 +167,7 @@ impl<'a> Stages<'a> {
         let dtype = self.numbers.program.args[access.arg].dtype;
         let mut index = self.affine(&access.at, address);
         more.iter().for_each(|m| index += &format!(" + {m}"));
-        if self.raw == Some(access.arg) {
+        if self.called.raw == Some(access.arg) {
             index += " - first";
         }
         let bounds = access.limits.iter().map(|limit| match limit.extent {
@@ -175,7 +176,11 @@ impl<'a> Stages<'a> {
         });
         let bounds: Vec<String> = bounds.collect();
         let guard = (!bounds.is_empty()).then(|| bounds.join(" && "));
-        Ok((format!("{}[{index}]", self.args[access.arg]), guard, dtype))
+        Ok((
+            format!("{}[{index}]", self.called.args[access.arg]),
+            guard,
+            dtype,
+        ))
     }
 
     fn load(

@@ -2,7 +2,7 @@
 
 use super::dialect::{C99, Dialect, memory};
 use super::numbers::Numbers;
-use super::stage::{StageAddress, Stages};
+use super::stage::{Called, StageAddress, Stages};
 use super::text::{Text, indices, sum};
 use super::{lanes, rows};
 use crate::error::{Error, Result};
@@ -12,9 +12,9 @@ use kiln_plan::tile::{Inst, TileProgram};
 
 /// The parameters of an emitted function that are arrays, each with its declaration, such as `const float *restrict a0`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Params(Vec<(String, String)>);
+pub(crate) struct ArrayParams(Vec<(String, String)>);
 
-impl Params {
+impl ArrayParams {
     /// Adds an array, unless there is one of this name. True if it was added.
     pub fn add(&mut self, name: &str, dtype: DType, written: bool) -> bool {
         let is_new = self.0.iter().all(|(other, _)| other != name);
@@ -36,23 +36,11 @@ impl Params {
 pub(crate) struct Function {
     pub name: String,
     /// The arrays that it takes, by their names when it was emitted.
-    pub params: Params,
+    pub params: ArrayParams,
     /// True if it takes a pointer for error numbers.
     pub fails: bool,
     /// The bytes of scratch memory that it needs.
     pub scratch: usize,
-}
-
-/// A program, and the arguments to emit it with.
-pub(crate) struct Called<'a> {
-    pub name: String,
-    pub program: &'a TileProgram,
-    pub values: &'a [i64],
-    /// The name of each argument; arguments in the same memory have the same name.
-    pub args: &'a [String],
-    pub sites: &'a [u32],
-    /// The argument of which only a part exists, if the program works on ranges of its points.
-    pub raw: Option<usize>,
 }
 
 impl Function {
@@ -84,13 +72,8 @@ impl Function {
 
 /// Emits a program: over all its points, or over the points `from..to` if an argument exists in part.
 pub(crate) fn emit(called: &Called<'_>, text: &mut Text) -> Result<Function> {
-    let with_name = |e: Error| e.in_kernel(&called.program.name);
-    emit_program(called, text).map_err(with_name)
-}
-
-fn emit_program(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let numbers = Numbers::new(called.program, called.values)?;
-    let stages = Stages::new(&numbers, called.args, called.sites, called.raw);
+    let stages = Stages::new(&numbers, called);
     let mut declared = Text::default();
     let function = Function {
         name: called.name.clone(),
@@ -130,8 +113,8 @@ fn can_fail(program: &TileProgram) -> bool {
 }
 
 /// The arrays that a program uses, each once.
-fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> Params {
-    let mut params = Params::default();
+fn params(numbers: &Numbers<'_>, called: &Called<'_>) -> ArrayParams {
+    let mut params = ArrayParams::default();
     let code = || numbers.program.stages.iter().flat_map(|s| &s.code);
     let used = |arg: usize| {
         code().any(|i| match i {
