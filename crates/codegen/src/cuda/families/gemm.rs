@@ -108,7 +108,10 @@ impl Gemm<'_> {
         Gemm {
             tma_operands: tma_operands.filter(|_| has_wgmma && is_aligned(0) && is_aligned(1)),
             sources,
-            making: operands.map(|(_, prologue)| prologue.map_or(0.0, prologue::making)),
+            making: [0, 1].map(|side| match (operands[side].1, sources[side]) {
+                (Some(prologue), Some(source)) => prologue::making(prologue, source),
+                _ => 0.0,
+            }),
             work,
             name,
             dtype,

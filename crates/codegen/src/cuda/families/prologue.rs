@@ -10,6 +10,8 @@ use kiln_plan::contraction::{COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
+mod pairs;
+
 /// The class of such operands, placed after the type of elements.
 pub(super) const CLASS: &str = include_str!("prologue.cu");
 
@@ -55,12 +57,15 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
     })
 }
 
-/// Returns an estimate, from the machine code of kernels, of the instructions of a thread that make an element in registers.
-pub(super) fn making(prologue: &Kernel) -> f64 {
-    match is_costly(prologue) {
-        true => 40.0,
-        false => 1.5 * prologue.body.len() as f64,
-    }
+/// Returns an estimate, from the machine code of kernels, of the instructions of a thread that make an element in
+/// registers, of an element of argument `source`.
+pub(super) fn making(prologue: &Kernel, source: usize) -> f64 {
+    let each = match pairs::suits(prologue, source) {
+        _ if is_costly(prologue) => return 40.0,
+        true => 0.5,
+        false => 1.5,
+    };
+    each * prologue.body.len() as f64
 }
 
 /// Returns the only argument that a prologue reads at the position of each element, so that it can be computed in the
@@ -116,8 +121,22 @@ fn indices(c: &Contraction, side: usize, prologue: &Kernel) -> Vec<Option<&'stat
     indices
 }
 
+/// Returns the constants and functions before the text that makes the left operand in registers.
+pub(super) fn scope(prologue: &Kernel, raw: usize, is_whole: bool) -> String {
+    let by_pairs = pairs::suits(prologue, raw);
+    let mut text = format!(
+        "constexpr bool TAILS = {}, BY_PAIRS = {by_pairs};\n",
+        !is_whole
+    );
+    if by_pairs {
+        text += &pairs::functions(prologue.args[raw].dtype);
+    }
+    text
+}
+
 /// Declares `make_a`, which returns the f32 that an element of the left operand is rounded from, of the element of
-/// `source` in memory, its line and its term. The text follows the numbers `m` and `k`.
+/// `source` in memory, its line and its term; or a register with two neighbours, of a register with those of `source`.
+/// The text follows the numbers `m` and `k`.
 pub(super) fn in_registers(
     source: &mut Source,
     call: &Call,
@@ -126,6 +145,7 @@ pub(super) fn in_registers(
 ) -> String {
     let kernel = called(prologue, call);
     let dtype = prologue.args[raw].dtype;
+    let by_pairs = pairs::suits(prologue, raw);
     let moves = |axis: usize| {
         let mut others = prologue.accesses.iter().filter(|a| {
             let arg = usize::from(a.arg);
@@ -137,17 +157,28 @@ pub(super) fn in_registers(
     let indices = indices.map(|(axis, index)| index.filter(|_| moves(axis)));
     let indices: Vec<Option<&str>> = indices.collect();
     source.capture(|source| {
-        source.line(
-            "const auto make_a = [&](const Raw raw, const Index line, const Index term) -> float {",
-        );
+        let [from, made] = if by_pairs { ["unsigned", "unsigned"] } else { ["Raw", "float"] };
+        source.line(format!(
+            "const auto make_a = [&](const {from} raw, const Index line, const Index term) -> {made} {{"
+        ));
         // Lines and terms outside of the operand are read somewhere in it, and not used.
         for index in indices.iter().flatten() {
-            let (at, count) = if *index == "i" {
-                ("line", "m")
-            } else {
-                ("term", "k")
-            };
-            source.line(format!("const Index {index} = {at} < {count} ? {at} : 0;"));
+            source.line(match *index {
+                "i" => "const Index i = line < m ? line : 0;",
+                _ => "const Index j = !TAILS || term < k ? term : 0;",
+            });
+            if *index == "j" && by_pairs {
+                source.line("const Index next = !TAILS || term + 1 < k ? term + 1 : 0;");
+            }
+        }
+        if by_pairs {
+            let arg = call.position(Slot::Arg(raw)) as u16;
+            let is_even = c.size(TERMS).as_const().is_some_and(|k| k % 2 == 0);
+            let aligned = |arg: u16| is_even && call.work.is_aligned(call.args[usize::from(arg)].0);
+            let made = pairs::emit(source, &kernel, arg, &indices, aligned);
+            source.line(format!("return {made};"));
+            source.line("};");
+            return;
         }
         let mut values = Values::new(&kernel);
         values.replace(call.position(Slot::Arg(raw)), CudaCpp::loaded("raw", dtype));

@@ -19,8 +19,10 @@ enum Made {
     Scaled,
     /// Normalised: a factor and a term for each column as it lies in memory, then without negative elements.
     ByColumns,
-    /// A factor for each row, of another dtype.
+    /// Magnitudes with a factor for each row.
     ByRows,
+    /// Negated differences to a term for each column as it lies in memory, between two constants.
+    Shifted,
     /// An exponential, which makes ones of what lies outside.
     Costly,
 }
@@ -54,7 +56,14 @@ fn made(case: &mut Case, made: Made, dtype: DType, shape: &[usize], rng: &mut Rn
         }
         Made::ByRows => {
             let scale = vector(case, dtype, &[rows, 1]);
-            case.builder().pointwise(Pw::Mul, &[x, scale]).unwrap()
+            let y = case.builder().pointwise(Pw::Mul, &[x, scale]).unwrap();
+            case.builder().pointwise(Pw::Abs, &[y]).unwrap()
+        }
+        Made::Shifted => {
+            let shift = vector(case, dtype, &[columns]);
+            let y = case.builder().pointwise(Pw::Sub, &[x, shift]).unwrap();
+            let y = case.builder().pointwise(Pw::Neg, &[y]).unwrap();
+            case.builder().pointwise(Pw::Relu6, &[y]).unwrap()
         }
         Made::Costly => case.builder().pointwise(Pw::Tanh, &[x]).unwrap(),
     }
@@ -89,11 +98,12 @@ fn product(
     case
 }
 
-const KINDS: [Made; 5] = [
+const KINDS: [Made; 6] = [
     Made::Rounded,
     Made::Scaled,
     Made::ByColumns,
     Made::ByRows,
+    Made::Shifted,
     Made::Costly,
 ];
 
@@ -192,25 +202,47 @@ fn tf32() {
     check(&graph, &inputs, tile);
 }
 
-/// A prologue's results for the zeros outside of an operand, here infinities, are not multiplied.
+/// Odd numbers of terms, which pairs of them don't fill, of lines that are contiguous.
+#[test]
+fn odd_terms_by_pairs() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(54);
+    for (kind, dtype, terms) in [
+        (Made::Shifted, DType::F16, 75),
+        (Made::ByRows, DType::BF16, 75),
+        (Made::ByRows, DType::F16, 33),
+    ] {
+        let case = product((kind, 0, dtype), [136, 72, terms], [true, false], &mut rng);
+        let tile = "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1";
+        check(&case.graph, &case.inputs, tile);
+    }
+}
+
+/// A prologue's results for the zeros outside of an operand, here infinities, are not multiplied. Infinities and NaN
+/// inside are, one by one and by pairs.
 #[test]
 fn infinities_outside_and_inside() {
     if device::nvrtc().is_none() {
         return;
     }
-    let graph = parsed(
-        "%0: f16[136, 72] = input(index: 0, role: Data)
-         %1: f16[72, 72] = input(index: 1, role: Data)
-         %2: f16[136, 72] = reciprocal %0
-         %3: f16[136, 72] = matmul %2, %1
-         return %3",
-    );
-    let number = |i: usize| (i % 7) as f64 + 1.0;
-    let mut a: Vec<f64> = (0..136 * 72).map(number).collect();
-    (a[72 * 5 + 71], a[72 * 130]) = (f64::NAN, 0.0);
-    let b: Vec<f64> = (0..72 * 72).map(|i| number(i + 3)).collect();
-    let array = |shape: &[usize], x: Vec<f64>| Array::from_f64(DType::F16, shape, &x).unwrap();
-    let inputs = [array(&[136, 72], a), array(&[72, 72], b)];
-    let tile = "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1";
-    check(&graph, &inputs, tile);
+    for op in ["reciprocal", "relu"] {
+        let graph = parsed(&format!(
+            "%0: f16[136, 72] = input(index: 0, role: Data)
+             %1: f16[72, 72] = input(index: 1, role: Data)
+             %2: f16[136, 72] = {op} %0
+             %3: f16[136, 72] = matmul %2, %1
+             return %3"
+        ));
+        let number = |i: usize| (i % 7) as f64 + 1.0;
+        let mut a: Vec<f64> = (0..136 * 72).map(number).collect();
+        (a[72 * 5 + 71], a[72 * 130]) = (f64::NAN, 0.0);
+        (a[72 * 9 + 3], a[72 * 11 + 8]) = (f64::INFINITY, f64::NEG_INFINITY);
+        let b: Vec<f64> = (0..72 * 72).map(|i| number(i + 3)).collect();
+        let array = |shape: &[usize], x: Vec<f64>| Array::from_f64(DType::F16, shape, &x).unwrap();
+        let inputs = [array(&[136, 72], a), array(&[72, 72], b)];
+        let tile = "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1";
+        check(&graph, &inputs, tile);
+    }
 }

@@ -48,10 +48,10 @@ impl Gemm<'_> {
         let schedule = &shape.schedule;
         let (call, mut source) = self.begin(shape);
         let mut scope = self.types(shape);
-        if self.sources[0].is_some() {
+        if let (Some(from), Some(prologue)) = (self.sources[0], self.operands[0].1) {
             let depth = i64::from(schedule.tile[2]);
             let is_whole = self.k.as_const().is_some_and(|k| k % depth == 0);
-            scope += &format!("constexpr bool TAILS = {};\n", !is_whole);
+            scope += &prologue::scope(prologue, from, is_whole);
         }
         scope += &warpgroup_text(schedule, self.dtypes, operands, self.source(0));
         if shape.is_transposed {
