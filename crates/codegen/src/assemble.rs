@@ -15,7 +15,7 @@ use crate::{
 use hashbrown::HashSet;
 use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
-use kiln_plan::{self as plan, Matrix};
+use kiln_plan::{self as plan, Matrix, schedule};
 
 /// The number of ops before a product that are searched for the bound of its bytes.
 const DEPTH: u32 = 12;
@@ -42,19 +42,7 @@ pub(crate) fn assemble(
     layout: LayoutReport,
     keeps: Keeps,
 ) -> Result<Program, LowerError> {
-    let mut a = Assembler {
-        flow,
-        options,
-        keeps,
-        program: Program {
-            machine: options.machine,
-            buffers: Vec::new(),
-            tasks: Vec::new(),
-            outputs: Vec::new(),
-            layout,
-        },
-        buffer: vec![None; flow.nodes.len()],
-    };
+    let mut a = Assembler::new(flow, options, layout, keeps);
     a.leaves(groups);
     for g in order(flow, groups).groups {
         a.task(&groups[g])?;
@@ -71,7 +59,45 @@ struct Assembler<'a> {
     buffer: Vec<Option<BufId>>,
 }
 
-impl Assembler<'_> {
+/// Returns the default schedule of the product or convolution of a group, and its cycles by the machine's model; `None`
+/// if the machine has none, or sizes are unknown.
+pub(crate) fn preferred(
+    flow: &Flow,
+    group: &Group,
+    options: &Options,
+) -> Option<(schedule::Gpu, f64)> {
+    let layout = LayoutReport::default();
+    let mut a = Assembler::new(flow, options, layout, Keeps::Nothing);
+    let roots = group.roots.iter().map(|(n, _)| n);
+    for n in group.loaded.iter().chain(roots) {
+        a.add_buffer(*n, Origin::Value(flow.nodes[*n].source));
+    }
+    let (work, ..) = a.lowered(group).ok()?;
+    engine::preferred(&work, options)
+}
+
+impl<'a> Assembler<'a> {
+    fn new(
+        flow: &'a Flow,
+        options: &'a Options,
+        layout: LayoutReport,
+        keeps: Keeps,
+    ) -> Assembler<'a> {
+        Assembler {
+            flow,
+            options,
+            keeps,
+            program: Program {
+                machine: options.machine,
+                buffers: Vec::new(),
+                tasks: Vec::new(),
+                outputs: Vec::new(),
+                layout,
+            },
+            buffer: vec![None; flow.nodes.len()],
+        }
+    }
+
     fn add_buffer(&mut self, n: Nid, origin: Origin) -> BufId {
         let node = &self.flow.nodes[n];
         self.program.buffers.push(BufferInfo {
@@ -141,19 +167,7 @@ impl Assembler<'_> {
             };
             self.add_buffer(*n, origin);
         }
-        let is_alone = |a: &Anchor| {
-            let node = &self.flow.nodes[a.node];
-            let is_only_node = group.members == [a.node] && group.roots.len() == 1;
-            // Results of another dtype than the operands pass through an epilogue.
-            is_only_node && (!node.is_product() || self.multiplied(a)[0] == node.dtype)
-        };
-        let (work, args, sites) = match &group.anchor {
-            Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
-                self.control(group, anchor)?
-            }
-            Some(anchor) if is_alone(anchor) => self.alone(group, anchor)?,
-            _ => self.fused(group)?,
-        };
+        let (work, args, sites) = self.lowered(group)?;
         let prologues = group.prologues.iter().flat_map(|b| &b.group.members);
         let members = group.members.iter().chain(prologues);
         let mut nodes: Vec<NodeId> = (members.map(|m| self.flow.nodes[*m].source.node)).collect();
@@ -171,6 +185,23 @@ impl Assembler<'_> {
             why_not: group.why_not.clone(),
         });
         Ok(())
+    }
+
+    /// Makes the work of a group whose values have buffers.
+    fn lowered(&self, group: &Group) -> Result<Operands, LowerError> {
+        let is_alone = |a: &Anchor| {
+            let node = &self.flow.nodes[a.node];
+            let is_only_node = group.members == [a.node] && group.roots.len() == 1;
+            // Results of another dtype than the operands pass through an epilogue.
+            is_only_node && (!node.is_product() || self.multiplied(a)[0] == node.dtype)
+        };
+        match &group.anchor {
+            Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
+                self.control(group, anchor)
+            }
+            Some(anchor) if is_alone(anchor) => self.alone(group, anchor),
+            _ => self.fused(group),
+        }
     }
 
     fn buffer(&self, mut n: Nid) -> BufId {

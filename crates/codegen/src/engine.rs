@@ -7,7 +7,7 @@ use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::work::{Body, Candidate, Engine, KernelCalls, Work};
 use kiln_base::{Machine, custom};
-use kiln_plan::{Custom, Kernel};
+use kiln_plan::{Custom, Kernel, schedule};
 
 /// Returns the engine for the machine of the options.
 fn engine(options: &Options) -> Box<dyn Engine + '_> {
@@ -20,6 +20,11 @@ fn engine(options: &Options) -> Box<dyn Engine + '_> {
 /// Returns the limits of dividing work on the machine of the options.
 pub(crate) fn limits(options: &Options) -> Limits {
     engine(options).limits()
+}
+
+/// Returns the default schedule of a product or convolution, and its cycles, where the machine has a model of these.
+pub(crate) fn preferred(work: &Work, options: &Options) -> Option<(schedule::Gpu, f64)> {
+    engine(options).preferred(work)
 }
 
 /// Returns the candidates for some work according to the options.

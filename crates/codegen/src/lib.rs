@@ -88,8 +88,15 @@ fn lowered(
     let mut flow = flow::build(graph, options, hints)?;
     let mut groups = fuse::group(&flow, options);
     let layout = layout::assign(&mut flow, &mut groups, options);
-    let groups = fuse::absorb(&flow, groups, options);
+    let groups = absorbed(&flow, groups, options);
     assemble::assemble(&flow, &groups, options, layout, keeps)
+}
+
+/// Makes groups prologues of products, where the engine's model says that this pays.
+fn absorbed(flow: &flow::Flow, groups: Vec<fuse::Group>, options: &Options) -> Vec<fuse::Group> {
+    fuse::absorb(flow, groups, options, &|group| {
+        assemble::preferred(flow, group, options)
+    })
 }
 
 /// Returns an estimate of the peak bytes of live temporaries of the program that [`lower`] returns, for typical values
@@ -99,6 +106,6 @@ fn lowered(
 /// As for [`lower`].
 pub fn live_bytes(graph: &Graph, options: &Options) -> Result<i64, LowerError> {
     let flow = flow::build(graph, options, &Hints::default())?;
-    let groups = fuse::absorb(&flow, fuse::group(&flow, options), options);
+    let groups = absorbed(&flow, fuse::group(&flow, options), options);
     Ok(assemble::order(&flow, &groups).peak)
 }

@@ -7,7 +7,9 @@ use crate::program::{Cost, Options, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, Machine, numel};
 use kiln_plan::contraction::Contraction;
-use kiln_plan::{Attention, Conv, ConvRole, Described, Footprint, If, Kernel, Loop, MatMul, Reads};
+use kiln_plan::{
+    Attention, Conv, ConvRole, Described, Footprint, If, Kernel, Loop, MatMul, Reads, schedule,
+};
 use std::sync::Arc;
 
 /// A computation on some arguments: a body, whose operands pointwise prologues may compute, and whose result may pass
@@ -80,6 +82,11 @@ pub struct Candidate {
 pub(crate) trait Engine {
     /// Returns the limits of dividing work on its machine.
     fn limits(&self) -> Limits;
+
+    /// Returns the default schedule of a product or convolution, and its cycles by the machine's model, if that has one.
+    fn preferred(&self, _work: &Work) -> Option<(schedule::Gpu, f64)> {
+        None
+    }
 
     /// Returns the candidates for some work: the default, and every other if the options request them.
     ///

@@ -8,7 +8,8 @@ mod gpu;
 
 use crate::Algorithm;
 pub use gpu::{
-    AttentionSizes, ContractionSizes, Gpu, Multiply, ROW_PADDING, WARP_RESULT, transfer_cycles,
+    AttentionSizes, ContractionSizes, Gpu, Multiply, ROW_PADDING, WARP_RESULT, kernel_cycles,
+    transfer_cycles,
 };
 use kiln_base::{DType, Features, Instruction};
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ use crate::work::{Body, Candidate, Engine, KernelCall, KernelCalls, Slot, Work};
 use job::Job;
 use kiln_base::Gpu;
 use kiln_plan::cuda::CudaKernel;
-use kiln_plan::{Footprint, Kernel};
+use kiln_plan::{Footprint, Kernel, schedule};
 use std::sync::Arc;
 use transposed::Transposition;
 use vector::Vector;
@@ -58,6 +58,14 @@ impl Engine for Cuda<'_> {
                 few: Few::ARow(1 << 14),
             },
         }
+    }
+
+    fn preferred(&self, work: &Work) -> Option<(schedule::Gpu, f64)> {
+        families::preferred(Job {
+            work,
+            gpu: self.0,
+            schedule: None,
+        })
     }
 
     fn candidates(&self, work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {

@@ -1,16 +1,25 @@
 //! Prologues: pointwise work whose result only a matrix product or convolution reads becomes a part of its launch.
 //!
 //! The product has the operand computed block by block, so the operand is never in memory. A group stays a launch if it
-//! would be rematerialised often ([`MAX_OPS`], [`MAX_RECOMPUTED`]), keep more memory alive than its result, or report
-//! data errors. On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes
-//! a part of every product and convolution that reads it: that is hardly more work than reading the input.
+//! would be rematerialised often, keep more memory alive than its result, or report data errors.
+//!
+//! Where warpgroups of a GPU multiply, with the operand in memory or without, the model of their schedules says whether
+//! the products that compute it, several perhaps, take more cycles than those that read it and its kernel. Other
+//! instructions have threads read and compute element by element, at a cost of constants ([`MAX_RECOMPUTED`]).
+//!
+//! On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes a part of
+//! every product and convolution that reads it: that is hardly more work than reading the input.
 
 use super::fuser::{Anchor, Group, Prologue, renumbered};
 use crate::Options;
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
 use kiln_base::{DType, Dim, Machine, numel};
+use kiln_plan::schedule::{Gpu, kernel_cycles};
 use kiln_plan::{Conv, ConvRole, Images};
+
+/// A model of products: the default schedule of a group's, and its cycles.
+pub(crate) type Model<'a> = &'a dyn Fn(&Group) -> Option<(Gpu, f64)>;
 
 /// The maximum number of primitives per element, which each thread that reads it computes.
 const MAX_OPS: usize = 32;
@@ -25,7 +34,12 @@ const ALONE: i64 = 8;
 const LITTLE: i64 = 1 << 22;
 
 /// Turns groups into prologues of the products and convolutions that are their only readers.
-pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {
+pub(crate) fn absorb(
+    flow: &Flow,
+    groups: Vec<Group>,
+    options: &Options,
+    model: Model,
+) -> Vec<Group> {
     if !options.fuse {
         return groups;
     }
@@ -37,34 +51,33 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     for o in flow.outputs.iter().filter(|o| o.required) {
         stored[o.node] = true;
     }
-    let hosts_of = groups.iter();
-    let targets: Vec<_> = hosts_of
-        .map(|g| hosts(flow, &groups, g, &readers, &stored, options.machine))
-        .collect();
-    // The group of a product's other operand may itself not be a product.
     let mut slots: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
-    for (g, targets) in targets.into_iter().enumerate() {
+    for g in 0..slots.len() {
+        // The group of a product's other operand may itself not be a product.
         let Some(mut group) = slots[g].take() else {
             continue;
         };
-        let hosts = match targets {
-            Ok(hosts) => hosts,
+        let search = Search {
+            flow,
+            readers: &readers,
+            stored: &stored,
+            machine: options.machine,
+            model,
+            groups: &slots,
+        };
+        match search.hosts((g, &group)) {
+            Ok(hosts) => {
+                for (host, side) in hosts {
+                    if let Some(product) = &mut slots[host] {
+                        prepend(product, side, (g, &group));
+                    }
+                }
+            }
             Err(why) => {
                 let node = &flow.nodes[group.roots[0].0];
                 let text = |why| format!("{} ({}) is stored: {why}", node.source, node.name());
                 group.why_not.extend(why.map(text));
                 slots[g] = Some(group);
-                continue;
-            }
-        };
-        for (host, side) in hosts {
-            if let Some(product) = &mut slots[host] {
-                product.loaded.remove(&group.roots[0].0);
-                product.loaded.extend(group.loaded.iter().copied());
-                product.deps.retain(|d| *d != g);
-                product.deps.extend(&group.deps);
-                let group = group.clone();
-                product.prologues.push(Prologue { side, group });
             }
         }
     }
@@ -75,65 +88,129 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     remaining
 }
 
-/// Returns the products and convolutions that can compute the value of `group`, each with the operand that it is.
-/// Otherwise, for pointwise work read by a product or convolution, returns the reason. `stored` is true for values that
-/// must be in memory.
-fn hosts(
-    flow: &Flow,
-    groups: &[Group],
-    group: &Group,
-    readers: &[Vec<usize>],
-    stored: &[bool],
+/// Makes group number `g` the prologue of an operand of a product.
+fn prepend(product: &mut Group, side: usize, (g, group): (usize, &Group)) {
+    product.loaded.remove(&group.roots[0].0);
+    product.loaded.extend(group.loaded.iter().copied());
+    product.deps.retain(|d| *d != g);
+    product.deps.extend(&group.deps);
+    let group = group.clone();
+    product.prologues.push(Prologue { side, group });
+}
+
+/// The search for products that can compute the value of a group.
+struct Search<'a> {
+    flow: &'a Flow,
+    /// The groups that read each value.
+    readers: &'a [Vec<usize>],
+    /// True for values that must be in memory.
+    stored: &'a [bool],
     machine: Machine,
-) -> Result<Vec<(usize, usize)>, Option<&'static str>> {
-    let Some((v, map)) = group.roots.first() else {
-        return Err(None);
-    };
-    let differs = |to: &usize| groups[*to].parameter_only != group.parameter_only;
-    let mut products = readers[*v]
-        .iter()
-        .filter(|to| product(flow, &groups[**to], *v).is_some());
-    let is_candidate = group.anchor.is_none() && group.space.inner.is_empty() && !stored[*v];
-    let candidate = products.next().filter(|_| is_candidate);
-    if candidate.is_none_or(differs) {
-        return Err(None);
+    model: Model<'a>,
+    /// The groups that are launches, without that of the value.
+    groups: &'a [Option<Group>],
+}
+
+impl Search<'_> {
+    /// Returns the products and convolutions that can compute the value of a group, each with the operand that it is.
+    /// Otherwise, for pointwise work read by a product or convolution, returns the reason.
+    fn hosts(
+        &self,
+        (g, group): (usize, &Group),
+    ) -> Result<Vec<(usize, usize)>, Option<&'static str>> {
+        let flow = self.flow;
+        let Some((v, map)) = group.roots.first() else {
+            return Err(None);
+        };
+        let readers = &self.readers[*v];
+        let products = readers.iter().filter_map(|to| self.groups[*to].as_ref());
+        let mut products = products.filter(|to| product(flow, to, *v).is_some());
+        let is_candidate =
+            group.anchor.is_none() && group.space.inner.is_empty() && !self.stored[*v];
+        let candidate = products.next().filter(|_| is_candidate);
+        if candidate.is_none_or(|to| to.parameter_only != group.parameter_only) {
+            return Err(None);
+        }
+        let is_gpu = matches!(self.machine, Machine::Gpu(_));
+        let by_all = rounds_input(flow, group) && !is_gpu;
+        if group.roots.len() > 1 || readers.len() > 1 && !by_all && !is_gpu {
+            return Err(Some(OTHERS));
+        }
+        let side = |to: &usize| {
+            let reader = self.groups[*to].as_ref().ok_or(OTHERS)?;
+            Ok((*to, side(flow, group, reader, (self.machine, by_all))?))
+        };
+        let hosts = readers.iter().map(side);
+        let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(Some)?;
+        if group.ops > MAX_OPS {
+            return Err(Some(
+                "it takes too many operations to compute it for each block",
+            ));
+        }
+        let is_concat = |m: &Nid| matches!(flow.nodes[*m].op, Op::Concat(_));
+        if !is_gpu && group.members.iter().any(is_concat) {
+            return Err(Some(
+                "each of its elements would be tested for the operand that it is of",
+            ));
+        }
+        if !keeps_less(flow, group) {
+            return Err(Some(
+                "its operands would stay in memory for longer, and are larger",
+            ));
+        }
+        let flat = group.space.resolve(&flow.nodes[*v].address(map));
+        let mut stride = Dim::ONE;
+        let in_order = group.space.axes.iter().rev().all(|a| {
+            let is_next = flat.coefficient(*a) == stride;
+            stride = &stride * group.space.extent(*a);
+            is_next
+        });
+        if !in_order || !group.members.iter().all(|m| is_safe(flow, *m)) {
+            return Err(Some(
+                "it is written in another order, or computing it can report an error",
+            ));
+        }
+        match is_gpu && !self.pays((g, group), &hosts) {
+            true if hosts.len() > 1 => Err(Some(OTHERS)),
+            true => Err(Some("so many blocks of the product would compute it again")),
+            false => Ok(hosts),
+        }
     }
-    let by_all = rounds_input(flow, group) && !matches!(machine, Machine::Gpu(_));
-    if group.roots.len() > 1 || readers[*v].len() > 1 && !by_all {
-        return Err(Some(OTHERS));
+
+    /// True if products of a GPU that compute the value of a group take no longer than those that read it and its kernel.
+    fn pays(&self, (g, group): (usize, &Group), hosts: &[(usize, usize)]) -> bool {
+        let is_read_by_few = || match (hosts, hosts.first().map(|(to, _)| &self.groups[*to])) {
+            ([(_, side)], Some(Some(product))) => is_read_by_few(self.flow, group, product, *side),
+            _ => false,
+        };
+        match self.saved_cycles((g, group), hosts) {
+            Some((saved, in_registers)) => saved >= 0.0 && (in_registers || is_read_by_few()),
+            None => is_read_by_few(),
+        }
     }
-    let side = |to: &usize| Ok((*to, side(flow, group, &groups[*to], (machine, by_all))?));
-    let hosts = readers[*v].iter().map(side);
-    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(Some)?;
-    if group.ops > MAX_OPS {
-        return Err(Some(
-            "it takes too many operations to compute it for each block",
-        ));
+
+    /// Returns the cycles that products save by computing the value of a group, by the model, and whether warpgroups
+    /// compute it in registers; `None` if there is no model, or warpgroups multiply in neither case.
+    fn saved_cycles(
+        &self,
+        (g, group): (usize, &Group),
+        hosts: &[(usize, usize)],
+    ) -> Option<(f64, bool)> {
+        let values = group.loaded.iter().chain([&group.roots[0].0]);
+        let moved = values.fold(0i64, |sum, v| sum.saturating_add(bytes(self.flow, *v)));
+        let mut saved = kernel_cycles(self.machine.gpu()?, moved);
+        let (mut by_warpgroups, mut in_registers) = (false, true);
+        for (host, side) in hosts {
+            let mut product = self.groups[*host].clone()?;
+            let (reading, reading_cycles) = (self.model)(&product)?;
+            prepend(&mut product, *side, (g, group));
+            let (computing, computing_cycles) = (self.model)(&product)?;
+            saved += reading_cycles - computing_cycles;
+            in_registers &= computing.multiply.is_by_warpgroups();
+            by_warpgroups |= reading.multiply.is_by_warpgroups() || in_registers;
+        }
+        by_warpgroups.then_some((saved, in_registers))
     }
-    let is_concat = |m: &Nid| matches!(flow.nodes[*m].op, Op::Concat(_));
-    if !matches!(machine, Machine::Gpu(_)) && group.members.iter().any(is_concat) {
-        return Err(Some(
-            "each of its elements would be tested for the operand that it is of",
-        ));
-    }
-    if !keeps_less(flow, group) {
-        return Err(Some(
-            "its operands would stay in memory for longer, and are larger",
-        ));
-    }
-    let flat = group.space.resolve(&flow.nodes[*v].address(map));
-    let mut stride = Dim::ONE;
-    let in_order = group.space.axes.iter().rev().all(|a| {
-        let is_next = flat.coefficient(*a) == stride;
-        stride = &stride * group.space.extent(*a);
-        is_next
-    });
-    if !in_order || !group.members.iter().all(|m| is_safe(flow, *m)) {
-        return Err(Some(
-            "it is written in another order, or computing it can report an error",
-        ));
-    }
-    Ok(hosts)
 }
 
 const OTHERS: &str = "other launches than that of the product need it in memory";
@@ -168,20 +245,20 @@ fn side(
     }
     let node = &flow.nodes[anchor.node];
     let pays = match (machine, &node.op) {
-        (Machine::Gpu(_), _) => is_read_by_few(flow, group, reader, side),
+        (Machine::Gpu(_), Op::MatMul) => true,
+        (Machine::Gpu(_), Op::Conv(spec)) => side == 0 && spec.role == ConvRole::Result,
         (_, Op::MatMul) => has_lines(flow, reader, side, everywhere),
         (_, Op::Conv(spec)) => {
             side == 0 && (has_time(group, spec) || everywhere && is_copied(spec))
         }
         _ => false,
     };
-    match (pays, machine, &node.op) {
-        (true, ..) => Ok(side),
-        (_, Machine::Gpu(_), _) => Err("so many blocks of the product would compute it again"),
-        (_, _, Op::MatMul) => {
+    match (pays, &node.op) {
+        (true, _) => Ok(side),
+        (_, Op::MatMul) => {
             Err("the product reads it as a vector, across its rows, or for a whole batch")
         }
-        (_, _, Op::Conv(_)) => {
+        (_, Op::Conv(_)) => {
             Err("the convolution would compute it too often, or may transform its images")
         }
         _ => Err("attention reads its operands from memory"),
@@ -251,7 +328,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
     let node = &flow.nodes[anchor.node];
     let readers = match &node.op {
         Op::MatMul => blocks(&node.shape, &anchor.operands[side].strides, side),
-        Op::Conv(spec) if side == 0 && spec.role == ConvRole::Result => {
+        Op::Conv(spec) => {
             // If its images could be transformed, they stay in memory, so that this can be tried.
             if spec.dtype() == DType::F32 && spec.is_3_by_3() {
                 return false;
@@ -299,14 +376,16 @@ fn taps(spec: &Conv) -> i64 {
 /// True if the temporaries that a group reads take no more memory than its result, or hardly more, such as a factor for
 /// each channel.
 fn keeps_less(flow: &Flow, group: &Group) -> bool {
-    let bytes = |v: Nid| {
-        let size = flow.nodes[v].dtype.size() as i64;
-        estimate(&flow.numel(v)).saturating_mul(size)
-    };
     let read = group.loaded.iter().filter(|v| !flow.nodes[**v].is_leaf());
-    let read = read.fold(0i64, |sum, v| sum.saturating_add(bytes(*v)));
-    let written = bytes(group.roots[0].0);
+    let read = read.fold(0i64, |sum, v| sum.saturating_add(bytes(flow, *v)));
+    let written = bytes(flow, group.roots[0].0);
     read <= written.saturating_add(written / 16)
+}
+
+/// Returns the bytes of a value, at typical sizes.
+fn bytes(flow: &Flow, v: Nid) -> i64 {
+    let size = flow.nodes[v].dtype.size() as i64;
+    estimate(&flow.numel(v)).saturating_mul(size)
 }
 
 /// True if a node can be rematerialised without effect: it reports no data error.

@@ -1,7 +1,8 @@
 //! Seeded bugs: groups made wrong in ways that a bug of fusion could. Each is caught, either by an invariant of every
 //! program, or because results differ.
 
-use super::{Group, absorb, group};
+use super::{Group, group};
+use crate::absorbed;
 use crate::affine::{Affine, Map};
 use crate::flow::{self, Flow};
 use crate::run::{Engine, checked, decomposed, run};
@@ -162,7 +163,7 @@ fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::Lower
     let mut flow = flow::build(graph, &options, &Hints::default()).expect("a graph that lowers");
     let mut groups = group(&flow, &options);
     let layout = layout::assign(&mut flow, &mut groups, &options);
-    let mut groups = absorb(&flow, groups, &options);
+    let mut groups = absorbed(&flow, groups, &options);
     bug(&flow, &mut groups).then(|| {
         assemble::assemble(
             &flow,

@@ -148,6 +148,11 @@ pub fn transfer_cycles(machine: &Machine, bytes: i64) -> f64 {
     bytes as f64 / (MEMORY * f64::from(machine.processors.max(1)))
 }
 
+/// Returns the approximate cycles of a further kernel that moves `bytes` bytes through a machine's memory.
+pub fn kernel_cycles(machine: &Machine, bytes: i64) -> f64 {
+    LAUNCH + transfer_cycles(machine, bytes)
+}
+
 impl Gpu {
     /// True if `wgmma` computes the transposed product: columns take the 64 rows of the instruction, so that there may
     /// be as few as 8 rows.
@@ -312,6 +317,7 @@ impl Gpu {
             batches,
             sizes: [m, n, k],
             finding,
+            element_bytes,
         } = *work;
         let [rows, columns, terms] = self.tile.map(i64::from);
         let (size, parts) = (dtype.size() as f64, i64::from(self.parts));
@@ -344,7 +350,8 @@ impl Gpu {
         } else {
             L2
         };
-        let brought = ((rows + columns / cluster) * terms) as f64 * size / l2;
+        let [row_bytes, column_bytes] = element_bytes.map(|bytes| bytes as i64 * terms);
+        let brought = (rows * row_bytes + columns / cluster * column_bytes) as f64 / l2;
         let hidden = if self.stages > 2 { STAGE } else { UNHIDDEN };
         let stage = products
             .max(read)
@@ -357,7 +364,7 @@ impl Gpu {
         let mut cycles = turns * (stages * stage + stored + FILL / present);
         if parts > 1 {
             let passed = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);
-            cycles += LAUNCH + transfer_cycles(machine, passed);
+            cycles += kernel_cycles(machine, passed);
         }
         cycles
     }
@@ -432,8 +439,10 @@ pub struct ContractionSizes {
     pub batches: i64,
     /// The rows, columns and terms of each product.
     pub sizes: [i64; 3],
-    /// The instructions of a thread that bring an element of either operand to shared memory.
+    /// The instructions of a thread that bring an element of either operand to shared memory, or make it.
     pub finding: [f64; 2],
+    /// The bytes of an element of either operand in memory, where it may be of another dtype.
+    pub element_bytes: [usize; 2],
 }
 
 impl fmt::Display for Gpu {
@@ -615,6 +624,7 @@ mod tests {
                 batches: 1,
                 sizes,
                 finding: [0.7; 2],
+                element_bytes: [2; 2],
             };
             s.cycles(&Machine::H100, &work)
         };

@@ -8,9 +8,11 @@ use super::call::Store;
 use super::gemm::Gemm;
 use super::{im2col, sums, winograd};
 use crate::cuda::job::Job;
-use crate::work::{Candidate, Slot};
+use crate::kir::Kernel;
+use crate::work::{Body, Candidate, Slot};
 use kiln_base::{DType, Dim};
 use kiln_plan::contraction::Contraction;
+use kiln_plan::schedule::Gpu;
 use kiln_plan::{Conv, ConvRole, MatMul};
 
 /// The minimum number of rows or columns of each product of a batch: they fill a good part of a tile.
@@ -20,11 +22,26 @@ const MIN_BATCHED_SIZE: i64 = 32;
 pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
     let own = || format!("matmul_{}", m.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
+    gemm_of_product(work, m, &name).emit(all)
+}
+
+/// Returns the default schedule of a product or convolution by tiles, and its cycles, if sizes are known.
+pub(in crate::cuda) fn preferred(work: Job) -> Option<(Gpu, f64)> {
+    match &work.body {
+        Body::MatMul(m) => gemm_of_product(work, m, "").preferred(),
+        Body::Conv(c) if !is_each(c) => {
+            gemm_of_convolution(work, c, c.contraction(c.filters(true)), "").preferred()
+        }
+        _ => None,
+    }
+}
+
+fn gemm_of_product<'a>(work: Job<'a>, m: &MatMul, name: &'a str) -> Gemm<'a> {
     let operands = [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg.into()));
     let [left, right] = work.prologues();
     let operands = [(operands[0], left), (operands[1], right)];
     let store = Store::of(work, m.out, stored(m.dtype()));
-    Gemm::new(work, &name, m.dtypes, m.into(), operands, store).emit(all)
+    Gemm::new(work, name, m.dtypes, m.into(), operands, store)
 }
 
 /// Returns the dtype of the result of operands of a dtype.
@@ -44,37 +61,60 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
     let own = || format!("{}_{}", c.role.name(), c.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
     let contraction = c.contraction(c.filters(true));
-    let [prologue, _] = work.prologues();
-    let operands = contraction.operands.each_ref().map(|x| {
-        let prologue = prologue.filter(|_| x.arg == c.operands[0]);
-        (Slot::Arg(x.arg.into()), prologue)
-    });
-    let store = Store::of(work, c.out, stored(c.dtype()));
-    let is_each = c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1);
-    let mut candidates = match is_each {
-        true => vec![sums::emit(
-            work,
-            &name,
-            c.dtype(),
-            &contraction,
-            operands,
-            store,
-        )],
-        false => {
-            let enough = |d: &Dim| d.as_const().is_some_and(|n| n >= MIN_BATCHED_SIZE);
-            let contraction = match by_im2col(work, c, &contraction) {
-                true => contraction,
-                false => contraction.batched(enough),
-            };
-            // The left operand may be the filters.
-            let is_second = |arg| usize::from(arg != c.operands[0]);
-            let dtypes = contraction.operands.each_ref();
-            let dtypes = dtypes.map(|x| c.dtypes[is_second(x.arg)]);
-            Gemm::new(work, &name, dtypes, contraction, operands, store).emit(all)
+    let mut candidates = match is_each(c) {
+        true => {
+            let operands = operands(work, c, &contraction);
+            let store = Store::of(work, c.out, stored(c.dtype()));
+            vec![sums::emit(
+                work,
+                &name,
+                c.dtype(),
+                &contraction,
+                operands,
+                store,
+            )]
         }
+        false => gemm_of_convolution(work, c, contraction, &name).emit(all),
     };
     if all {
         candidates.extend(winograd::candidates(work, c, &name));
     }
     candidates
+}
+
+/// True if each element of the result is a sum over taps alone.
+fn is_each(c: &Conv) -> bool {
+    c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
+}
+
+/// Returns the operands of a convolution, the left of which may be the filters.
+fn operands<'a>(
+    work: Job<'a>,
+    c: &Conv,
+    contraction: &Contraction,
+) -> [(Slot, Option<&'a Kernel>); 2] {
+    let [prologue, _] = work.prologues();
+    contraction.operands.each_ref().map(|x| {
+        let prologue = prologue.filter(|_| x.arg == c.operands[0]);
+        (Slot::Arg(x.arg.into()), prologue)
+    })
+}
+
+fn gemm_of_convolution<'a>(
+    work: Job<'a>,
+    c: &Conv,
+    contraction: Contraction,
+    name: &'a str,
+) -> Gemm<'a> {
+    let operands = operands(work, c, &contraction);
+    let enough = |d: &Dim| d.as_const().is_some_and(|n| n >= MIN_BATCHED_SIZE);
+    let contraction = match by_im2col(work, c, &contraction) {
+        true => contraction,
+        false => contraction.batched(enough),
+    };
+    let is_second = |arg| usize::from(arg != c.operands[0]);
+    let dtypes = contraction.operands.each_ref();
+    let dtypes = dtypes.map(|x| c.dtypes[is_second(x.arg)]);
+    let store = Store::of(work, c.out, stored(c.dtype()));
+    Gemm::new(work, name, dtypes, contraction, operands, store)
 }

@@ -22,6 +22,8 @@ mod tma_store;
 mod warpgroup;
 mod winograd;
 
+pub(super) use contraction::preferred;
+
 /// Returns the candidates of work with a library kernel: the default, and with `all` every other.
 ///
 /// # Errors

@@ -263,6 +263,7 @@ fn what_many_read_is_in_memory() {
     assert_eq!(product(512, "f32", ""), 1);
     assert_eq!(product(4096, "f32", ""), 0);
     assert_eq!(product(64, "f16", ""), 1);
-    assert_eq!(product(1024, "f16", ""), 0);
+    // Warpgroups compute it beneath their products.
+    assert_eq!(product(1024, "f16", ""), 1);
     assert_eq!(product(512, "f32", ", %3"), 0);
 }

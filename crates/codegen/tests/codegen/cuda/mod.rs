@@ -11,6 +11,7 @@ use kiln_ir::fuzz::random_inputs;
 use kiln_plan::Kernel;
 use std::sync::Arc;
 
+mod absorbed;
 mod approximate;
 mod attention;
 mod beside;

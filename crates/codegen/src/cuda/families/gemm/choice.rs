@@ -198,8 +198,18 @@ impl Gemm<'_> {
                 true => self.making,
                 false => self.finding,
             },
+            element_bytes: [0, 1].map(|side| match self.source(side) {
+                Some(source) if schedule.multiply.is_by_warpgroups() => source.size(),
+                _ => self.dtype.size(),
+            }),
         };
         schedule.cycles(self.work.gpu, &work)
+    }
+
+    /// Returns the default schedule and its cycles, if sizes are known.
+    pub(in crate::cuda::families) fn preferred(&self) -> Option<(Gpu, f64)> {
+        let schedule = self.candidates(&self.exact()).first().copied()?;
+        Some((schedule, self.predicted(&schedule)?))
     }
 
     /// Returns the cycles of a schedule, if sizes are known.

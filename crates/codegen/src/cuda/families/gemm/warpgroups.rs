@@ -177,7 +177,7 @@ for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy
     }
 
     /// Returns the dtype of the argument that an operand is made of in registers.
-    fn source(&self, side: usize) -> Option<DType> {
+    pub(super) fn source(&self, side: usize) -> Option<DType> {
         let (from, prologue) = self.sources[side].zip(self.operands[side].1)?;
         Some(prologue.args[from].dtype)
     }
