@@ -102,7 +102,8 @@ pub struct Gpu {
     /// The stages in shared memory, two at least.
     pub stages: u8,
     /// The number of blocks, one below the other, whose tiles are computed together: each brings a part of the columns'
-    /// operand to all of them. Not 1 only with `wgmma`.
+    /// operand to all of them. Not 1 only with `wgmma`. Those of a transposed product lie side by side, and share the
+    /// rows' operand.
     pub cluster: u8,
     /// The number of tiles (of a cluster), one below the other, that are walked before those in the next columns.
     pub raster: u8,
@@ -288,9 +289,9 @@ impl Gpu {
         if !fits || n != columns || !(least..=256).contains(&n) {
             return Err(format!("{self}: parts that warpgroups don't multiply"));
         }
-        // Each block of a cluster brings whole boxes of columns, which may be 128 bytes wide.
+        // Each block of a cluster brings some columns, in whole groups of eight.
         let cluster = u16::from(self.cluster);
-        let shares = cluster == 2 && machine.clusters && !is_transposed && n / cluster >= k;
+        let shares = cluster == 2 && machine.clusters && n / cluster >= 8;
         if cluster != 1 && !shares {
             return Err(format!("{self}: clusters of {cluster} blocks"));
         }
@@ -319,6 +320,15 @@ impl Gpu {
             finding,
             element_bytes,
         } = *work;
+        if self.is_transposed() {
+            let work = ContractionSizes {
+                sizes: [n, m, k],
+                finding: [finding[1], finding[0]],
+                element_bytes: [element_bytes[1], element_bytes[0]],
+                ..*work
+            };
+            return self.transposed().cycles(machine, &work);
+        }
         let [rows, columns, terms] = self.tile.map(i64::from);
         let (size, parts) = (dtype.size() as f64, i64::from(self.parts));
         let cluster = i64::from(self.cluster);
@@ -577,6 +587,8 @@ mod tests {
         assert_eq!(check(text, &h100), Ok(()));
         let cluster = format!("{text} cluster=2");
         assert_eq!(check(&cluster, &h100), Ok(()));
+        let few = "wgmma tile=16x128x64 part=16x64 stages=4 raster=8 parts=1 cluster=2";
+        assert_eq!(check(few, &h100), Ok(()));
         for rows in [8, 64, 256] {
             let few = format!("wgmma tile={rows}x128x64 part={rows}x64 stages=4 raster=8 parts=1");
             assert_eq!(check(&few, &h100), Ok(()));
@@ -600,8 +612,7 @@ mod tests {
             "wgmma tile=128x256x64 part=64x256 stages=5 raster=8 parts=1",
             "wgmma tile=128x256x64 part=64x256 stages=1 raster=8 parts=1",
             "wgmma tile=128x32x64 part=64x32 stages=4 raster=8 parts=1",
-            "wgmma tile=128x64x64 part=64x64 stages=4 raster=8 parts=1 cluster=2",
-            "wgmma tile=64x128x64 part=64x64 stages=4 raster=8 parts=1 cluster=2",
+            "wgmma tile=8x128x64 part=8x64 stages=4 raster=8 parts=1 cluster=2",
             "wgmma tile=16x64x64 part=16x64 stages=4 raster=8 parts=1",
             "wgmma tile=4x128x64 part=4x64 stages=4 raster=8 parts=1",
             "wgmma tile=128x256x64 part=64x256 stages=4 raster=8 parts=1 cluster=4",

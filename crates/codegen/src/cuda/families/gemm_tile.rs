@@ -44,7 +44,7 @@ const BY_WARPS: &[[u16; 4]] = &[
     [128, 32, 32, 32],
 ];
 
-/// The blocks of clusters that share the operand of wide tiles.
+/// The blocks of clusters that share an operand: that of wide tiles, or of a few rows by tiles side by side.
 const CLUSTER: u8 = 2;
 /// Rows and columns of a block's tile, and of a warpgroup's.
 const BY_WARPGROUPS: &[[u16; 4]] = &[
@@ -109,11 +109,13 @@ pub(super) fn schedules(
         return alone;
     }
     let transposed = TRANSPOSED.iter().map(|s| schedule(s, TRANSPOSED_STAGES));
-    let together = alone.iter().map(|s| Gpu {
-        cluster: CLUSTER,
-        ..*s
-    });
-    [alone.clone(), together.collect(), transposed.collect()].concat()
+    let transposed: Vec<Gpu> = transposed.collect();
+    let together = |all: &[Gpu]| -> Vec<Gpu> {
+        let cluster = CLUSTER;
+        all.iter().map(|s| Gpu { cluster, ..*s }).collect()
+    };
+    let [first, second] = [&alone, &transposed].map(|all| together(all));
+    [alone, first, transposed, second].concat()
 }
 
 /// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.

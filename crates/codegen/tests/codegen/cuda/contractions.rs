@@ -45,7 +45,11 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
         return schedule::Gpu {
             tile: [few, 2 * rows, terms],
             warp: [few, rows],
-            cluster: 1,
+            cluster: if few / 2 >= terms {
+                schedule.cluster
+            } else {
+                1
+            },
             ..schedule
         };
     }

@@ -141,6 +141,10 @@ fn prologues_of_either_operand() {
                     "128x128x64 part=128x64 stages=2 raster=1 parts=1",
                     [136, 136, 200],
                 ),
+                (
+                    "256x128x64 part=256x64 stages=2 raster=1 parts=1 cluster=2",
+                    [136, 264, 136],
+                ),
             ];
             let all = left
                 .map(|l| (0, l))

@@ -10,7 +10,7 @@ use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 
 /// Tiles with some rows, and with sums in some parts.
-const TILES: [(&str, [usize; 3]); 8] = [
+const TILES: [(&str, [usize; 3]); 10] = [
     (
         "8x128x64 part=8x64 stages=6 raster=1 parts=1",
         [7, 136, 200],
@@ -42,6 +42,15 @@ const TILES: [(&str, [usize; 3]); 8] = [
     (
         "256x128x64 part=256x64 stages=4 raster=1 parts=2",
         [264, 136, 328],
+    ),
+    // Clusters: a tile without columns, and more tiles than clusters.
+    (
+        "16x128x64 part=16x64 stages=4 raster=4 parts=2 cluster=2",
+        [15, 264, 584],
+    ),
+    (
+        "128x128x64 part=128x64 stages=3 raster=2 parts=1 cluster=2",
+        [136, 1032, 200],
     ),
 ];
 

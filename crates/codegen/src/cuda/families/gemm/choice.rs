@@ -111,7 +111,11 @@ impl Gemm<'_> {
         let [Some(m), Some(n), Some(k), Some(batches)] = known else {
             return all;
         };
-        let [rows, columns, _] = schedule.tile.map(i64::from);
+        // Blocks of clusters are one below the other in the product that is computed.
+        let ([m, n], [rows, columns, _]) = match schedule.is_transposed() {
+            true => ([n, m], schedule.transposed().tile.map(i64::from)),
+            false => ([m, n], schedule.tile.map(i64::from)),
+        };
         let cluster = i64::from(schedule.cluster);
         let blocks = (cluster * ceil(m, rows * cluster))
             .saturating_mul(ceil(n, columns))
@@ -147,13 +151,14 @@ impl Gemm<'_> {
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
     }
 
-    /// True if the right operand of instructions is neither pixels nor made by a prologue, and its rows are as many as a
-    /// box has where these are contiguous.
+    /// True if the right operand of instructions is neither pixels nor made by a prologue, and a block brings as many of
+    /// its rows as a box has where these are contiguous.
     fn suits_warpgroups(&self, schedule: &Gpu) -> bool {
         let right = usize::from(!schedule.is_transposed());
         let holds_boxes = self.tma_operands.as_ref().is_some_and(|(operands, _)| {
             let is_matrix = right == 1 || operands[right].convolution.is_none();
-            is_matrix && (operands[right].along_k || schedule.tile[right] >= span(self.dtype))
+            let brought = schedule.tile[right] / u16::from(schedule.cluster);
+            is_matrix && (operands[right].along_k || brought >= span(self.dtype))
         });
         let fits = self.shared(schedule) <= self.work.gpu.most_shared;
         holds_boxes && fits && self.sources[right].is_none()
