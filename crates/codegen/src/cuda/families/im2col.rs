@@ -1,5 +1,6 @@
 //! Convolutions as products of what im2col copies bring: rows are positions of the filter, and terms are taps, each with
-//! its channels. The channels of a tap fill whole stages: those past the last are 0 in both operands.
+//! its channels. The channels of a tap fill whole stages: those past the last are 0 in both operands. In gradients of
+//! filters, terms are positions, and columns taps with their channels.
 
 use super::operand::split;
 use super::warpgroup::{BoxCopy, MAX_DIMENSIONS, TmaOperand, span};
@@ -48,12 +49,63 @@ struct Axis {
 }
 
 /// Returns the operands of a convolution as TMA sees them, and the number of its terms; `None` if it is none, or its
-/// images are not as im2col copies need them. Images are the right operand if the result has channels first.
+/// images are not as im2col copies need them. Images are the right operand if the result has channels first, or is a
+/// gradient of filters.
 pub(super) fn operands(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2], i64)> {
-    images_and_filters(c, dtype).or_else(|| {
+    let transposed = || {
         let ([images, filters], terms) = images_and_filters(&c.clone().transposed(), dtype)?;
         Some(([filters, images], terms))
-    })
+    };
+    let all = images_and_filters(c, dtype).or_else(transposed);
+    all.or_else(|| gradients_and_images(c, dtype))
+}
+
+/// Returns the operands of a gradient of filters. Both have contiguous lines, the images the channels of a tap: these
+/// fill whole boxes, since no column of the result is padding.
+fn gradients_and_images(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2], i64)> {
+    let gradients = TmaOperand::new(c, 0, dtype)?;
+    // Rows are farther apart than columns, unlike channels and images of a gradient of images.
+    let stride = |at: usize| c.result.strides[at].as_const();
+    let is_farthest = |row| c.range(COLUMNS).all(|at| stride(at) < stride(row));
+    if gradients.along_k || !c.range(ROWS).all(is_farthest) {
+        return None;
+    }
+    let c = with_single_channels(&by_positions(c))?;
+    let extents = c.loops[TERMS].iter().map(Dim::as_const);
+    let mut taps = extents.collect::<Option<Vec<i64>>>()?;
+    let channels = taps.pop()?;
+    let convolution = Convolution {
+        taps,
+        channels,
+        terms: channels,
+        images: None,
+    };
+    let images = TmaOperand {
+        along_k: false,
+        ..images(&c, dtype, &convolution)?
+    };
+    let count = c.size(ROWS).as_const()?;
+    let is_legal = dtype.size() == 2
+        && channels % i64::from(span(dtype)) == 0
+        && (1..1 << 30).contains(&count);
+    is_legal.then_some(([gradients, images], count))
+}
+
+/// Returns a gradient of filters with positions as rows, and taps with their channels as terms. Its images are the left
+/// operand.
+fn by_positions(c: &Contraction) -> Contraction {
+    let mut c = c.clone();
+    let (from, terms) = (c.range(ROWS).start, c.loops[TERMS].len());
+    let rotate = |strides: &mut Vec<Dim>| strides[from..].rotate_right(terms);
+    let [left, right] = &mut c.operands;
+    for access in [left, right, &mut c.result] {
+        rotate(&mut access.strides);
+        let bounds = access.bounds.iter_mut();
+        bounds.for_each(|b| rotate(&mut b.strides));
+    }
+    c.loops[ROWS..].rotate_right(1);
+    c.operands.reverse();
+    c
 }
 
 /// Returns the operands of a convolution whose left one is the images.
@@ -350,7 +402,7 @@ impl Convolution {
     }
 
     /// Returns a copy of an operand named `name` from a line on, and the declarations before it. `boxes` are the extents
-    /// of a box of filters.
+    /// of a box of filters. Images whose lines are contiguous have positions along K, and taps along lines.
     pub fn box_copy(
         &self,
         source: &mut Source,
@@ -358,7 +410,14 @@ impl Convolution {
         along_k: bool,
         boxes: Vec<u16>,
     ) -> (String, BoxCopy) {
-        let mut inside = format!("const Index tap = k / {}, channel = k % {0};\n", self.terms);
+        let by_lines = self.images.is_some() && !along_k;
+        let [along, position] = match by_lines {
+            true => ["line", "k"],
+            false => ["k", first_line],
+        };
+        let terms = self.terms;
+        let mut inside =
+            format!("const Index tap = {along} / {terms}, channel = {along} % {terms};\n");
         let extents: Vec<Dim> = self.taps.iter().copied().map(Dim::Const).collect();
         let (text, taps) = split(source, &extents, ["tap", "tap"]);
         inside += &text;
@@ -380,7 +439,7 @@ impl Convolution {
         let (mut text, rows) = split(
             source,
             &images.rows,
-            [&format!("{name}_row"), &format!("({first_line})")],
+            [&format!("{name}_row"), &format!("({position})")],
         );
         let mut at = vec!["channel".to_string()];
         for (n, (axis, path)) in images.axes.iter().zip(&images.paths).enumerate() {
@@ -392,6 +451,9 @@ impl Convolution {
             at.push(format!("{name}_at{n}"));
         }
         at.extend(rows.first().cloned());
+        if by_lines {
+            inside += &std::mem::take(&mut text);
+        }
         let offsets = images.axes.iter();
         let offsets = offsets.map(|axis| axis.offset_of_tap(&self.taps, &taps));
         let copied = BoxCopy {

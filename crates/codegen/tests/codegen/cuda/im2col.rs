@@ -3,6 +3,7 @@
 use super::families::{Case, cases, finite};
 use super::{Expected, parsed, sources};
 use crate::device;
+use crate::fuzz::number;
 use crate::run::run_compiled;
 use kiln_base::{DType, Dim, Gpu, Machine};
 use kiln_codegen::{Layout, Options, Program, Schedule, Sequence, Task, lower};
@@ -112,34 +113,61 @@ impl Conv {
         case
     }
 
-    fn of(&self, case: &mut Case, gradient: bool, image: Value, filters: Value) -> Value {
-        let (axes, ins) = (self.input.len(), self.channels[usize::from(gradient)]);
-        // A copy of the image.
+    /// Returns the gradient of filters, of copies of an image and of the result's gradient.
+    fn gradient_of_filters(&self, rng: &mut Rng) -> Case {
+        let mut case = Case::default();
+        let operands = [0, 1].map(|side| {
+            let x = case.input(numbers(self.dtype, &self.shape(side), rng));
+            self.copied(&mut case, x, self.channels[side])
+        });
+        let op = ops::ConvWeight {
+            conv: self.op(),
+            kernel: self.kernel.iter().copied().collect(),
+        };
+        let y = case.op(op, &operands);
+        case.graph.add_output(y);
+        case
+    }
+
+    fn op(&self) -> ops::Conv {
+        ops::Conv {
+            stride: self.stride.iter().copied().collect(),
+            padding: self.padding.to_vec(),
+            dilation: self.dilation.iter().copied().collect(),
+            groups: 1,
+        }
+    }
+
+    /// Returns a copy of an image.
+    fn copied(&self, case: &mut Case, image: Value, ins: usize) -> Value {
+        let axes = self.input.len();
         let one: Vec<f64> = (0..ins * ins)
             .map(|i| f64::from(i / ins == i % ins))
             .collect();
         let shape = [&[ins, ins], &vec![1; axes][..]].concat();
         let one = case.input(Array::from_f64(self.dtype, &shape, &one).unwrap());
-        let wide = |case: &mut Case, x: Value| match self.dtype.is_byte() {
-            true => case.builder().cast(&x, DType::I32).unwrap(),
-            false => x,
-        };
         let plain = ops::Conv {
             stride: (0..axes).map(|_| 1).collect(),
             padding: (0..axes).map(|_| (0, 0)).collect(),
             dilation: (0..axes).map(|_| 1).collect(),
             groups: 1,
         };
-        let (x, one) = (wide(case, image), wide(case, one));
+        let (x, one) = (self.wide(case, image), self.wide(case, one));
         let x = case.op(plain, &[x, one]);
-        let x = case.builder().cast(&x, self.dtype).unwrap();
-        let conv = ops::Conv {
-            stride: self.stride.iter().copied().collect(),
-            padding: self.padding.to_vec(),
-            dilation: self.dilation.iter().copied().collect(),
-            groups: 1,
-        };
-        let (x, filters) = (wide(case, x), wide(case, filters));
+        case.builder().cast(&x, self.dtype).unwrap()
+    }
+
+    fn wide(&self, case: &mut Case, x: Value) -> Value {
+        match self.dtype.is_byte() {
+            true => case.builder().cast(&x, DType::I32).unwrap(),
+            false => x,
+        }
+    }
+
+    fn of(&self, case: &mut Case, gradient: bool, image: Value, filters: Value) -> Value {
+        let x = self.copied(case, image, self.channels[usize::from(gradient)]);
+        let conv = self.op();
+        let (x, filters) = (self.wide(case, x), self.wide(case, filters));
         match gradient {
             false => case.op(conv, &[x, filters]),
             true => {
@@ -389,23 +417,46 @@ fn gradients_of_images_are_right() {
     }
 }
 
+/// The terms of gradients of filters are positions, along which neither operand is contiguous.
+#[test]
+fn gradients_of_filters_are_right() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(87 + number("KILN_SEED", 0));
+    for i in 0..cases() {
+        let dtype = [DType::BF16, DType::F16][i % 2];
+        let mut conv = Conv::drawn(dtype, 1 + i / 2 % 3, &mut rng);
+        conv.channels = [64 * rng.one([1, 2]), 8 * rng.one([1, 3, 9])];
+        let case = conv.gradient_of_filters(&mut rng);
+        check(
+            (&case, &conv),
+            rng.one(schedules(dtype)),
+            &format!("filters {conv:?}"),
+        );
+    }
+}
+
 /// Registers suffice, also for sums that are computed again.
 #[test]
 fn nothing_spills() {
     let Some(nvrtc) = device::nvrtc() else { return };
     let mut rng = Rng::new(86);
-    for gradient in [false, true] {
+    for gradient in [Some(false), Some(true), None] {
         let conv = Conv {
             dtype: DType::BF16,
             batch: 2,
-            channels: [136, 136],
+            channels: [gradient.map_or(128, |_| 136), 136],
             input: vec![13, 17],
             kernel: vec![3, 3],
             stride: vec![1, 1],
             padding: vec![(1, 1), (1, 1)],
             dilation: vec![1, 1],
         };
-        let Case { graph, inputs } = conv.case(gradient, None, &mut rng);
+        let Case { graph, inputs } = match gradient {
+            Some(gradient) => conv.case(gradient, None, &mut rng),
+            None => conv.gradient_of_filters(&mut rng),
+        };
         let expected = Expected::of(&graph, &inputs).unwrap();
         for schedule in schedules(conv.dtype) {
             let (mut sequence, _) = scheduled(&expected.lowered, schedule);
@@ -416,7 +467,7 @@ fn nothing_spills() {
             for r in resources {
                 assert!(
                     r.spilled == 0 && r.stack == 0,
-                    "{gradient} {schedule}: {r:?}"
+                    "{gradient:?} {schedule}: {r:?}"
                 );
             }
         }
@@ -462,6 +513,23 @@ pub fn bottleneck(dtype: &str, [channels, rows, stride]: [usize; 3]) -> Graph {
     ))
 }
 
+/// Returns the gradient of the filters of such a convolution, of images that convolutions store.
+pub fn gradient_of_filters(dtype: &str, [channels, rows, stride]: [usize; 3]) -> Graph {
+    let after = rows / stride + rows % stride;
+    let image = |rows: usize| format!("{dtype}[64, {channels}, {rows}, {rows}]");
+    let [before, after] = [rows, after].map(image);
+    let copied = "conv(stride: [1, 1], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1)";
+    parsed(&format!(
+        "%0: {before} = input(index: 0, role: Data)
+         %1: {after} = input(index: 1, role: Data)
+         %2: {dtype}[{channels}, {channels}, 1, 1] = input(index: 2, role: Parameter)
+         %3: {before} = {copied} %0, %2
+         %4: {after} = {copied} %1, %2
+         %5: {dtype}[{channels}, {channels}, 3, 3] = conv_weight(conv: (stride: [{stride}, {stride}], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), kernel: [3, 3]) %3, %4
+         return %5"
+    ))
+}
+
 /// Returns the kernels with im2col copies of a program.
 pub fn of_convolutions(program: &Program) -> Sequence {
     let mut sequence = program.sequence();
@@ -469,15 +537,17 @@ pub fn of_convolutions(program: &Program) -> Sequence {
     sequence
 }
 
-/// The model prefers im2col copies for the 3x3 convolutions of ResNet-50, and predicts fewer cycles than by `mma.sync`.
+/// The model prefers im2col copies for the 3x3 convolutions of ResNet-50 and the gradients of their filters, and predicts
+/// fewer cycles than by `mma.sync`.
 #[test]
 fn the_model_prefers_im2col() {
     let ampere = Gpu {
         arch: (8, 0),
         ..Gpu::H100
     };
-    for shape in RESNET {
-        let graph = bottleneck("bf16", shape);
+    let gradients = RESNET.map(|shape| (shape, gradient_of_filters("bf16", shape)));
+    let results = RESNET.map(|shape| (shape, bottleneck("bf16", shape)));
+    for (shape, graph) in results.into_iter().chain(gradients) {
         let [mine, other] =
             [Gpu::H100, ampere].map(|gpu| lowered_for(gpu, &graph, Layout::Auto, None));
         assert_eq!(copies(&mine.sequence()), 1, "{shape:?}");

@@ -7,6 +7,7 @@ use super::{im2col, large_product, layouts, lowered, parsed};
 use crate::device;
 use kiln_base::{DType, Gpu, ceil};
 use kiln_codegen::{Launch, Layout, Sequence};
+use kiln_ir::Graph;
 use kiln_plan::schedule::{self, Multiply};
 use kiln_runtime::cuda::Code;
 use std::cmp::Reverse;
@@ -317,10 +318,17 @@ fn issue_slots_of_convolutions() {
     let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
         return;
     };
-    for shape in im2col::RESNET {
-        let program = lowered(&im2col::bottleneck("bf16", shape), true).unwrap();
+    let of = |graph: fn(&str, [usize; 3]) -> Graph| im2col::RESNET.map(|shape| (shape, graph));
+    let all = [of(im2col::bottleneck), of(im2col::gradient_of_filters)].concat();
+    for (i, (shape, graph)) in all.into_iter().enumerate() {
+        let program = lowered(&graph("bf16", shape), true).unwrap();
         let sequence = im2col::of_convolutions(&program);
-        let what = format!("sm_90 convolution {shape:?}");
+        let kind = if i < im2col::RESNET.len() {
+            "convolution"
+        } else {
+            "gradient"
+        };
+        let what = format!("sm_90 {kind} {shape:?}");
         let Loop {
             slots, products, ..
         } = compiled_loop(&tool, &sequence, 90, &what);
