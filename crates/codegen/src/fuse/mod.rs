@@ -20,13 +20,13 @@ use crate::{Options, engine};
 use hashbrown::HashMap;
 
 mod absorb;
-#[cfg(test)]
-mod bugs;
 mod cost;
 mod fuser;
 mod join;
 mod merge;
 mod propagate;
+#[cfg(test)]
+mod tests;
 mod transpose;
 
 use fuser::{Fuser, Use};
