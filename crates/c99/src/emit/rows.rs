@@ -1,15 +1,12 @@
 //! Programs whose tiles are cut from the inner axes: the innermost loop runs along a row.
 
 use super::dialect::{C99, Dialect, combine};
-use super::stage::{Reduced, Stages};
+use super::stage::{PARTIAL_RESULTS, Reduced, Stages};
 use super::text::Text;
 use super::tile::{address, inner_number};
 use crate::error::Result;
 use kiln_base::Compute;
 use kiln_plan::tile::{Reg, SerialPoints};
-
-/// The number of partial results of a reduction, which compilers keep in a vector.
-pub(super) const PARTIAL_RESULTS: i64 = 16;
 
 /// Emits the loops and their bodies.
 pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {

@@ -10,6 +10,9 @@ use kiln_kernel::affine::Affine;
 use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, TileProgram};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The number of partial results of a reduction by rows, which compilers keep in a vector.
+pub(super) const PARTIAL_RESULTS: i64 = 16;
+
 /// The number of steps of a sum of f32 above which it accumulates in double precision.
 pub(super) const MAX_F32_TERMS: i64 = 256;
 
@@ -89,7 +92,7 @@ impl<'a> Stages<'a> {
     fn width(&self) -> i64 {
         match self.numbers.program.schedule {
             Schedule::Lanes => 1,
-            Schedule::Rows => super::rows::PARTIAL_RESULTS,
+            Schedule::Rows => PARTIAL_RESULTS,
         }
     }
 
