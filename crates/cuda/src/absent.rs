@@ -1,5 +1,5 @@
-//! A substitute for cudarc where Kiln is built without its feature `cuda`: the names that the engine uses, so that it
-//! compiles. No library is opened then, so nothing here is ever called.
+//! A substitute for cudarc in builds without the feature `cuda`: the names that the engine refers to. No library is
+//! opened then, so nothing here is called.
 
 #![allow(non_camel_case_types, non_snake_case)]
 

@@ -1,7 +1,7 @@
 //! Compiled code on disk, shared by processes.
 //!
-//! A file is written whole under another name and then renamed, and begins with a checksum, so that a reader finds
-//! all of it or nothing. A kernel's key names the unit that it was compiled in, and the unit's key names its code.
+//! A file is written under another name and then renamed, and begins with a checksum: a reader finds all of it or
+//! nothing. A kernel's key names the unit that it was compiled in, and the unit's key names its code.
 //!
 //! Files carry the time of their last use. A process that adds files removes the least recently used ones if the
 //! total exceeds the limit. A process that needs a removed file compiles its kernels again.
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// The version of the format; raised when files of earlier versions must not be read.
+/// The version of the format. Files of other versions are not read.
 const FORMAT: u32 = 2;
 
 /// Names a kernel or a unit.
@@ -41,26 +41,26 @@ pub(super) struct Compiler {
 
 impl Compiler {
     fn bytes(&self) -> Vec<u8> {
-        let known = self.architectures.iter().flat_map(|a| a.to_le_bytes());
+        let architectures = self.architectures.iter().flat_map(|a| a.to_le_bytes());
         version_bytes(self.version)
             .into_iter()
-            .chain(known)
+            .chain(architectures)
             .collect()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Compiler> {
-        let (version, known) = bytes.split_first_chunk::<8>()?;
+        let (version, words) = bytes.split_first_chunk::<8>()?;
         let version = u64::from_le_bytes(*version);
-        let (known, tail) = known.as_chunks::<4>();
+        let (words, tail) = words.as_chunks::<4>();
         tail.is_empty().then(|| Compiler {
             version: ((version >> 32) as i32, version as i32),
-            architectures: known.iter().map(|a| u32::from_le_bytes(*a)).collect(),
+            architectures: words.iter().map(|a| u32::from_le_bytes(*a)).collect(),
         })
     }
 }
 
-/// Bytes that are kept unless `KILN_CACHE_SIZE` sets another limit.
-const LIMIT: u64 = 1 << 30;
+/// The limit of the total size in bytes, unless `KILN_CACHE_SIZE` sets another.
+const DEFAULT_LIMIT: u64 = 1 << 30;
 
 /// A folder of compiled code; without one, nothing is kept.
 pub(super) struct Cache(Option<PathBuf>);
@@ -103,7 +103,7 @@ impl Cache {
     }
 
     /// Stores the code of a unit of these kernels. Failure to write the cache is not an error.
-    pub(super) fn keep(&self, unit: Key, kernels: &[Key], code: &[u8], version: (i32, i32)) {
+    pub(super) fn store(&self, unit: Key, kernels: &[Key], code: &[u8], version: (i32, i32)) {
         let written = self.write(&format!("{unit:032x}.code"), code, version);
         for kernel in kernels {
             if written.is_some() {
@@ -116,7 +116,7 @@ impl Cache {
     /// This machine's NVRTC, if it has one. Opening that large library takes longer than loading a program's kernels,
     /// so the properties of a known file are stored.
     pub(super) fn compiler(&self) -> Option<Compiler> {
-        // The file that the system's loader chooses for a name without a path depends on these.
+        // The system's loader resolves a name without a path by these.
         let loader = std::fs::metadata("/etc/ld.so.cache").and_then(|f| f.modified());
         let loader = (variable("LD_LIBRARY_PATH"), loader.ok());
         let name = nvrtc_candidates().into_iter().find_map(|path| {
@@ -128,9 +128,9 @@ impl Cache {
             );
             Some(format!("{:032x}.nvrtc", xxh3_128(signature.as_bytes())))
         });
-        let known = name.as_ref().and_then(|name| self.read(name, None));
-        if let Some(known) = known.as_deref().and_then(Compiler::from_bytes) {
-            return Some(known);
+        let stored = name.as_ref().and_then(|name| self.read(name, None));
+        if let Some(compiler) = stored.as_deref().and_then(Compiler::from_bytes) {
+            return Some(compiler);
         }
         let nvrtc = Nvrtc::get().ok()?;
         let compiler = Compiler {
@@ -147,7 +147,7 @@ impl Cache {
     pub(super) fn shrink(&self) {
         let limit = std::env::var("KILN_CACHE_SIZE").ok();
         let limit = limit.and_then(|mib| mib.trim().parse::<u64>().ok());
-        self.shrink_to(limit.map_or(LIMIT, |mib| mib.saturating_mul(1 << 20)));
+        self.shrink_to(limit.map_or(DEFAULT_LIMIT, |mib| mib.saturating_mul(1 << 20)));
     }
 
     fn shrink_to(&self, limit: u64) {
@@ -155,8 +155,8 @@ impl Cache {
         let entries = entries.into_iter().flatten().flatten();
         // A file that another process removes meanwhile is skipped.
         let file = |e: std::fs::DirEntry| {
-            let about = e.metadata().ok().filter(|m| m.is_file())?;
-            Some((about.modified().ok()?, about.len(), e.path()))
+            let metadata = e.metadata().ok().filter(|m| m.is_file())?;
+            Some((metadata.modified().ok()?, metadata.len(), e.path()))
         };
         let mut files: Vec<_> = entries.filter_map(file).collect();
         let mut bytes: u64 = files.iter().map(|f| f.1).sum();
@@ -166,21 +166,21 @@ impl Cache {
         files.sort();
         for (_, len, path) in files {
             if bytes <= limit / 4 * 3 {
-                return; // some room, so that not every addition removes one
+                return; // leave room for the next additions
             }
             let _ = std::fs::remove_file(path);
             bytes -= len;
         }
     }
 
-    /// The contents of a file, if it is whole and of this compiler's version (of any, without one).
+    /// The contents of a file, if it is intact and was written by this version of the compiler, or any if `None`.
     fn read(&self, name: &str, version: Option<(i32, i32)>) -> Option<Vec<u8>> {
         let path = self.0.as_ref()?.join(name);
         let mut bytes = std::fs::read(&path).ok()?;
         let (head, body) = bytes.split_at_checked(16)?;
         let (written_by, contents) = body.split_at_checked(8)?;
-        let fits = version.is_none_or(|v| written_by == version_bytes(v));
-        if !fits || xxh3_128(body).to_le_bytes() != head || contents.is_empty() {
+        let is_same_version = version.is_none_or(|v| written_by == version_bytes(v));
+        if !is_same_version || xxh3_128(body).to_le_bytes() != head || contents.is_empty() {
             return None;
         }
         // Failure to write the cache is not an error.
@@ -218,12 +218,12 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_was_not_used_for_longest_is_removed_first() {
+    fn least_recently_used_files_are_removed_first() {
         let folder = std::env::temp_dir().join(format!("kiln-cuda-lru-{}", std::process::id()));
         let cache = Cache(Some(folder.clone()));
         let hour = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(n * 3600);
         for unit in 1..=8 {
-            cache.keep(unit, &[100 + unit], &[unit as u8; 1000], (13, 0));
+            cache.store(unit, &[100 + unit], &[unit as u8; 1000], (13, 0));
             for name in [
                 format!("{unit:032x}.code"),
                 format!("{:032x}.kernel", 100 + unit),
@@ -234,25 +234,25 @@ mod tests {
                 file.unwrap().set_modified(hour(unit as u64)).unwrap();
             }
         }
-        let left = || {
+        let remaining = || {
             (1..=8)
                 .filter(|u| folder.join(format!("{u:032x}.code")).exists())
                 .collect::<Vec<Key>>()
         };
         cache.shrink_to(1 << 20);
-        assert_eq!(left().len(), 8);
-        // The first one was used again.
+        assert_eq!(remaining().len(), 8);
+        // Unit 1 is used again.
         assert!(cache.code(1, None).is_some());
         std::thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(|| cache.shrink_to(5000)))));
-        assert_eq!(left(), [1, 7, 8]);
+        assert_eq!(remaining(), [1, 7, 8]);
         assert!(cache.unit_of(107, None).is_some() && cache.unit_of(102, None).is_none());
         cache.shrink_to(0);
-        assert!(left().is_empty());
+        assert!(remaining().is_empty());
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn what_a_compiler_knows_is_read_as_it_was_written() {
+    fn compilers_are_read_as_they_were_written() {
         let (version, architectures) = ((13, 1), vec![75, 90, 121]);
         let written = Compiler {
             version,
@@ -270,7 +270,7 @@ mod tests {
     fn damaged_files_and_other_compilers_code_are_not_found() {
         let folder = std::env::temp_dir().join(format!("kiln-cuda-cache-{}", std::process::id()));
         let cache = Cache(Some(folder.clone()));
-        cache.keep(7, &[1, 2], b"code", (13, 0));
+        cache.store(7, &[1, 2], b"code", (13, 0));
         for version in [None, Some((13, 0))] {
             assert_eq!(cache.unit_of(2, version), Some(7));
             assert_eq!(cache.code(7, version).as_deref(), Some(&b"code"[..]));
@@ -279,14 +279,14 @@ mod tests {
         assert_eq!(cache.unit_of(3, None), None);
 
         let file = folder.join(format!("{:032x}.code", 7));
-        let whole = std::fs::read(&file).unwrap();
-        for at in 0..whole.len() {
-            let mut damaged = whole.clone();
-            damaged[at] ^= 1;
+        let intact = std::fs::read(&file).unwrap();
+        for i in 0..intact.len() {
+            let mut damaged = intact.clone();
+            damaged[i] ^= 1;
             std::fs::write(&file, &damaged).unwrap();
-            assert_eq!(cache.code(7, None), None, "byte {at}");
-            std::fs::write(&file, &whole[..at]).unwrap();
-            assert_eq!(cache.code(7, None), None, "cut at {at}");
+            assert_eq!(cache.code(7, None), None, "byte {i}");
+            std::fs::write(&file, &intact[..i]).unwrap();
+            assert_eq!(cache.code(7, None), None, "cut at {i}");
         }
         std::fs::remove_dir_all(folder).unwrap();
     }

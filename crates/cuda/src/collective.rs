@@ -1,7 +1,7 @@
-//! Collective operations of ranks on GPUs, which go on beside kernels.
+//! Collective operations of ranks on GPUs, concurrent with kernels.
 //!
-//! They are enqueued on a stream of the device's own. It waits for the kernels that were launched before, and the run's
-//! stream waits for it in front of the first launch that needs the operation, and in the end.
+//! Each device has a stream for them, which waits for the kernels that were launched before. The run's stream waits for
+//! an operation before the first launch that needs it, or at the end.
 
 use super::control;
 use super::device::Device;
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A collective operation with known sizes.
 pub struct Collective {
-    of: plan::Collective,
+    operation: plan::Collective,
     bytes: [usize; 2],
-    /// The kernel that copies the operand to the result, where that is all or this rank's part.
+    /// The kernel that copies the operand to the result, if this rank needs no more, as in a group of one.
     copy: Option<Arc<Launch>>,
     /// The kernel that writes the next token.
     next: Arc<Launch>,
@@ -36,15 +36,15 @@ impl Collective {
     /// [`Error::Plan`] if arguments have other sizes, [`Error::Cuda`] if the engine's own kernels can't be compiled.
     pub fn new(
         loader: &Loader,
-        of: &plan::Collective,
+        operation: &plan::Collective,
         values: &[i64],
         lens: &[i64],
     ) -> Result<Collective> {
-        let [input_bytes, output_bytes] = bytes(of, values, lens)?;
-        let copies = of.ranks == 1 || matches!(of.kind, Kind::Reduce(..));
+        let [input_bytes, output_bytes] = bytes(operation, values, lens)?;
+        let copies = operation.ranks == 1 || matches!(operation.kind, Kind::Reduce(..));
         let copies = copies && input_bytes > 0 && input_bytes == output_bytes;
         Ok(Collective {
-            of: of.clone(),
+            operation: operation.clone(),
             bytes: [input_bytes, output_bytes],
             copy: copies
                 .then(|| control::copy(loader, input_bytes))
@@ -53,15 +53,15 @@ impl Collective {
         })
     }
 
-    /// The call of a launch.
+    /// The operation of a call, if it is one.
     pub(super) fn of_launch<'a>(call: &LaunchCall<'a>) -> Option<&'a Collective> {
         let launch: &dyn Any = call.launch;
         launch.downcast_ref()
     }
 
-    /// The operation that a group is asked for.
-    pub(super) fn call(&self, call: &LaunchCall, stream: usize) -> DeviceCall {
-        let plan::Collective { kind, x, out, .. } = &self.of;
+    /// The call of a group for the operation.
+    pub(super) fn device_call(&self, call: &LaunchCall, stream: usize) -> DeviceCall {
+        let plan::Collective { kind, x, out, .. } = &self.operation;
         let [input, output] = [x.arg, out.arg].map(|arg| call.args[usize::from(arg)] as u64);
         DeviceCall {
             kind: *kind,
@@ -72,23 +72,23 @@ impl Collective {
         }
     }
 
-    /// The group of a call; a group of one is none.
+    /// The group of a call; `None` for a group of one.
     pub(super) fn group(&self, call: &DeviceCall) -> std::result::Result<Group, String> {
-        match (self.of.ranks, call.kind) {
+        match (self.operation.ranks, call.kind) {
             (1, Kind::Send(_) | Kind::Receive(_)) => Err("there is no other rank".into()),
             (1, _) => Ok(None),
-            (ranks, _) => group_of(&self.of.group, ranks, call).map(Some),
+            (ranks, _) => group_of(&self.operation.group, ranks, call).map(Some),
         }
     }
 
-    /// Gives it to a stream, and returns its group. `issue` calls the group.
+    /// Enqueues it on a stream, and returns its group. `issue` calls the group.
     pub(super) fn enqueue(
         &self,
         call: &LaunchCall,
         stream: &Stream,
         issue: impl FnOnce(&dyn Communicator, &DeviceCall) -> std::result::Result<(), String>,
     ) -> std::result::Result<Group, String> {
-        let device_call = self.call(call, stream.handle() as usize);
+        let device_call = self.device_call(call, stream.handle() as usize);
         let group = self.group(&device_call)?;
         if let Some(group) = &group {
             issue(&**group, &device_call)?;
@@ -132,7 +132,8 @@ impl LinkedKernel for Collective {
             within: parent,
             ..
         } = with;
-        let [token, next] = [self.of.token, self.of.next].map(|arg| args[usize::from(arg)]);
+        let [token, next] =
+            [self.operation.token, self.operation.next].map(|arg| args[usize::from(arg)]);
         let after = calls.add(parent.call(self, args))?;
         let counted = calls::Around {
             after: &after,
@@ -185,7 +186,7 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// Launches a call. `failed` makes an error of the text of an operation at a site.
+    /// Launches a call. `failed` converts the message of an operation at a site to an error.
     pub(super) fn launch(
         &mut self,
         call: &LaunchCall,
@@ -195,32 +196,33 @@ impl<'a> Launcher<'a> {
         self.count += 1;
         let stream = &self.lane.stream;
         if let Some(operation) = Collective::of_launch(call) {
-            let own = self.device.communication()?;
-            own.wait(&*stream.event()?)?;
+            let communication = self.device.communication()?;
+            communication.wait(&*stream.event()?)?;
             let site = call.sites.first().copied().unwrap_or_default();
-            let group = operation.enqueue(call, &own, |group, call| group.enqueue(call));
-            let known = |g: &Arc<dyn Communicator>, (other, _): &Participant| Arc::ptr_eq(g, other);
+            let group = operation.enqueue(call, &communication, |group, call| group.enqueue(call));
+            let is_same =
+                |g: &Arc<dyn Communicator>, (other, _): &Participant| Arc::ptr_eq(g, other);
             match group.map_err(|text| failed(site, text))? {
-                Some(group) if !self.groups.iter().any(|other| known(&group, other)) => {
+                Some(group) if !self.groups.iter().any(|other| is_same(&group, other)) => {
                     self.groups.push((group, site));
                 }
                 _ => {}
             }
-            self.open.push((position, own.event()?));
+            self.open.push((position, communication.event()?));
             self.next = Some(operation.next.clone());
             return Ok(());
         }
         let next = self.next.take();
         if next.is_some_and(|next| std::ptr::addr_eq(&*next, call.launch)) {
-            // On the operation's stream: the run's stream waits for neither.
-            let own = self.device.communication()?;
-            Launch::run(call, &own)?;
-            self.open.push((position, own.event()?));
+            // On the operation's stream, so that the run's stream waits for neither.
+            let communication = self.device.communication()?;
+            Launch::run(call, &communication)?;
+            self.open.push((position, communication.event()?));
             return Ok(());
         }
-        // Operations end one after the other.
-        let needed = |(index, _): &(u32, Arc<Event>)| call.after.contains(index);
-        if let Some(last) = self.open.iter().rposition(needed) {
+        // Operations end in order.
+        let is_needed = |(index, _): &(u32, Arc<Event>)| call.after.contains(index);
+        if let Some(last) = self.open.iter().rposition(is_needed) {
             self.wait(last + 1)?;
         }
         Launch::run(call, stream)
@@ -246,7 +248,7 @@ impl<'a> Launcher<'a> {
     }
 }
 
-/// A run with operations, which its groups watch. It holds the lane until it has ended: no other run has its record.
+/// A run with operations, which its groups watch. It holds the lane, and thus the error record, until it ends.
 pub(super) struct Watched {
     device: Arc<Device>,
     lane: Option<Lane>,
@@ -301,13 +303,13 @@ impl Watched {
 
 impl DeviceRun for Watched {
     fn has_ended(&self) -> bool {
-        // Of a lost device nothing is to be waited for.
+        // A lost device never signals the event.
         self.device.context.activate().is_err() || self.end.has_happened()
     }
 
     fn fail(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
-        // If it can't be written, the device has failed.
+        // Failure to write means that the device has failed.
         let _ = self.mark();
     }
 }

@@ -1,8 +1,8 @@
 //! CUDA graphs with collective operations.
 //!
-//! NCCL asks that all ranks capture an operation, or none, and that they launch the graphs of one capture together. But
-//! a rank's graphs depend on the addresses of its memory, and on its plans. So the ranks agree in front of each run:
-//! they launch the graphs that they captured together, or capture new ones, or launch call by call.
+//! NCCL requires that all ranks capture an operation or none, and that they launch the graphs of one capture together.
+//! Graphs depend on a rank's addresses and plans, so the ranks agree before each run: they launch graphs that they
+//! captured together, capture new ones, or launch call by call.
 
 use super::collective::{Collective, Group, Participant};
 use super::context::Context;
@@ -20,16 +20,16 @@ pub(super) struct CollectiveGraphs(Mutex<List>);
 
 #[derive(Default)]
 struct List {
-    /// True if the plan was run. The first run, in which NCCL connects the ranks, is launched call by call.
-    ran: bool,
+    /// True if the plan has run. In the first run NCCL connects the ranks, so it is launched call by call.
+    has_run: bool,
     /// Most recently used last.
     graphs: Vec<Arc<CollectiveGraph>>,
-    /// The number of the last runs in which the ranks did not agree.
+    /// The number of disagreements in a row.
     disagreements: u32,
 }
 
-/// The number of disagreements in a row after which a plan is always launched call by call.
-const DISAGREEMENTS: u32 = 8;
+/// The number of disagreements in a row from which a plan is always launched call by call.
+const MAX_DISAGREEMENTS: u32 = 8;
 
 /// A run that may be launched as a graph.
 pub(super) struct Run<'a> {
@@ -37,7 +37,7 @@ pub(super) struct Run<'a> {
     pub(super) stream: &'a Stream,
     pub(super) key: Vec<u64>,
     pub(super) calls: &'a Calls<'a>,
-    /// Makes an error of the text of an operation at a site.
+    /// Converts the message of an operation at a site to an error.
     pub(super) failed: &'a dyn Fn(u32, String) -> Error,
 }
 
@@ -54,7 +54,7 @@ struct CollectiveGraph {
     graph: Mutex<Option<Graph>>,
     released: AtomicBool,
     calls: Vec<DeviceCall>,
-    /// The number of the operation in front of which the ranks captured it.
+    /// The number of the agreement before the ranks captured it.
     number: u64,
 }
 
@@ -62,21 +62,21 @@ impl CollectiveGraphs {
     /// Launches a run as a graph, if all ranks do, and returns the groups that take part.
     pub(super) fn run(&self, run: Run) -> Result<Option<Vec<Participant>>> {
         let mut list = lock(&self.0);
-        let ran = std::mem::replace(&mut list.ran, true);
-        if !ran || list.disagreements >= DISAGREEMENTS {
+        let has_run = std::mem::replace(&mut list.has_run, true);
+        if !has_run || list.disagreements >= MAX_DISAGREEMENTS {
             return Ok(None);
         }
         let Some(operations) = Operations::from_run(&run)? else {
-            list.disagreements = DISAGREEMENTS;
+            list.disagreements = MAX_DISAGREEMENTS;
             return Ok(None);
         };
         list.graphs.retain(|g| !g.released.load(Ordering::Relaxed));
-        let known = list
+        let index = list
             .graphs
             .iter()
             .rposition(|g| g.calls == operations.calls);
-        let proposal = match known {
-            Some(at) => format!("graph {}", list.graphs[at].number),
+        let proposal = match index {
+            Some(i) => format!("graph {}", list.graphs[i].number),
             None => format!("a graph of {} operations", operations.calls.len()),
         };
         let Some(number) = operations.agree(&proposal) else {
@@ -84,8 +84,8 @@ impl CollectiveGraphs {
             return Ok(None);
         };
         list.disagreements = 0;
-        let graph = match known {
-            Some(at) => list.graphs.remove(at),
+        let graph = match index {
+            Some(i) => list.graphs.remove(i),
             None => {
                 let captured = Stream::new(run.context)
                     .and_then(|idle| Graph::new(run.key.clone(), run.calls, Some(&idle)));
@@ -93,7 +93,7 @@ impl CollectiveGraphs {
                 let graph = match (captured, agreed) {
                     (Ok(graph), Some(_)) => graph,
                     (captured, _) => {
-                        list.disagreements = DISAGREEMENTS;
+                        list.disagreements = MAX_DISAGREEMENTS;
                         let reason = captured.err().map(|e| e.to_string());
                         let reason = reason.unwrap_or_else(|| "another rank can't".into());
                         tracing::warn!("collective operations can't be captured: {reason}");
@@ -111,8 +111,8 @@ impl CollectiveGraphs {
 }
 
 impl Operations {
-    /// The operations of a run; `None` unless they can be in a graph. Messages between two ranks are not, and neither are
-    /// operations of several groups, since a rank can't agree with both, and guarded ones, whose guards have addresses.
+    /// The operations of a run; `None` if a graph can't contain them: messages between two ranks, operations of several
+    /// groups, which would have to agree, and guarded ones, whose guards have addresses.
     fn from_run(run: &Run) -> Result<Option<Operations>> {
         let mut operations: Option<Operations> = None;
         let mut fits = true;
@@ -122,7 +122,7 @@ impl Operations {
             };
             let site = call.sites.first().copied().unwrap_or_default();
             fits &= !call.guarded;
-            let call = operation.call(&call, 0);
+            let call = operation.device_call(&call, 0);
             let group = operation
                 .group(&call)
                 .map_err(|text| (run.failed)(site, text))?;
@@ -142,7 +142,7 @@ impl Operations {
         Ok(operations.filter(|_| fits))
     }
 
-    /// Agrees with the other ranks.
+    /// Proposes to the other ranks. Returns the number of the agreement, if all propose the same.
     fn agree(&self, proposal: &str) -> Option<u64> {
         self.group.as_ref().map_or(Some(0), |g| g.agree(proposal))
     }
@@ -192,7 +192,7 @@ impl DeviceGraph for CollectiveGraph {
     fn release(&self) {
         self.released.store(true, Ordering::SeqCst);
         let _ = self.context.activate();
-        // A launch that goes on in another thread destroys it.
+        // Otherwise a launch in another thread destroys it.
         if let Ok(mut graph) = self.graph.try_lock() {
             *graph = None;
         }

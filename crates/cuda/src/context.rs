@@ -12,7 +12,7 @@ use std::sync::Mutex;
 pub(super) struct Context {
     pub(super) driver: &'static Driver,
     pub(super) handle: Object<sys::CUctx_st>,
-    /// Modules that nobody holds any more, but that work in progress may use.
+    /// Modules without owners that work in progress may still use.
     retired: &'static Mutex<Vec<Object<sys::CUmod_st>>>,
 }
 
@@ -71,13 +71,13 @@ impl Context {
         Ok((context, described))
     }
 
-    /// Makes it the current context of the calling thread.
+    /// Sets it as the current context of the calling thread.
     pub(super) fn activate(self) -> Result<()> {
         // SAFETY: the context is retained for the process's lifetime.
         Ok(unsafe { call!(cuCtxSetCurrent(self.handle.0)) }?)
     }
 
-    /// Calls a function with the context current. Then the thread has the context that it had before.
+    /// Calls a function with the context current, and restores the thread's context.
     pub(super) fn with_current<T>(self, f: impl FnOnce() -> T) -> Result<T> {
         // SAFETY: the context is retained for the process's lifetime.
         unsafe { call!(cuCtxPushCurrent_v2(self.handle.0)) }?;
@@ -88,13 +88,13 @@ impl Context {
         Ok(result)
     }
 
-    /// Waits for all work that was given to its device. Unloads the modules that were retired before.
+    /// Waits for all work of its device, and unloads the modules that were retired before.
     pub(super) fn synchronize(self) -> Result<()> {
         self.activate()?;
         let retired = std::mem::take(&mut *lock(self.retired));
         // SAFETY: the context is current.
-        let done = unsafe { call!(cuCtxSynchronize()) };
-        done.map_err(|failure| failure.of("the GPU's work failed"))?;
+        let result = unsafe { call!(cuCtxSynchronize()) };
+        result.map_err(|failure| failure.of("the GPU's work failed"))?;
         for module in retired {
             // SAFETY: nobody holds a function of the module, and its launches are waited for.
             let _ = unsafe { call!(cuModuleUnload(module.0)) };

@@ -1,4 +1,4 @@
-//! Kernels of the engine itself, which loops, branches and guards need besides their bodies.
+//! The engine's own kernels for loops, branches and guards.
 
 use super::launch::{GRID, Launch};
 use super::loader::Loader;
@@ -51,12 +51,12 @@ fn next_kernel() -> Unloaded<'static> {
 }
 
 /// The control kernels that a run of a plan may need.
-pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
-    fn needs(plan: &Plan) -> bool {
+pub(super) fn control_kernels(plan: &Plan) -> Vec<Unloaded<'static>> {
+    fn has_control(plan: &Plan) -> bool {
         let mut steps = plan.prepare.iter().chain(&plan.run);
         steps.any(|s| s.guard.is_some()) || plan.kernels.iter().any(|k| !k.bodies().is_empty())
     }
-    let mut kernels = match needs(plan) {
+    let mut kernels = match has_control(plan) {
         true => vec![
             branch_kernel(),
             guard_kernel(),
@@ -70,27 +70,27 @@ pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
     kernels
 }
 
-/// The kernel from a condition to the records of the two sides, one of which says that its side is skipped. Guarded
+/// The kernel that writes the records of a branch's two sides from its condition, one of which skips its side. Guarded
 /// by the record around the branch.
 pub fn branch(loader: &Loader) -> Result<Arc<Launch>> {
     let kernel = branch_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], Vec::new())
 }
 
-/// The kernel from a guard of `bytes` bytes to the record of a step that the guard may skip. Guarded by the record
-/// around the step.
+/// The kernel that writes the record of a step from its guard of `bytes` bytes, which may skip the step. Guarded by the
+/// record around the step.
 pub fn guard(loader: &Loader, bytes: usize) -> Result<Arc<Launch>> {
     let kernel = guard_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], vec![bytes as i64])
 }
 
-/// The kernel from the records of the two sides to the record around the branch.
+/// The kernel that merges the records of a branch's two sides into the record around the branch.
 pub fn joined(loader: &Loader) -> Result<Arc<Launch>> {
     let kernel = joined_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], Vec::new())
 }
 
-/// The kernel from the token of a collective operation to the next one.
+/// The kernel that writes the next token from that of a collective operation.
 pub(super) fn next(loader: &Loader) -> Result<Arc<Launch>> {
     Launch::of(loader, next_kernel(), [1; 3], [1; 3], Vec::new())
 }

@@ -1,8 +1,8 @@
-//! Matrix products by cuBLASLt, which is opened at run time where it is there.
+//! Matrix products by cuBLASLt, which is opened at run time if it is installed.
 //!
-//! Its matrices are column by column, so that it is asked for the transposed product: Bᵀ · Aᵀ. Sums that it divides are
-//! added in the workspace, in order and in the dtype of sums: equal runs give equal bits, in every mode. Its calls are
-//! captured, and become part of a run's graph as a graph of their own.
+//! Its matrices are column-major, so it computes the transposed product Bᵀ · Aᵀ. Split-K reductions use the workspace,
+//! in order and in the compute dtype, so equal runs give equal bits. Calls are captured as child graphs of a run's
+//! graph.
 
 use super::device::Device;
 use super::driver::{Object, sys};
@@ -24,10 +24,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The maximum number of algorithms that are asked for.
+/// The maximum number of algorithms that are requested.
 const MAX_ALGORITHMS: usize = 8;
-/// The maximum bytes of workspace, which NVIDIA advises for Hopper.
-const WORKSPACE: u64 = 32 << 20;
+/// The maximum bytes of workspace, as NVIDIA recommends for Hopper.
+const MAX_WORKSPACE: u64 = 32 << 20;
 /// The alignment of a workspace.
 const WORKSPACE_ALIGN: usize = 256;
 
@@ -36,7 +36,7 @@ type Pointer = *mut u8;
 /// `cublasLtMatmulHeuristicResult_t`.
 #[derive(Copy, Clone, Default)]
 #[repr(C)]
-struct Found {
+struct HeuristicResult {
     algorithm: [u64; 8],
     workspace: usize,
     status: c_int,
@@ -58,10 +58,10 @@ crate::symbols! {
         cublasLtMatmulPreferenceDestroy: fn(Pointer) -> c_int,
         cublasLtMatmulPreferenceSetAttribute: fn(Pointer, c_int, *const c_void, usize) -> c_int,
         cublasLtMatmulAlgoGetHeuristic: fn(
-            Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut Found, *mut c_int
+            Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut HeuristicResult, *mut c_int
         ) -> c_int,
         cublasLtMatmulAlgoCheck: fn(
-            Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, *const [u64; 8], *mut Found
+            Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, *const [u64; 8], *mut HeuristicResult
         ) -> c_int,
         cublasLtMatmul: fn(
             Pointer, Pointer, *const c_void, *const c_void, Pointer, *const c_void, Pointer, *const c_void,
@@ -73,7 +73,7 @@ crate::symbols! {
 /// `CUBLAS_STATUS_NOT_SUPPORTED`.
 const NOT_SUPPORTED: c_int = 15;
 
-/// An error unless a call succeeded.
+/// Returns an error unless a call succeeded.
 fn check_status(function: &str, status: c_int) -> Result<()> {
     let meaning = match status {
         0 => return Ok(()),
@@ -160,21 +160,20 @@ pub fn library_algorithms(
     let handle = handle(functions, device)?;
     let described = Described::new(functions, product)?;
     let mut preference = Preference(functions, null_mut());
-    let mut results = [Found::default(); MAX_ALGORITHMS];
+    let mut results = [HeuristicResult::default(); MAX_ALGORITHMS];
     let mut count = 0;
     // SAFETY: all objects are alive, and each pointer is to memory of the stated type.
-    let asked = unsafe {
+    let status = unsafe {
         lt!(functions, cublasLtMatmulPreferenceCreate(&mut preference.1))?;
-        preference.set(1, &WORKSPACE)?;
+        preference.set(1, &MAX_WORKSPACE)?;
         // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: neither in place nor in the dtype of the result.
         preference.set(3, &2u32)?;
         let [a, b] = product
             .operands
             .each_ref()
             .map(|x| alignment(product, x.offset));
-        for (attribute, aligned) in (5..).zip([b, a, ARGUMENT_ALIGN as u32, ARGUMENT_ALIGN as u32])
-        {
-            preference.set(attribute, &aligned)?;
+        for (attribute, alignment) in (5..).zip([b, a, ARGUMENT_ALIGN as u32, ARGUMENT_ALIGN as u32]) {
+            preference.set(attribute, &alignment)?;
         }
         let [x, y, result] = described.layouts;
         (functions.cublasLtMatmulAlgoGetHeuristic)(
@@ -190,13 +189,13 @@ pub fn library_algorithms(
             &mut count,
         )
     };
-    if asked == NOT_SUPPORTED {
+    if status == NOT_SUPPORTED {
         return Ok(Vec::new());
     }
-    check_status("cublasLtMatmulAlgoGetHeuristic", asked)?;
+    check_status("cublasLtMatmulAlgoGetHeuristic", status)?;
     let results = results.iter().take(count.max(0) as usize);
-    let fits = |f: &&Found| f.status == 0 && f.workspace as u64 <= WORKSPACE;
-    let algorithm = |f: &Found| LibraryAlgorithm {
+    let fits = |f: &&HeuristicResult| f.status == 0 && f.workspace as u64 <= MAX_WORKSPACE;
+    let algorithm = |f: &HeuristicResult| LibraryAlgorithm {
         description: f.algorithm,
         workspace: match f.workspace {
             0 => 0,
@@ -219,7 +218,7 @@ impl Preference {
     /// The attribute has this type.
     unsafe fn set<T>(&self, attribute: c_int, value: &T) -> Result<()> {
         let (value, size) = (from_ref(value).cast(), size_of::<T>());
-        // SAFETY: as the caller says; the preference is alive.
+        // SAFETY: as the caller guarantees; the preference is alive.
         unsafe {
             lt!(
                 self.0,
@@ -236,7 +235,7 @@ impl Drop for Preference {
     }
 }
 
-/// A product as the library describes it: the operation, and the layouts of its operands and its result.
+/// A product in the library's terms: the operation, and the layouts of its operands and its result.
 struct Described {
     functions: &'static Functions,
     operation: Pointer,
@@ -359,7 +358,7 @@ impl LibraryLaunch {
         let (functions, device) = (functions()?, loader.device().clone());
         let handle = handle(functions, &device)?;
         let described = Described::new(functions, product)?;
-        let mut check = Found::default();
+        let mut check = HeuristicResult::default();
         let [x, y, result] = described.layouts;
         let (operation, algorithm) = (described.operation, &product.algorithm);
         // SAFETY: all objects are alive, and the pointers are to memory of the stated types.
@@ -371,8 +370,8 @@ impl LibraryLaunch {
                 )
             )
         }?;
-        let room = product.workspace_bytes as usize + ALIGN;
-        if check.workspace > 0 && check.workspace + WORKSPACE_ALIGN > room {
+        let available = product.workspace_bytes as usize + ALIGN;
+        if check.workspace > 0 && check.workspace + WORKSPACE_ALIGN > available {
             let bytes = check.workspace;
             return Err(damaged!(
                 "a product by cuBLASLt takes {bytes} bytes of workspace"
@@ -386,7 +385,7 @@ impl LibraryLaunch {
         })
     }
 
-    /// The launch of a call, if it is one of the library.
+    /// The library's launch of a call, if it is one.
     pub(super) fn of_call<'a>(call: &LaunchCall<'a>) -> Option<&'a LibraryLaunch> {
         let launch: &dyn Any = call.launch;
         launch.downcast_ref()
@@ -408,10 +407,10 @@ impl LibraryLaunch {
         let workspace = product.workspace.map(|arg| {
             let address = pointer(arg);
             let aligned = (address as usize).next_multiple_of(WORKSPACE_ALIGN);
-            let skipped = aligned - address as usize;
+            let padding = aligned - address as usize;
             (
                 aligned as *mut c_void,
-                product.workspace_bytes as usize - skipped,
+                product.workspace_bytes as usize - padding,
             )
         });
         let (workspace, bytes) = workspace.unwrap_or((null_mut(), 0));

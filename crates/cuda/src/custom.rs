@@ -12,7 +12,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 impl Launch {
-    /// Wraps a user's function in a kernel of the engine, which calls it unless it is guarded.
+    /// Links a kernel that calls a user's function, unless a guard skips it.
     ///
     /// # Errors
     /// [`Error::Cuda`] if there is no function or it can't be compiled.
@@ -27,7 +27,7 @@ impl Launch {
         let function = &function.map_err(Error::Cuda)?;
         let shapes: Vec<&[usize]> = operands.iter().map(|o| &o.shape[..]).collect();
         let grid = (function.grid)(&shapes, &out.shape);
-        let fits = |(n, most): (&u32, &i64)| i64::from(*n) <= *most;
+        let fits = |(n, max): (&u32, &i64)| i64::from(*n) <= *max;
         let threads: u64 = grid.threads.iter().map(|t| u64::from(*t)).product();
         if !grid.blocks.iter().zip(&GRID).all(fits) || !(1..=1024).contains(&threads) {
             let (blocks, threads) = (grid.blocks, grid.threads);
@@ -48,7 +48,7 @@ impl Launch {
             });
         }
         let args = args.into_iter().flatten().collect::<Vec<Pointer>>();
-        let text = text(name, function, operands, out, &args, grid.numbers.len());
+        let text = wrapper_text(name, function, operands, out, &args, grid.numbers.len());
         let entry = format!("kiln_custom_{:016x}", xxh3_64(text.as_bytes()));
         let kernel = Unloaded {
             name,
@@ -67,7 +67,8 @@ impl Launch {
 
 const ENTRY: &str = "@entry@";
 
-fn text(
+/// The text of a kernel that calls a user's function, and the function's source.
+fn wrapper_text(
     name: &str,
     function: &CudaFunction,
     operands: &[Array],
@@ -82,17 +83,19 @@ fn text(
     for i in 0..numbers {
         let _ = write!(parameters, "long long n{i}, ");
     }
-    let given = operands
+    let arrays = operands
         .iter()
         .chain([out])
         .map(|a| format!("arg{}", a.arg));
-    let given: Vec<String> = given.chain((0..numbers).map(|i| format!("n{i}"))).collect();
-    let (source, called, given) = (&function.source, &function.function, given.join(", "));
+    let numbers = (0..numbers).map(|i| format!("n{i}"));
+    let call_args: Vec<String> = arrays.chain(numbers).collect();
+    let (source, callee) = (&function.source, &function.function);
+    let call_args = call_args.join(", ");
     // The compiler's messages count the lines of the user's source.
     format!(
-        "#line 1 \"{}\"\n{source}\n#line 1 \"the call of {called}\"\n\
+        "#line 1 \"{}\"\n{source}\n#line 1 \"the call of {callee}\"\n\
          extern \"C\" __global__ void {ENTRY}({parameters}kiln_errors* errors, int guarded) {{\n    \
-         if (guarded && errors->state) return;\n    {called}({given});\n}}\n",
+         if (guarded && errors->state) return;\n    {callee}({call_args});\n}}\n",
         name.escape_default()
     )
 }

@@ -26,7 +26,7 @@ pub struct Device {
     bus: CString,
     pub(super) context: Context,
     /// The properties of the device, without the compiler's version.
-    about: Gpu,
+    gpu: Gpu,
     pub(super) pool: Arc<Pool>,
     pub(super) modules: Mutex<Modules>,
     /// Idle lanes; the most recently used last.
@@ -37,7 +37,7 @@ pub struct Device {
     pub(super) slots: Arc<Slots>,
     pub(super) outcomes: Outcomes,
     graphs: AtomicBool,
-    /// The stream of collective operations, made when it is first needed.
+    /// The stream of collective operations, created at the first one.
     communication: Mutex<Option<Arc<Stream>>>,
 }
 
@@ -102,7 +102,7 @@ impl Device {
             let message = format!("cuda:{ordinal} ({name}) has no memory pools");
             return Err(Error::Cuda(message));
         }
-        let about = Gpu {
+        let gpu = Gpu {
             name: name.clone().leak(),
             arch,
             processors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -111,8 +111,8 @@ impl Device {
             shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
             most_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             processor_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
-            // Drivers that do not know clusters can't launch them.
-            clusters: attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH).is_ok_and(|can| can != 0),
+            // Older drivers have neither the attribute nor clusters.
+            clusters: attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH).is_ok_and(|n| n != 0),
             driver: driver.version().ok(),
             nvrtc: None,
         };
@@ -120,8 +120,8 @@ impl Device {
             ordinal,
             context,
             pool: Arc::new(Pool::new(context, described.handle, described.memory)?),
-            modules: Mutex::new(Modules::new(context, about.arch)),
-            about,
+            modules: Mutex::new(Modules::new(context, gpu.arch)),
+            gpu,
             lanes: Mutex::default(),
             copies: Arc::new(Stream::new(context)?),
             staging: Mutex::default(),
@@ -170,24 +170,24 @@ impl Device {
 
     /// Its name, such as `NVIDIA H200`.
     pub fn name(&self) -> &'static str {
-        self.about.name
+        self.gpu.name
     }
 
     /// True if it is the emulated device of the test suites, whose times mean nothing.
     pub fn is_emulated(&self) -> bool {
-        self.about.name.starts_with("Kiln GPU emulator")
+        self.gpu.name.starts_with("Kiln GPU emulator")
     }
 
     /// Its compute capability, such as (9, 0).
     pub fn capability(&self) -> (u32, u32) {
-        self.about.arch
+        self.gpu.arch
     }
 
     /// The machine that programs on it are compiled for.
     pub fn machine(&self) -> Machine {
         Machine::Gpu(Gpu {
             nvrtc: compiler_version(),
-            ..self.about
+            ..self.gpu
         })
     }
 
@@ -204,7 +204,7 @@ impl Device {
         self.context.free_memory()
     }
 
-    /// Its sensors, as far as NVML tells them.
+    /// Its sensors, as far as NVML supports them.
     pub fn sensors(&self) -> Sensors {
         sensors(&self.bus)
     }
@@ -224,7 +224,7 @@ impl Device {
         lock(&self.pool.ledger).holders()
     }
 
-    /// Begins or ends the history of its memory; returns what it had so far.
+    /// Begins or ends the history of its memory, and returns the events so far.
     pub fn keep_history(&self, on: bool) -> Vec<MemoryEvent> {
         lock(&self.pool.ledger).keep_history(on)
     }
@@ -243,7 +243,7 @@ impl Device {
         self.pool.trim()
     }
 
-    /// Waits for all work that was given to the device. Data errors are in [`Device::outcomes`].
+    /// Waits for all work of the device. Data errors are in [`Device::outcomes`].
     ///
     /// # Errors
     /// If the device failed.
@@ -270,6 +270,6 @@ impl std::fmt::Display for Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Device(cuda:{} {:?})", self.ordinal, self.about.name)
+        write!(f, "Device(cuda:{} {:?})", self.ordinal, self.gpu.name)
     }
 }

@@ -135,18 +135,18 @@ const PARAMETERS: &str = "cuFuncGetParamInfo";
 
 /// A call that the driver refused.
 pub(super) struct Failure {
-    called: &'static str,
+    function: &'static str,
     pub(super) status: CUresult,
 }
 
 impl Failure {
     pub(super) fn unless_success(
-        called: &'static str,
+        function: &'static str,
         status: CUresult,
     ) -> std::result::Result<(), Failure> {
         match status {
             CUresult::CUDA_SUCCESS => Ok(()),
-            status => Err(Failure { called, status }),
+            status => Err(Failure { function, status }),
         }
     }
 
@@ -164,8 +164,8 @@ impl Failure {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        let called = failure.called;
-        failure.of(called.trim_end_matches("_v2"))
+        let function = failure.function;
+        failure.of(function.trim_end_matches("_v2"))
     }
 }
 
@@ -179,8 +179,8 @@ pub fn set_driver(path: impl Into<PathBuf>) -> bool {
     *NAMED.get_or_init(|| path.clone()) == path
 }
 
-/// The driver of this machine, once it was searched for.
-static FOUND: OnceLock<Result<Driver>> = OnceLock::new();
+/// The driver of this machine, or the error of the search.
+static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
 
 /// The opened driver, initialised.
 pub(super) struct Driver {
@@ -189,7 +189,7 @@ pub(super) struct Driver {
     /// The file that it was loaded from.
     pub(super) path: PathBuf,
     /// True if the driver can return the parameters of a kernel.
-    pub(super) tells_parameters: bool,
+    pub(super) has_parameter_info: bool,
 }
 
 impl Driver {
@@ -207,7 +207,7 @@ impl Driver {
     /// # Errors
     /// [`Error::Cuda`], listing the places and the reason that each failed.
     pub(super) fn get() -> Result<&'static Driver> {
-        FOUND
+        DRIVER
             .get_or_init(Driver::find)
             .as_ref()
             .map_err(Error::clone)
@@ -215,7 +215,7 @@ impl Driver {
 
     /// The driver, if it has been opened before.
     pub(super) fn opened() -> Option<&'static Driver> {
-        FOUND.get()?.as_ref().ok()
+        DRIVER.get()?.as_ref().ok()
     }
 
     fn find() -> Result<Driver> {
@@ -232,13 +232,13 @@ impl Driver {
                 "/usr/lib/wsl/lib/libcuda.so.1",
             ]
         };
-        // A named driver is the only candidate: falling back to another would be a surprise.
+        // A named driver has no fallback.
         let candidates = match &named {
             Some(path) => vec![path.clone()],
             None => usual.iter().map(PathBuf::from).collect(),
         };
         let api = Api {
-            what: "the CUDA driver",
+            name: "the CUDA driver",
             hint: "install NVIDIA's driver, or set KILN_CUDA_DRIVER to its libcuda",
             variable: "KILN_CUDA_DRIVER",
             file: "libcuda.so",
@@ -261,14 +261,14 @@ impl Driver {
         Ok(Driver {
             devices: count.max(0) as u32,
             path,
-            tells_parameters: api.has(PARAMETERS),
+            has_parameter_info: api.has(PARAMETERS),
         })
     }
 
     /// The bytes of each parameter of a function; `None` if there are more than `max`, or the driver can't return
     /// them.
     pub(super) fn parameters(&self, function: sys::CUfunction, max: usize) -> Option<Vec<usize>> {
-        if !self.tells_parameters {
+        if !self.has_parameter_info {
             return None;
         }
         let mut sizes = Vec::new();
@@ -290,9 +290,9 @@ impl Driver {
 /// The words of a tensor map.
 pub(super) const MAP: usize = 16;
 
-/// The tensor map of memory with elements of a dtype, which are copied with the 16-byte chunks permuted in
-/// rows of 128 bytes, and f32 rounded to TF32 if asked for. Of extents (in elements) and strides (in bytes) the
-/// contiguous dimension comes first; it has no stride.
+/// The tensor map of memory with elements of a dtype. Copies permute the 16-byte chunks in rows of 128 bytes, and round
+/// f32 to TF32 if `rounds_to_tf32`. Extents (in elements) and strides (in bytes) begin with the contiguous dimension,
+/// which has no stride.
 pub(super) fn encode_tensor_map(
     (dtype, rounds_to_tf32): (DType, bool),
     address: Address,
@@ -301,7 +301,7 @@ pub(super) fn encode_tensor_map(
 ) -> std::result::Result<[u64; MAP], Failure> {
     use sys::CUtensorMapDataType_enum::*;
     assert!(extents.len() <= 5 && strides.len() + 1 == extents.len());
-    // Others are only copied, so nothing but their size matters.
+    // Elements are copied unchanged, so only their size matters.
     let kind = match dtype.size() {
         _ if rounds_to_tf32 => CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
         1 => CU_TENSOR_MAP_DATA_TYPE_UINT8,
@@ -341,8 +341,8 @@ pub(super) fn encode_tensor_map(
         }
         Boxes::Im2col(im2col) => {
             assert_eq!(im2col.paths.len() + 2, rank as usize);
-            let corners = |of: fn(&Path) -> i16| -> Vec<i32> {
-                im2col.paths.iter().map(|p| i32::from(of(p))).collect()
+            let corners = |corner: fn(&Path) -> i16| -> Vec<i32> {
+                im2col.paths.iter().map(|p| i32::from(corner(p))).collect()
             };
             let (lower, upper) = (corners(|p| p.lower), corners(|p| p.upper));
             for (step, path) in steps[1..].iter_mut().zip(&im2col.paths) {
@@ -379,7 +379,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_function_that_is_called_is_looked_for() {
+    fn every_called_function_is_listed() {
         let mut called = BTreeSet::from(["cuGetErrorName".into(), "cuGetErrorString".into()]);
         for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
             let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! Checks of machine code before the driver reads it, since the driver is not told its length. It must be an ELF file
-//! of this architecture, all of whose parts lie within its bytes. Also adds a section that holds its PTX.
+//! Checks of machine code before the driver reads it, since the driver does not take its length. It must be an ELF file
+//! of this architecture whose parts are all within its bytes. Also adds a section with its PTX.
 
 use kiln_kernel::error::{Result, damaged};
 
@@ -47,12 +47,12 @@ fn parts_are_within(bytes: &[u8]) -> Option<bool> {
     let (segment_size, segment_count) = (u16_at(bytes, 54)?, u16_at(bytes, 56)?);
     let (section_size, section_count) = (u16_at(bytes, 58)?, u16_at(bytes, 60)?);
     let names = u16_at(bytes, 62)?;
-    let sizes = (segment_count == 0 || u64::from(segment_size) == SEGMENT)
+    let has_valid_sizes = (segment_count == 0 || u64::from(segment_size) == SEGMENT)
         && u64::from(section_size) == SECTION
         && names < section_count;
-    let tables = is_within(segments, SEGMENT * u64::from(segment_count))
+    let has_tables = is_within(segments, SEGMENT * u64::from(segment_count))
         && is_within(sections, SECTION * u64::from(section_count));
-    if !sizes || !tables {
+    if !has_valid_sizes || !has_tables {
         return Some(false);
     }
     for i in 0..u64::from(segment_count) {
@@ -63,8 +63,8 @@ fn parts_are_within(bytes: &[u8]) -> Option<bool> {
     }
     for i in 0..u64::from(section_count) {
         let header = (sections + i * SECTION) as usize;
-        let bare = WITHOUT_BYTES.contains(&u32_at(bytes, header + 4)?);
-        if !bare && !is_within(u64_at(bytes, header + 24)?, u64_at(bytes, header + 32)?) {
+        let has_no_bytes = WITHOUT_BYTES.contains(&u32_at(bytes, header + 4)?);
+        if !has_no_bytes && !is_within(u64_at(bytes, header + 24)?, u64_at(bytes, header + 32)?) {
             return Some(false);
         }
         let (link, linked) = (u32_at(bytes, header + 40)?, u32::from(section_count));
@@ -78,10 +78,10 @@ fn parts_are_within(bytes: &[u8]) -> Option<bool> {
 /// Machine code with its PTX, which ends in a zero byte, in a section of its own. The section and a new table of
 /// sections are appended. `None` if either input has another form.
 pub(super) fn with_ptx(mut image: Vec<u8>, ptx: &[u8]) -> Option<Vec<u8>> {
-    let known = image.starts_with(b"\x7fELF\x02\x01") && parts_are_within(&image)?;
+    let is_valid = image.starts_with(b"\x7fELF\x02\x01") && parts_are_within(&image)?;
     let (sections, count) = (u64_at(&image, 40)? as usize, u16_at(&image, 60)?);
     // Larger counts are stored elsewhere.
-    if !known || ptx.last() != Some(&0) || count >= 0xfeff {
+    if !is_valid || ptx.last() != Some(&0) || count >= 0xfeff {
         return None;
     }
     let mut table = image[sections..][..SECTION as usize * usize::from(count)].to_vec();
@@ -129,7 +129,7 @@ mod tests {
         }";
 
     #[test]
-    fn machine_code_is_taken_for_its_architecture_and_whole() {
+    fn complete_machine_code_of_its_architecture_passes() {
         let Ok(nvrtc) = Nvrtc::get() else {
             eprintln!("skipped: no NVRTC");
             return;
@@ -150,29 +150,30 @@ mod tests {
     }
 
     #[test]
-    fn ptx_stands_behind_all_that_machine_code_was() {
+    fn ptx_is_appended_to_machine_code() {
         let Ok(nvrtc) = Nvrtc::get() else {
             eprintln!("skipped: no NVRTC");
             return;
         };
         let image = nvrtc.compile(SOURCE, Code::Cubin(90)).unwrap().image;
         let ptx = b".version 8.0\0";
-        let both = with_ptx(image.clone(), ptx).unwrap();
-        check(&both, 90).unwrap();
+        let combined = with_ptx(image.clone(), ptx).unwrap();
+        check(&combined, 90).unwrap();
         // In the header, only the offset of the table of sections and their number differ.
-        let changed: Vec<usize> = (0..image.len()).filter(|i| image[*i] != both[*i]).collect();
-        let others = |i: &usize| (40..48).contains(i) || *i == 60 || *i == 61;
-        assert!(changed.iter().all(others), "{changed:?}");
-        assert!(both[image.len()..].starts_with(ptx));
+        let changed = (0..image.len()).filter(|i| image[*i] != combined[*i]);
+        let changed: Vec<usize> = changed.collect();
+        let is_table = |i: &usize| (40..48).contains(i) || *i == 60 || *i == 61;
+        assert!(changed.iter().all(is_table), "{changed:?}");
+        assert!(combined[image.len()..].starts_with(ptx));
         let sections = |image: &[u8]| {
             let at = u64_at(image, 40).unwrap() as usize;
             image[at..][..64 * usize::from(u16_at(image, 60).unwrap())].to_vec()
         };
-        let (old, new) = (sections(&image), sections(&both));
+        let (old, new) = (sections(&image), sections(&combined));
         let added = new.strip_prefix(&old[..]).unwrap();
         assert_eq!(u64_at(added, 24), Some(image.len() as u64));
         assert_eq!(u64_at(added, 32), Some(ptx.len() as u64));
-        assert!(both.ends_with(&new));
+        assert!(combined.ends_with(&new));
         assert!(with_ptx(image, b"no end").is_none());
     }
 
@@ -184,16 +185,16 @@ mod tests {
         };
         let image = nvrtc.compile(SOURCE, Code::Cubin(90)).unwrap().image;
         let sections = u64_at(&image, 40).unwrap() as usize;
-        let far = [u64::MAX, image.len() as u64, 1 << 40, u64::MAX - 8];
+        let offsets = [u64::MAX, image.len() as u64, 1 << 40, u64::MAX - 8];
         let mut refused = 0;
         for at in (0..64).chain(sections..sections + 4 * SECTION as usize) {
-            for value in far {
+            for value in offsets {
                 let mut damaged = image.clone();
                 let end = (at + 8).min(damaged.len());
                 damaged[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
                 refused += usize::from(check(&damaged, 90).is_err());
-                if let Some(both) = with_ptx(damaged, b"\0") {
-                    assert_eq!(parts_are_within(&both), Some(true), "{at} {value}");
+                if let Some(image) = with_ptx(damaged, b"\0") {
+                    assert_eq!(parts_are_within(&image), Some(true), "{at} {value}");
                 }
             }
         }

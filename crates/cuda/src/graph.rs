@@ -21,14 +21,14 @@ use std::sync::Mutex;
 #[derive(Default)]
 pub struct Graphs {
     list: Mutex<List>,
-    /// In place of the list, of a plan with collective operations.
+    /// The graphs of a plan with collective operations, instead of the list.
     pub(super) collective: CollectiveGraphs,
 }
 
 #[derive(Default)]
 struct List {
-    /// True if the plan was run.
-    ran: bool,
+    /// True if the plan has run.
+    has_run: bool,
     /// Most recently used last.
     graphs: Vec<Graph>,
 }
@@ -43,13 +43,13 @@ impl Graphs {
     /// Runs calls whose addresses are all determined by those of `key`.
     pub(super) fn run(&self, stream: &Stream, key: Vec<u64>, calls: &Calls) -> Result<()> {
         let mut list = lock(&self.list);
-        if !std::mem::replace(&mut list.ran, true) {
+        if !std::mem::replace(&mut list.has_run, true) {
             drop(list);
             return calls(&mut |call| Launch::run(&call, stream));
         }
-        let known = list.graphs.iter().position(|g| g.key == key);
-        let graph = match known {
-            Some(at) => list.graphs.remove(at),
+        let index = list.graphs.iter().position(|g| g.key == key);
+        let graph = match index {
+            Some(i) => list.graphs.remove(i),
             None if list.graphs.len() < GRAPHS => Graph::new(key, calls, None)?,
             None => {
                 let mut graph = list.graphs.remove(0);
@@ -85,24 +85,24 @@ struct Node {
 impl Graph {
     /// Builds a graph; its collective operations are captured on a stream that is otherwise idle.
     pub(super) fn new(key: Vec<u64>, calls: &Calls, stream: Option<&Stream>) -> Result<Graph> {
-        let mut graphs = Graph {
+        let mut result = Graph {
             graph: Object(null_mut()),
             executable: Object(null_mut()),
             key,
             nodes: Vec::new(),
         };
         // SAFETY: the pointer is to writable memory.
-        unsafe { call!(cuGraphCreate(&mut graphs.graph.0, 0)) }?;
-        calls(&mut |call| graphs.add(&call, stream))?;
+        unsafe { call!(cuGraphCreate(&mut result.graph.0, 0)) }?;
+        calls(&mut |call| result.add(&call, stream))?;
         // SAFETY: the graph is alive and the pointer is to writable memory.
         unsafe {
             call!(cuGraphInstantiateWithFlags(
-                &mut graphs.executable.0,
-                graphs.graph.0,
+                &mut result.executable.0,
+                result.graph.0,
                 0
             ))
         }?;
-        Ok(graphs)
+        Ok(result)
     }
 
     /// Adds a launch after those that it waits for.
@@ -111,9 +111,9 @@ impl Graph {
         let mut after = call.after.clone();
         after.sort_unstable();
         after.dedup();
-        let before = after.iter().map(|i| self.nodes[*i as usize].handle.0);
-        let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
-        let (count, before) = (before.len(), before.as_ptr());
+        let dependences = after.iter().map(|i| self.nodes[*i as usize].handle.0);
+        let dependences: SmallVec<[sys::CUgraphNode; 4]> = dependences.collect();
+        let (count, before) = (dependences.len(), dependences.as_ptr());
         let child = if let (Some(operation), Some(stream)) = (Collective::of_launch(call), stream) {
             Some(stream.capture(|| {
                 let issued = operation.enqueue(call, stream, |group, call| group.capture(call));
@@ -125,18 +125,18 @@ impl Graph {
         } else {
             None
         };
-        let added = &mut handle.0;
+        let out = &mut handle.0;
         if let Some(child) = child {
             let child = child.graph();
             // SAFETY: both graphs and the nodes before are alive; the driver copies the child.
-            unsafe { call!(cuGraphAddChildGraphNode(added, graph, before, count, child)) }?;
+            unsafe { call!(cuGraphAddChildGraphNode(out, graph, before, count, child)) }?;
         } else {
             let launch = Launch::of_call(call)?;
             words = launch.words(call)?;
             launch.node(&mut words, |node| {
                 // SAFETY: the graph and the nodes before are alive; the driver copies the parameters, which fit the
                 // function as in a launch.
-                unsafe { call!(cuGraphAddKernelNode_v2(added, graph, before, count, node)) }
+                unsafe { call!(cuGraphAddKernelNode_v2(out, graph, before, count, node)) }
             })?;
         }
         self.nodes.push(Node { handle, words });

@@ -63,7 +63,7 @@ impl Lane {
     }
 
     /// Copies the record to a slot on the host, and sets it to zero.
-    pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
+    pub(super) fn move_record(&self, slot: &Slot) -> Result<()> {
         let (address, len) = (self.record(), size_of::<ErrorRecord>());
         let (to, stream) = (slot.ptr(), self.stream.handle());
         // SAFETY: both sides have this number of bytes, and nobody else uses the slot until the copy is done.
@@ -110,10 +110,10 @@ impl Slots {
     /// A slot that the device does not use. The context must be current.
     pub(super) fn take(&self) -> Result<Slot> {
         let mut slots = lock(&self.free);
-        let free = |(_, until): &(Slot, Option<Arc<Event>>)| {
+        let is_free = |(_, until): &(Slot, Option<Arc<Event>>)| {
             until.as_ref().is_none_or(|event| event.has_happened())
         };
-        if let Some(free_index) = slots.iter().position(free) {
+        if let Some(free_index) = slots.iter().position(is_free) {
             return Ok(slots.swap_remove(free_index).0);
         }
         let bytes = PAGE * size_of::<ErrorRecord>();
@@ -127,7 +127,7 @@ impl Slots {
     }
 
     /// Returns a slot that the device uses up to an event.
-    pub(super) fn give(&self, slot: Slot, until: Option<Arc<Event>>) {
+    pub(super) fn give_back(&self, slot: Slot, until: Option<Arc<Event>>) {
         lock(&self.free).push((slot, until));
     }
 }

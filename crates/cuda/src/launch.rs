@@ -86,7 +86,7 @@ impl Launch {
         scalars: Vec<i64>,
     ) -> Result<Arc<Launch>> {
         let shared = kernel.shared;
-        let function = loader.functions(&[kernel])?.swap_remove(0); // as many as kernels
+        let function = loader.functions(&[kernel])?.swap_remove(0); // one per kernel
         Ok(Arc::new(Launch {
             function,
             grid,
@@ -98,7 +98,7 @@ impl Launch {
         }))
     }
 
-    /// The CUDA kernels of a plan, linked for these sizes; `None` for the others.
+    /// The CUDA kernels of a plan, linked for these sizes; `None` for kernels of other engines.
     pub fn all(loader: &Loader, plan: &Plan, values: &[i64]) -> Result<Vec<Option<Arc<Launch>>>> {
         let mut functions = loader.functions(&cuda_kernels(plan, false))?.into_iter();
         let link = |kernel: &Arc<Kernel>| match &**kernel {
@@ -156,15 +156,15 @@ impl Launch {
         Ok(words)
     }
 
-    /// Calls `f` on the launch as a graph's node. The node points to `words` and is valid for as long as these.
+    /// Calls `f` with the launch as a graph's node, which points to `words`.
     pub(super) fn node<T>(
         &self,
         words: &mut Words,
         f: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
     ) -> T {
-        let plain = words.len() - MAP * self.maps.len();
-        let (plain, maps) = words.split_at_mut(plain);
-        let pointers = plain.chunks_mut(1).chain(maps.chunks_mut(MAP));
+        let scalar_count = words.len() - MAP * self.maps.len();
+        let (scalars, maps) = words.split_at_mut(scalar_count);
+        let pointers = scalars.chunks_mut(1).chain(maps.chunks_mut(MAP));
         let mut parameters: SmallVec<[*mut c_void; 16]> =
             pointers.map(|words| words.as_mut_ptr().cast()).collect();
         f(&sys::CUDA_KERNEL_NODE_PARAMS {

@@ -1,4 +1,5 @@
-//! NVIDIA's libraries in reports: their versions, and the sensors that NVML reads. Only the driver and NVRTC are needed.
+//! NVIDIA's libraries in reports: their versions, and the sensors that NVML reads. Only the driver and NVRTC are
+//! needed.
 
 use super::library::{cublas_lt, folders, nccl, variable};
 use super::{Nvrtc, driver};
@@ -19,8 +20,8 @@ pub struct Library {
     pub file: Option<PathBuf>,
 }
 
-/// The driver, NVRTC, NVML, cuBLAS, cuDNN, NCCL and cuBLASLt of this machine. Opens those that are there, and keeps
-/// them open: cuBLAS and cuDNN take a while.
+/// The driver, NVRTC, NVML, cuBLAS, cuDNN, NCCL and cuBLASLt of this machine. Opens those that are installed, which
+/// takes a while for cuBLAS and cuDNN, and keeps them open.
 pub fn libraries() -> Vec<Library> {
     let (version, file) = match driver() {
         Ok(((major, minor), file)) => (Ok(format!("CUDA {major}.{minor}")), Some(file.into())),
@@ -54,16 +55,16 @@ pub fn libraries() -> Vec<Library> {
     };
     let optional = OPTIONAL
         .iter()
-        .map(|(name, files, version)| optional(name, files, *version));
+        .map(|(name, files, version)| open_optional(name, files, *version));
     let libraries = [driver, nvrtc, nvml].into_iter().chain(optional);
-    let used = [
-        opened("NCCL", "KILN_NCCL", nccl(), nccl_version),
-        opened("cuBLASLt", "KILN_CUBLASLT", cublas_lt(), lt_version),
+    let loaded = [
+        report_library("NCCL", "KILN_NCCL", nccl(), nccl_version),
+        report_library("cuBLASLt", "KILN_CUBLASLT", cublas_lt(), lt_version),
     ];
-    libraries.chain(used).collect()
+    libraries.chain(loaded).collect()
 }
 
-/// Libraries that nothing depends on: name, file names, and what asks an opened one for its version.
+/// Libraries that nothing depends on: name, file names, and the function that returns its version.
 const OPTIONAL: [(&str, &[&str], Version); 2] = [
     (
         "cuBLAS",
@@ -79,9 +80,9 @@ const OPTIONAL: [(&str, &[&str], Version); 2] = [
 
 type Version = fn(&libloading::Library) -> Option<String>;
 
-/// Opens the first of these files that is there, in the folders of CUDA and of Python's wheels, or as the system's
+/// Opens the first of these files that exists, in the folders of CUDA and of Python's wheels, or as the system's
 /// loader finds it.
-fn optional(name: &'static str, files: &[&str], version: Version) -> Library {
+fn open_optional(name: &'static str, files: &[&str], version: Version) -> Library {
     let wheel = name.to_lowercase();
     let paths = folders(&wheel)
         .into_iter()
@@ -100,7 +101,7 @@ fn optional(name: &'static str, files: &[&str], version: Version) -> Library {
             file: None,
         };
     };
-    let version = version(&library).ok_or_else(|| "does not tell its version".into());
+    let version = version(&library).ok_or_else(|| "has no version".into());
     // Closing it would run its finalisers.
     std::mem::forget(library);
     Library {
@@ -140,20 +141,20 @@ fn cudnn(library: &libloading::Library) -> Option<String> {
     Some(format!("{}.{}.{}", n / scale, n % scale / 100, n % 100))
 }
 
-/// A library as the engine opens it. `named` is the variable that names its file.
-fn opened(
+/// A library that the engine opened. `variable_name` is the environment variable that names its file.
+fn report_library(
     name: &'static str,
-    named: &str,
+    variable_name: &str,
     library: Result<(&'static libloading::Library, &'static Path), Error>,
     version: Version,
 ) -> Library {
     let (version, file) = match library {
         Ok((library, path)) => {
             let version = version(library);
-            let version = version.ok_or_else(|| "does not tell its version".into());
+            let version = version.ok_or_else(|| "has no version".into());
             (version, Some(path.into()))
         }
-        Err(e) if variable(named).is_some() => (Err(e.to_string()), None),
+        Err(e) if variable(variable_name).is_some() => (Err(e.to_string()), None),
         Err(_) => (Err("not found".into()), None),
     };
     Library {
@@ -185,7 +186,7 @@ pub fn nccl_version(library: &libloading::Library) -> Option<String> {
     (status == 0).then(|| format!("{}.{}.{}", n / scale, n % scale / 100, n % 100))
 }
 
-/// The sensors of a GPU; `None` where NVML is missing or does not tell.
+/// The sensors of a GPU; `None` if NVML is missing or does not support one.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sensors {
     /// The percentage of the last moments in which a kernel ran.
@@ -198,7 +199,7 @@ pub struct Sensors {
     pub power: Option<u32>,
 }
 
-/// NVML, which tells how busy a GPU is, opened and initialised. It comes with the driver, but need not be there.
+/// NVML, which reads a GPU's sensors, opened and initialised. It usually comes with the driver.
 struct Nvml(libloading::Library);
 
 type Handle = *mut c_void;
@@ -208,8 +209,8 @@ type Status = c_int;
 impl Nvml {
     /// The library of this machine, if there is one.
     fn get() -> Option<&'static Nvml> {
-        static FOUND: OnceLock<Option<Nvml>> = OnceLock::new();
-        FOUND.get_or_init(Nvml::find).as_ref()
+        static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
+        NVML.get_or_init(Nvml::find).as_ref()
     }
 
     fn find() -> Option<Nvml> {
@@ -257,27 +258,27 @@ impl Nvml {
         }
         let mut rates = [0; 2];
         // SAFETY: as above; the struct that it writes is two numbers.
-        let busy = unsafe {
+        let has_rates = unsafe {
             type Rates = unsafe extern "C" fn(Handle, *mut [c_uint; 2]) -> Status;
             let get = self.0.get::<Rates>("nvmlDeviceGetUtilizationRates");
             get.is_ok_and(|get| get(device, &mut rates) == 0)
         };
         let mut temperature = 0;
         // SAFETY: as above; 0 is the sensor of the chip, the only one.
-        let told = unsafe {
+        let has_temperature = unsafe {
             type Get = unsafe extern "C" fn(Handle, c_int, *mut c_uint) -> Status;
             let get = self.0.get::<Get>("nvmlDeviceGetTemperature");
             get.is_ok_and(|get| get(device, 0, &mut temperature) == 0)
         };
         Some(Sensors {
-            utilization: busy.then_some(rates[0]),
-            memory_utilization: busy.then_some(rates[1]),
-            temperature: told.then_some(temperature),
+            utilization: has_rates.then_some(rates[0]),
+            memory_utilization: has_rates.then_some(rates[1]),
+            temperature: has_temperature.then_some(temperature),
             power: self.number(device, "nvmlDeviceGetPowerUsage"),
         })
     }
 
-    /// A text of the system's.
+    /// The text that a function of the system returns.
     fn text(&self, function: &str) -> Option<String> {
         let mut text = [0u8; 96];
         // SAFETY: the functions that this is called for have this type, and write at most as many bytes.
@@ -293,8 +294,8 @@ impl Nvml {
 
 /// The sensors of the GPU at an address on the PCI bus.
 pub(super) fn sensors(bus: &CStr) -> Sensors {
-    let told = Nvml::get().and_then(|nvml| nvml.sensors(bus));
-    told.unwrap_or_default()
+    let sensors = Nvml::get().and_then(|nvml| nvml.sensors(bus));
+    sensors.unwrap_or_default()
 }
 
 /// The version of NVML, if it is there.

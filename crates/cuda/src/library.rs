@@ -1,4 +1,4 @@
-//! Finding and opening libraries at run time; builds need nothing of CUDA.
+//! Finding and opening libraries at run time. Builds need no part of CUDA.
 
 use super::driver::Driver;
 use kiln_kernel::error::{Error, Result};
@@ -40,9 +40,9 @@ impl Search {
     }
 
     /// The error that lists every path.
-    fn error(self, what: &str, hint: &str) -> Error {
+    fn error(self, name: &str, hint: &str) -> Error {
         Error::Cuda(format!(
-            "{what} was not found; {hint}. Looked for it in\n  {}",
+            "{name} was not found; {hint}. Looked for it in\n  {}",
             self.tried.join("\n  ")
         ))
     }
@@ -53,7 +53,7 @@ impl Search {
 /// first, which the loader then returns for its soname, and calls nothing unless all functions are there.
 pub(super) struct Api {
     /// Its name in messages.
-    pub(super) what: &'static str,
+    pub(super) name: &'static str,
     /// A remedy if it is not found.
     pub(super) hint: &'static str,
     /// The environment variable that names its file.
@@ -81,7 +81,7 @@ impl Api {
     ) -> Result<PathBuf> {
         if !cfg!(feature = "cudarc") {
             let why = "Kiln was built without its feature `cuda`";
-            return Err(Error::Cuda(format!("{} is not opened: {why}", self.what)));
+            return Err(Error::Cuda(format!("{} is not opened: {why}", self.name)));
         }
         let mut search = Search::default();
         for path in candidates {
@@ -119,14 +119,14 @@ impl Api {
             return Err(Error::Cuda(format!(
                 "{} is to be {}, but the system's loader gives {}{missing} as {file}: take that out of the loader's \
                  path (LD_LIBRARY_PATH), or begin it with a folder where {file} is a link to the first, or unset {}",
-                self.what,
+                self.name,
                 path.display(),
                 loaded_file.display(),
                 self.variable,
                 file = self.file,
             )));
         }
-        Err(search.error(self.what, self.hint))
+        Err(search.error(self.name, self.hint))
     }
 
     /// The first function that a library lacks.
@@ -155,12 +155,12 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     #[cfg(unix)]
     {
         use std::os::unix::ffi::OsStrExt;
-        let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         // SAFETY: the pointer is to writable memory; the name is a string that lives as long as the library.
         let name = unsafe {
-            let status = libc::dladdr(function, about.as_mut_ptr()) != 0;
-            let name = about.assume_init().dli_fname;
-            (status && !name.is_null()).then(|| std::ffi::CStr::from_ptr(name))
+            let is_found = libc::dladdr(function, info.as_mut_ptr()) != 0;
+            let name = info.assume_init().dli_fname;
+            (is_found && !name.is_null()).then(|| std::ffi::CStr::from_ptr(name))
         };
         name.map(|name| std::ffi::OsStr::from_bytes(name.to_bytes()).into())
     }
@@ -192,41 +192,41 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
     } else {
         &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
     };
-    let mut named: Vec<PathBuf> = Vec::new();
-    let mut found: Vec<PathBuf> = Vec::new();
+    let mut named_folders: Vec<PathBuf> = Vec::new();
+    let mut candidates: Vec<PathBuf> = Vec::new();
     if let Some(named_path) = variable("KILN_NVRTC").map(PathBuf::from) {
         match named_path.is_dir() {
             // Also the target folder of an installed wheel.
             true => {
                 let wheels = wheel_folders(&named_path, NVRTC_WHEEL);
-                named.push(named_path);
-                named.extend(wheels);
+                named_folders.push(named_path);
+                named_folders.extend(wheels);
             }
-            false => found.push(named_path),
+            false => candidates.push(named_path),
         }
     }
-    let of_folders = |folders: Vec<PathBuf>| {
+    let in_folders = |folders: Vec<PathBuf>| {
         let join = |folder: PathBuf| names.iter().map(move |n| folder.join(n));
         folders.into_iter().flat_map(join).collect::<Vec<PathBuf>>()
     };
-    found.extend(of_folders(named));
-    let mut usual = of_folders(folders(NVRTC_WHEEL));
+    candidates.extend(in_folders(named_folders));
+    let mut usual = in_folders(folders(NVRTC_WHEEL));
     usual.extend(names.iter().map(PathBuf::from)); // as the system's loader finds them
     let driver = Driver::opened().and_then(|driver| driver.version().ok());
     put_newest_last(&mut usual, names[0], driver);
-    found.extend(usual);
-    found
+    candidates.extend(usual);
+    candidates
 }
 
-/// Moves the files with a name of CUDA 13 behind the others for an older driver, which refuses what they make.
+/// Moves the files named for CUDA 13 to the end for an older driver, which can't load their code.
 fn put_newest_last(paths: &mut [PathBuf], newest: &str, driver: Option<(u32, u32)>) {
     if driver.is_some_and(|(major, _)| major < 13) {
         paths.sort_by_key(|path| path.ends_with(newest));
     }
 }
 
-/// Opens NCCL, once. It comes from the file or folder that `KILN_NCCL` names, else as the system's loader finds it, else
-/// from the folders of CUDA and of Python's wheels.
+/// Opens NCCL, once. It comes from the file or folder that `KILN_NCCL` names, else as the system's loader finds it,
+/// else from the folders of CUDA and of Python's wheels.
 ///
 /// # Errors
 /// [`Error::Cuda`] if it is not found, with the places that were searched.
@@ -256,7 +256,7 @@ pub(super) fn cublas_lt() -> Result<(&'static Library, &'static Path)> {
 /// Opens the first candidate that is a library, and keeps it open.
 fn open_once(
     opened: &'static OnceLock<Result<(Library, PathBuf)>>,
-    what: &str,
+    name: &str,
     hint: &str,
     candidates: impl Fn() -> Vec<PathBuf>,
 ) -> Result<(&'static Library, &'static Path)> {
@@ -264,7 +264,7 @@ fn open_once(
         let mut search = Search::default();
         let mut candidates = candidates().into_iter();
         let opened = candidates.find_map(|path| Some((search.open(&path)?, path)));
-        opened.ok_or_else(|| search.error(what, hint))
+        opened.ok_or_else(|| search.error(name, hint))
     });
     let (library, path) = open.as_ref().map_err(Clone::clone)?;
     Ok((library, path))
@@ -349,12 +349,12 @@ pub(super) fn folders(wheel: &str) -> Vec<PathBuf> {
 /// The folders in which NVIDIA's wheels put a library below a folder of Python packages.
 fn wheel_folders(packages: &Path, wheel: &str) -> Vec<PathBuf> {
     let nvidia = packages.join("nvidia");
-    let own = nvidia.join(wheel);
+    let wheel = nvidia.join(wheel);
     vec![
         nvidia.join("cu13/lib"),
-        own.join("lib"),
+        wheel.join("lib"),
         nvidia.join("cu13/bin/x86_64"),
-        own.join("bin"),
+        wheel.join("bin"),
     ]
 }
 
@@ -370,7 +370,7 @@ fn site_packages() -> Vec<PathBuf> {
             prefixes.extend(folder.parent().map(PathBuf::from));
         }
     }
-    let mut folders_found: Vec<PathBuf> = Vec::new();
+    let mut packages: Vec<PathBuf> = Vec::new();
     for prefix in prefixes {
         for lib in ["lib", "lib64", "local/lib"] {
             let Ok(entries) = std::fs::read_dir(prefix.join(lib)) else {
@@ -383,14 +383,14 @@ fn site_packages() -> Vec<PathBuf> {
             });
             pythons.sort();
             for python in pythons {
-                folders_found.push(python.join("site-packages"));
-                folders_found.push(python.join("dist-packages"));
+                packages.push(python.join("site-packages"));
+                packages.push(python.join("dist-packages"));
             }
         }
-        folders_found.push(prefix.join("Lib/site-packages"));
+        packages.push(prefix.join("Lib/site-packages"));
     }
-    folders_found.retain(|p| p.join("nvidia").is_dir());
-    folders_found
+    packages.retain(|p| p.join("nvidia").is_dir());
+    packages
 }
 
 /// The functions of a library that a source file calls.

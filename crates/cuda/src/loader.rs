@@ -11,8 +11,8 @@ use kiln_kernel::lock::lock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Loads kernels to a device. A kernel comes from a compiled image, if the device takes the image's code and the
-/// source is the same; otherwise from the device, which has it or compiles it.
+/// Loads kernels to a device. A kernel comes from a compiled image if the device supports the image's code and the
+/// source is the same; otherwise the device compiles it, unless it has it already.
 ///
 /// Only programs of one loader use its compiled kernels: the claims of one package about its kernels must not affect
 /// other programs.
@@ -28,7 +28,7 @@ pub struct Loader {
 
 /// The state of an image.
 enum Loaded {
-    There(Weak<Module>),
+    Module(Weak<Module>),
     /// The driver refuses it, for this reason.
     Refused(String),
 }
@@ -38,10 +38,9 @@ impl Loader {
     pub fn new(device: &Arc<Device>, images: Vec<Image>) -> Loader {
         let (major, minor) = device.capability();
         let capability = 10 * major + minor;
-        // Without parameters from the driver, it can't be checked that a compiled kernel takes those it is called
-        // with.
-        let asked = device.context.driver.tells_parameters;
-        let runs = |code: &Code| asked && code.runs_on(capability);
+        // Compiled kernels are used only if the driver can return their parameters, which are checked.
+        let can_check = device.context.driver.has_parameter_info;
+        let runs = |code: &Code| can_check && code.runs_on(capability);
         let mut codes: Vec<Code> = Vec::new();
         for image in &images {
             if runs(&image.code) && !codes.contains(&image.code) {
@@ -116,10 +115,10 @@ impl Loader {
     }
 
     /// An image, loaded; `None` if the driver refuses it.
-    fn module(&self, at: usize) -> Result<Option<Arc<Module>>> {
+    fn module(&self, image_index: usize) -> Result<Option<Arc<Module>>> {
         let mut loaded = lock(&self.loaded);
-        match loaded.get(&at) {
-            Some(Loaded::There(module)) => {
+        match loaded.get(&image_index) {
+            Some(Loaded::Module(module)) => {
                 if let Some(module) = module.upgrade() {
                     return Ok(Some(module));
                 }
@@ -127,18 +126,18 @@ impl Loader {
             Some(Loaded::Refused(_)) => return Ok(None),
             None => {}
         }
-        let image = &self.images[at];
+        let image = &self.images[image_index];
         image.check()?;
         self.device.context.activate()?;
         let module = lock(&self.device.modules).load_image(image.bytes.bytes());
         let (state, module) = match module {
-            Ok(module) => (Loaded::There(Arc::downgrade(&module)), Some(module)),
+            Ok(module) => (Loaded::Module(Arc::downgrade(&module)), Some(module)),
             Err(failure) => {
                 let why = Error::from(failure);
                 (Loaded::Refused(format!("{}: {why}", image.code)), None)
             }
         };
-        loaded.insert(at, state);
+        loaded.insert(image_index, state);
         Ok(module)
     }
 
@@ -153,14 +152,14 @@ impl Loader {
         let codes: BTreeSet<String> = self.images.iter().map(|i| i.code.to_string()).collect();
         let codes: Vec<String> = codes.into_iter().collect();
         let ((major, minor), mut why) = (self.device.capability(), Vec::new());
-        if !self.device.context.driver.tells_parameters {
+        if !self.device.context.driver.has_parameter_info {
             why.push("; its driver is older than CUDA 12.4, which they need".to_string());
         }
         let refused = lock(&self.loaded);
         let refused: BTreeSet<&String> = (refused.values())
             .filter_map(|l| match l {
                 Loaded::Refused(why) => Some(why),
-                Loaded::There(_) => None,
+                Loaded::Module(_) => None,
             })
             .collect();
         why.extend(

@@ -25,10 +25,10 @@ impl Deref for Memory {
     }
 }
 
-/// The size of a piece of page-locked memory.
-const STAGING: usize = 4 << 20;
-/// The maximum number of pieces that copies use at a time.
-const STAGINGS: usize = 4;
+/// The size of a staging buffer in page-locked memory.
+const STAGING_BYTES: usize = 4 << 20;
+/// The maximum number of staging buffers.
+const MAX_STAGINGS: usize = 4;
 
 impl Memory {
     /// As [`DeviceBlock::new`].
@@ -44,7 +44,7 @@ impl Memory {
         })
     }
 
-    /// The memory behind a storage, if it is on a device.
+    /// The memory of a storage, if it is on a device.
     pub fn of(storage: &Storage) -> Option<&Memory> {
         let memory: &dyn Any = storage.device_memory()?;
         memory.downcast_ref()
@@ -54,7 +54,7 @@ impl Memory {
         &self.device
     }
 
-    /// Copies the bytes to another device, once the contents are computed.
+    /// Copies the contents to another device, after they are computed.
     pub fn copy_to(&self, device: &Arc<Device>) -> Result<Memory> {
         device.context.activate()?;
         let stream = &device.copies;
@@ -119,20 +119,20 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Device {
-    /// Page-locked memory that no copy uses.
-    fn staging(&self) -> Result<Pinned> {
+    /// A staging buffer that no copy uses.
+    fn take_staging(&self) -> Result<Pinned> {
         let mut list = lock(&self.staging);
-        let free = |s: &Staging| s.done.as_ref().is_none_or(|e| e.has_happened());
-        if let Some(index) = list.iter().position(free) {
+        let is_free = |s: &Staging| s.done.as_ref().is_none_or(|e| e.has_happened());
+        if let Some(index) = list.iter().position(is_free) {
             return Ok(list.swap_remove(index).memory);
         }
-        if list.len() >= STAGINGS {
+        if list.len() >= MAX_STAGINGS {
             let oldest = list.remove(0);
             drop(list);
             oldest.done.map_or(Ok(()), |e| e.synchronize())?;
             return Ok(oldest.memory);
         }
-        Pinned::new(STAGING)
+        Pinned::new(STAGING_BYTES)
     }
 
     /// Copies the bytes to this device's memory.
@@ -145,20 +145,20 @@ impl Device {
             stream,
             Holder::named(Category::Data, "data from the host"),
         )?;
-        for (i, chunk) in bytes.chunks(STAGING).enumerate() {
-            let staging = self.staging()?;
-            let to = memory.address() + (i * STAGING) as u64;
-            // SAFETY: the staging memory has room for a chunk and nothing else uses it until the copy is done; the
-            // block has this number of bytes behind the address.
-            let copied = unsafe {
+        for (i, chunk) in bytes.chunks(STAGING_BYTES).enumerate() {
+            let staging = self.take_staging()?;
+            let to = memory.address() + (i * STAGING_BYTES) as u64;
+            // SAFETY: the staging buffer has room for a chunk and nothing else uses it until the copy is done; the
+            // block has this number of bytes after the address.
+            let status = unsafe {
                 let (from, len) = (staging.ptr, chunk.len());
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), from.cast(), len);
                 call!(cuMemcpyHtoDAsync_v2(to, from, len, stream.handle()))
             };
             let done = stream.event();
-            if copied.is_err() || done.is_err() {
+            if status.is_err() || done.is_err() {
                 std::mem::forget(staging); // a copy may still read it
-                copied?;
+                status?;
                 return done.map(|_| memory);
             }
             let done = done?;
@@ -172,7 +172,7 @@ impl Device {
         Ok(memory)
     }
 
-    /// Copies a block's contents from `offset` on, waiting for them.
+    /// Waits for a block's contents and copies them from `offset` on.
     pub fn download(
         self: &Arc<Device>,
         memory: &Memory,
@@ -181,16 +181,16 @@ impl Device {
     ) -> Result<()> {
         let lane = self.lane()?;
         memory.before_reading(&lane.stream)?;
-        for (i, chunk) in bytes.chunks_mut(STAGING).enumerate() {
-            let staging = self.staging()?;
-            let from = memory.address() + (offset + i * STAGING) as u64;
-            // SAFETY: the staging memory has room for a chunk, the block has this number of bytes behind the address,
+        for (i, chunk) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
+            let staging = self.take_staging()?;
+            let from = memory.address() + (offset + i * STAGING_BYTES) as u64;
+            // SAFETY: the staging buffer has room for a chunk, the block has this number of bytes after the address,
             // and the copy is waited for before the bytes are read.
             unsafe {
                 let (to, len, stream) = (staging.ptr, chunk.len(), lane.stream.handle());
-                let copied = call!(cuMemcpyDtoHAsync_v2(to, from, len, stream));
+                let status = call!(cuMemcpyDtoHAsync_v2(to, from, len, stream));
                 let done = lane.stream.synchronize();
-                copied?;
+                status?;
                 done?;
                 std::ptr::copy_nonoverlapping(to.cast(), chunk.as_mut_ptr(), len);
             }

@@ -1,4 +1,4 @@
-//! From sources to functions: several kernels a translation unit, compiled in parallel, cached on disk.
+//! Loading of kernels from source: several per translation unit, compiled in parallel, cached on disk.
 
 use super::cache::{Cache, Compiler, Key, key};
 use super::context::Context;
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// The modules that a device has loaded and somebody holds.
+/// The loaded modules of a device that are in use.
 pub(super) struct Modules {
     context: Context,
     /// The device's compute capability.
     capability: (u32, u32),
     /// Functions, by the key of their source.
-    functions: HashMap<Text, (Weak<Module>, Object<sys::CUfunc_st>)>,
+    functions: HashMap<SourceHash, (Weak<Module>, Object<sys::CUfunc_st>)>,
     /// Loaded units of the cache.
     units: HashMap<Key, Weak<Module>>,
-    /// The kind of code that the device takes, once known.
+    /// The kind of code for the device, once known.
     code: Option<Code>,
 }
 
@@ -62,8 +62,8 @@ pub(super) struct Unloaded<'a> {
     pub(super) parameters: Parameters,
 }
 
-/// The numbers of pointers, of integers, of sites and of tensor maps that a kernel is called with, in this order. In
-/// front of the maps come the error record and a flag, set if it is guarded.
+/// The numbers of a kernel's parameters: pointers, integers, sites and tensor maps, in this order. The error record and
+/// a flag, which is set if the kernel is guarded, precede the maps.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Parameters {
     pub(super) pointers: usize,
@@ -100,8 +100,8 @@ impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
     }
 }
 
-/// A hash of a kernel's name and source. The prelude is the same for the whole process, so it is left out.
-type Text = u128;
+/// A hash of a kernel's name and source, without the prelude, which is constant.
+type SourceHash = u128;
 
 /// The CUDA kernels of a plan, and with `bodies` those of the plans in its bodies.
 pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
@@ -120,7 +120,7 @@ impl Unloaded<'_> {
     /// Checks that the kernel can be compiled to this kind of code.
     ///
     /// # Errors
-    /// [`Error::Cuda`] if it was written for another architecture alone.
+    /// [`Error::Cuda`] if it needs features of another architecture.
     pub(super) fn check(&self, code: Code) -> Result<()> {
         match self.parameters.maps == 0 || code.has_warpgroups() {
             true => Ok(()),
@@ -132,7 +132,7 @@ impl Unloaded<'_> {
         }
     }
 
-    fn text(&self) -> Text {
+    fn source_hash(&self) -> SourceHash {
         let mut hash = Xxh3Default::new();
         hash.update(&(self.entry.len() as u64).to_le_bytes());
         hash.update(self.entry.as_bytes());
@@ -152,65 +152,63 @@ impl Modules {
         }
     }
 
-    fn find_loaded(&self, text: Text) -> Option<Function> {
-        let (module, handle) = self.functions.get(&text)?;
+    fn find_loaded(&self, hash: SourceHash) -> Option<Function> {
+        let (module, handle) = self.functions.get(&hash)?;
         Some(Function {
             handle: *handle,
             module: module.upgrade()?,
         })
     }
 
-    fn keep(&mut self, text: Text, function: &Function) {
+    fn insert(&mut self, hash: SourceHash, function: &Function) {
         let module = Arc::downgrade(&function.module);
-        self.functions.insert(text, (module, function.handle));
+        self.functions.insert(hash, (module, function.handle));
     }
 
     /// Drops entries that are no longer loaded.
-    fn forget(&mut self) {
+    fn drop_unloaded(&mut self) {
         self.functions
             .retain(|_, (module, _)| module.strong_count() > 0);
         self.units.retain(|_, module| module.strong_count() > 0);
     }
 }
 
-/// The maximum number of kernels of a translation unit. Each unit costs NVRTC a fixed time, and a long one can't be
-/// shared among threads.
-pub(super) const UNIT: usize = 8;
+/// The maximum number of kernels of a translation unit. Each unit has a fixed cost, but threads can't share one.
+pub(super) const MAX_UNIT_KERNELS: usize = 8;
 
 /// A kernel that does nothing, to test the kinds of code that a device loads.
 const PROBE: &str = "extern \"C\" __global__ void kiln_probe() {}\n";
 
 impl Modules {
-    /// The functions of these kernels, in order; compiled where neither this process nor the disk
-    /// has them.
+    /// The functions of these kernels, in order. Kernels that are neither loaded nor cached are compiled.
     ///
     /// # Errors
     /// If a kernel can't be compiled, or NVRTC is needed and missing.
     pub(super) fn functions(&mut self, kernels: &[&Unloaded]) -> Result<Vec<Function>> {
-        let mut functions: HashMap<Text, Function> = HashMap::new();
-        let mut missing: Vec<(&Unloaded, Text)> = Vec::new();
-        let texts: Vec<Text> = kernels.iter().map(|k| k.text()).collect();
-        for (k, text) in kernels.iter().zip(&texts) {
-            match self.find_loaded(*text) {
-                Some(function) => drop(functions.insert(*text, function)),
-                None if missing.iter().any(|m| m.1 == *text) => {}
-                None => missing.push((k, *text)),
+        let mut functions: HashMap<SourceHash, Function> = HashMap::new();
+        let mut missing: Vec<(&Unloaded, SourceHash)> = Vec::new();
+        let hashes: Vec<SourceHash> = kernels.iter().map(|k| k.source_hash()).collect();
+        for (k, hash) in kernels.iter().zip(&hashes) {
+            match self.find_loaded(*hash) {
+                Some(function) => drop(functions.insert(*hash, function)),
+                None if missing.iter().any(|m| m.1 == *hash) => {}
+                None => missing.push((k, *hash)),
             }
         }
         if !missing.is_empty() {
             self.context.activate()?;
-            self.forget();
+            self.drop_unloaded();
             self.load(missing, &mut functions)?;
         }
         let lost = || Error::Internal("a loaded kernel is gone".into());
-        let function = |text: &Text| functions.get(text).cloned().ok_or_else(lost);
-        texts.iter().map(function).collect()
+        let function = |hash: &SourceHash| functions.get(hash).cloned().ok_or_else(lost);
+        hashes.iter().map(function).collect()
     }
 
     fn load(
         &mut self,
-        missing: Vec<(&Unloaded, Text)>,
-        functions: &mut HashMap<Text, Function>,
+        missing: Vec<(&Unloaded, SourceHash)>,
+        functions: &mut HashMap<SourceHash, Function>,
     ) -> Result<()> {
         let cache = Cache::of_user();
         // Without NVRTC, code of any compiler version is accepted.
@@ -218,23 +216,24 @@ impl Modules {
         let version = compiler.as_ref().map(|c| c.version);
         let code = self.code(&cache, compiler.as_ref())?;
         missing.iter().try_for_each(|(k, _)| k.check(code))?;
-        let mut left: Vec<(&Unloaded, Text, Key)> = Vec::new();
-        for (kernel, text) in missing {
+        let mut uncached: Vec<(&Unloaded, SourceHash, Key)> = Vec::new();
+        for (kernel, hash) in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);
             let module = self.find_cached(&cache, key, version);
             match module.and_then(|module| self.function(&module, kernel).ok()) {
                 Some(function) => {
-                    self.keep(text, &function);
-                    functions.insert(text, function);
+                    self.insert(hash, &function);
+                    functions.insert(hash, function);
                 }
-                None => left.push((kernel, text, key)),
+                None => uncached.push((kernel, hash, key)),
             }
         }
-        if left.is_empty() {
+        if uncached.is_empty() {
             return Ok(());
         }
         let nvrtc = Nvrtc::get()?;
-        let units: Vec<&[(&Unloaded, Text, Key)]> = left.chunks(unit_size(left.len())).collect();
+        let units: Vec<&[(&Unloaded, SourceHash, Key)]> =
+            uncached.chunks(unit_size(uncached.len())).collect();
         let sources = units
             .iter()
             .map(|unit| unit_source(unit.iter().map(|u| u.0.source.as_ref())));
@@ -244,29 +243,29 @@ impl Modules {
             let module = self.load_image(&image)?;
             let keys: Vec<Key> = unit.iter().map(|u| u.2).collect();
             let unit_key = key(source, code);
-            cache.keep(unit_key, &keys, &image, nvrtc.version());
+            cache.store(unit_key, &keys, &image, nvrtc.version());
             self.units.insert(unit_key, Arc::downgrade(&module));
-            for (kernel, text, _) in *unit {
+            for (kernel, hash, _) in *unit {
                 let function = self.function(&module, kernel)?;
-                self.keep(*text, &function);
-                functions.insert(*text, function);
+                self.insert(*hash, &function);
+                functions.insert(*hash, function);
             }
         }
         cache.shrink();
         Ok(())
     }
 
-    /// The kind of code that this device takes: machine code, or PTX if it refuses that.
+    /// The kind of code for this device: machine code, or PTX if the driver rejects that.
     fn code(&mut self, cache: &Cache, compiler: Option<&Compiler>) -> Result<Code> {
         if let Some(code) = self.code {
             return Ok(code);
         }
         let (major, minor) = self.capability;
         let capability = 10 * major + minor;
-        let known = compiler.map_or(&[][..], |c| &c.architectures);
+        let architectures = compiler.map_or(&[][..], |c| &c.architectures);
         let version = compiler.map(|c| c.version);
-        let code = match Code::best(capability, known) {
-            code @ Code::Cubin(_) if !self.takes(cache, version, code)? => Code::Ptx(capability),
+        let code = match Code::best(capability, architectures) {
+            code @ Code::Cubin(_) if !self.loads(cache, version, code)? => Code::Ptx(capability),
             code => code,
         };
         self.code = Some(code);
@@ -274,14 +273,14 @@ impl Modules {
     }
 
     /// True if this device loads machine code.
-    fn takes(&self, cache: &Cache, version: Option<(i32, i32)>, code: Code) -> Result<bool> {
+    fn loads(&self, cache: &Cache, version: Option<(i32, i32)>, code: Code) -> Result<bool> {
         let probe = key(PROBE, code);
         let image = match cache.code(probe, version) {
             Some(image) => image,
             None => {
                 let nvrtc = Nvrtc::get()?;
                 let image = nvrtc.compile(PROBE, code)?.image;
-                cache.keep(probe, &[], &image, nvrtc.version());
+                cache.store(probe, &[], &image, nvrtc.version());
                 image
             }
         };
@@ -337,7 +336,7 @@ impl Modules {
         if kernel.shared > 0 {
             let bytes = kernel.shared as c_int;
             // SAFETY: the function is loaded.
-            let allowed = unsafe {
+            let status = unsafe {
                 call!(cuFuncSetAttribute(
                     handle.0,
                     // Allows more than 48 KiB, of which static memory is a part.
@@ -346,7 +345,7 @@ impl Modules {
                 ))
             };
             let description = || format!("{bytes} bytes of shared memory for {}", kernel.name);
-            allowed.map_err(|failure| failure.of(&description()))?;
+            status.map_err(|failure| failure.of(&description()))?;
         }
         let module = module.clone();
         Ok(Function { handle, module })
@@ -357,13 +356,12 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// The number of kernels a unit with which every thread has a unit.
+/// The number of kernels per unit that gives every thread a unit.
 fn unit_size(kernels: usize) -> usize {
-    kernels.div_ceil(threads()).clamp(1, UNIT)
+    kernels.div_ceil(threads()).clamp(1, MAX_UNIT_KERNELS)
 }
 
-/// Compiles kernels as a device without any of them would: several a unit, on all cores. Returns the code of each
-/// unit.
+/// Compiles kernels on all cores, several per unit as for a device, and returns the code of each unit.
 ///
 /// # Errors
 /// If NVRTC is missing or a kernel can't be compiled.
@@ -384,18 +382,18 @@ pub(super) fn unit_source<'k>(sources: impl Iterator<Item = &'k str>) -> String 
 
 /// Compiles units on all cores, up to the first error.
 pub(super) fn compile(nvrtc: &Nvrtc, sources: &[String], code: Code) -> Result<Vec<Vec<u8>>> {
-    let done: Vec<OnceLock<Vec<u8>>> = sources.iter().map(|_| OnceLock::new()).collect();
+    let units: Vec<OnceLock<Vec<u8>>> = sources.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let error: Mutex<Option<Error>> = Mutex::new(None);
     let work = || {
-        while lock(&failed).is_none() {
+        while lock(&error).is_none() {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(source) = sources.get(index) else {
                 return;
             };
             match nvrtc.compile(source, code) {
-                Ok(compiled) => drop(done[index].set(compiled.image)),
-                Err(e) => *lock(&failed) = Some(e),
+                Ok(compiled) => drop(units[index].set(compiled.image)),
+                Err(e) => *lock(&error) = Some(e),
             }
         }
     };
@@ -405,8 +403,8 @@ pub(super) fn compile(nvrtc: &Nvrtc, sources: &[String], code: Code) -> Result<V
         }
         work();
     });
-    match lock(&failed).take() {
+    match lock(&error).take() {
         Some(e) => Err(e),
-        None => Ok(done.into_iter().filter_map(OnceLock::into_inner).collect()),
+        None => Ok(units.into_iter().filter_map(OnceLock::into_inner).collect()),
     }
 }

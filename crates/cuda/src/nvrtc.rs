@@ -50,24 +50,23 @@ pub struct Nvrtc {
     version: (i32, i32),
 }
 
-/// The kind of code that is compiled to.
+/// The kind of compiled code.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// PTX for a compute capability such as 80 or 90: text, compiled on by the driver.
+    /// PTX for a compute capability such as 80 or 90: text that the driver compiles.
     Ptx(u32),
-    /// PTX that newer devices take too: without the features that only one architecture has.
+    /// PTX that newer devices load too, without the features of a single architecture.
     Portable(u32),
     /// Machine code for exactly this compute capability.
     Cubin(u32),
 }
 
 impl Code {
-    /// The kind of code for a device of a compute capability, given a compiler that knows these: machine code, or for
-    /// a newer device PTX of the newest known one before it.
-    pub(super) fn best(capability: u32, known: &[u32]) -> Code {
-        let older = known.iter().copied().filter(|k| *k <= capability).max();
-        match older {
-            Some(older) if older < capability => Code::Portable(older),
+    /// The kind of code for a device of a compute capability, by the architectures of the compiler: machine code, or
+    /// for a newer device PTX of the newest older architecture.
+    pub(super) fn best(capability: u32, architectures: &[u32]) -> Code {
+        match architectures.iter().filter(|a| **a <= capability).max() {
+            Some(older) if *older < capability => Code::Portable(*older),
             _ => Code::Cubin(capability),
         }
     }
@@ -78,7 +77,7 @@ impl Code {
         }
     }
 
-    /// True if kernels may use what capability 9.0 alone has: products of warpgroups, and the copies that these need.
+    /// True if kernels may use the features of capability 9.0 alone: products by warpgroups, and their copies.
     pub(super) fn has_warpgroups(self) -> bool {
         matches!(self, Code::Ptx(OWN_FEATURES) | Code::Cubin(OWN_FEATURES))
     }
@@ -101,15 +100,15 @@ impl Code {
         }
     }
 
-    /// The flag; from 90 on it also enables the features of that architecture alone.
-    fn flag(self) -> String {
+    /// The flag of the architecture. From 90 on it enables the features of that architecture alone.
+    fn architecture_flag(self) -> String {
         format!("--gpu-architecture={self}")
     }
 
-    /// The flags of a compilation. Arithmetic is exactly that of the source, except for contraction to fused
-    /// multiply-adds, from which functions such as `__fmul_rn` are exempt.
+    /// The flags of a compilation. Arithmetic is as in the source, except for contraction to fused multiply-adds, which
+    /// functions such as `__fmul_rn` prevent.
     pub fn flags(self) -> Vec<String> {
-        let mut flags = vec![self.flag(), "--std=c++17".into()];
+        let mut flags = vec![self.architecture_flag(), "--std=c++17".into()];
         if let Code::Cubin(_) = self {
             flags.push("--ptxas-options=-v".into());
         }
@@ -117,7 +116,7 @@ impl Code {
     }
 }
 
-/// From this compute capability on, architectures have features that later ones need not have.
+/// The compute capability from which on architectures have features that later ones may lack.
 const OWN_FEATURES: u32 = 90;
 
 fn suffix(capability: u32) -> &'static str {
@@ -151,9 +150,9 @@ impl std::str::FromStr for Code {
                 ("sm", _) => Some(Code::Cubin(c)),
                 _ => None,
             });
-        let shown =
+        let valid =
             code.filter(|code| (30..1000).contains(&code.capability()) && code.to_string() == text);
-        shown.ok_or_else(|| format!("no code for GPUs is called {text:?}"))
+        valid.ok_or_else(|| format!("no code for GPUs is called {text:?}"))
     }
 }
 
@@ -185,8 +184,8 @@ impl Nvrtc {
     /// # Errors
     /// [`Error::Cuda`], listing the places and the reason that each failed.
     pub fn get() -> Result<&'static Nvrtc> {
-        static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
-        FOUND
+        static NVRTC: OnceLock<Result<Nvrtc>> = OnceLock::new();
+        NVRTC
             .get_or_init(Nvrtc::find)
             .as_ref()
             .map_err(Error::clone)
@@ -194,7 +193,7 @@ impl Nvrtc {
 
     fn find() -> Result<Nvrtc> {
         let api = Api {
-            what: "NVRTC, the compiler of CUDA kernels,",
+            name: "NVRTC, the compiler of CUDA kernels,",
             hint: "install CUDA 12 or 13 or `pip install nvidia-cuda-nvrtc`, or set KILN_NVRTC to the \
                    library or its folder",
             variable: "KILN_NVRTC",
@@ -234,15 +233,15 @@ impl Nvrtc {
     pub fn architectures(&self) -> Vec<u32> {
         let mut count = 0;
         // SAFETY: the pointer is to writable memory.
-        let counted = unsafe { call!(nvrtcGetNumSupportedArchs(&mut count)) };
-        let mut known = vec![0; counted.map_or(0, |()| count.max(0) as usize)];
-        if known.is_empty() {
+        let status = unsafe { call!(nvrtcGetNumSupportedArchs(&mut count)) };
+        let mut architectures = vec![0; status.map_or(0, |()| count.max(0) as usize)];
+        if architectures.is_empty() {
             return Vec::new();
         }
-        // SAFETY: the buffer has the number of elements that the library asked for.
-        let listed = unsafe { call!(nvrtcGetSupportedArchs(known.as_mut_ptr())) };
-        let known = known.into_iter().filter(|_| listed.is_ok());
-        known.map(|c| c as u32).collect()
+        // SAFETY: the buffer has the number of elements that the library returned.
+        let status = unsafe { call!(nvrtcGetSupportedArchs(architectures.as_mut_ptr())) };
+        let architectures = architectures.into_iter().filter(|_| status.is_ok());
+        architectures.map(|a| a as u32).collect()
     }
 
     /// Compiles a translation unit.
@@ -257,7 +256,7 @@ impl Nvrtc {
         let source_text = text(source)?;
         let mut program: sys::nvrtcProgram = null_mut();
         // SAFETY: the strings end in zero and outlive the call; there are no headers.
-        let created = unsafe {
+        let status = unsafe {
             let (source, name) = (source_text.as_ptr(), c"kernels.cu".as_ptr());
             call!(nvrtcCreateProgram(
                 &mut program,
@@ -268,7 +267,7 @@ impl Nvrtc {
                 null()
             ))
         };
-        created.map_err(|status| {
+        status.map_err(|status| {
             Error::Cuda(format!("NVRTC gives error {status} for a new program"))
         })?;
         let flags = code
@@ -278,15 +277,15 @@ impl Nvrtc {
             .collect::<Result<Vec<_>>>()?;
         let pointers: Vec<*const c_char> = flags.iter().map(|f| f.as_ptr()).collect();
         let (count, pointers) = (pointers.len() as c_int, pointers.as_ptr());
-        // SAFETY: the program is alive, the flags end in zero, and buffers have the sizes that `bytes` gets.
+        // SAFETY: the program is alive, the flags end in zero, and buffers have the sizes that `read_bytes` gets.
         let (compiled, log, image, ptx) = unsafe {
             let compiled = call!(nvrtcCompileProgram(program, count, pointers));
-            let log = bytes(
+            let log = read_bytes(
                 |size| call!(nvrtcGetProgramLogSize(program, size)),
                 |to| call!(nvrtcGetProgramLog(program, to)),
             );
             let ptx = || {
-                bytes(
+                read_bytes(
                     |size| call!(nvrtcGetPTXSize(program, size)),
                     |to| call!(nvrtcGetPTX(program, to)),
                 )
@@ -294,7 +293,7 @@ impl Nvrtc {
             let (image, ptx) = match code {
                 Code::Ptx(_) | Code::Portable(_) => (ptx(), None),
                 Code::Cubin(_) => {
-                    let cubin = bytes(
+                    let cubin = read_bytes(
                         |size| call!(nvrtcGetCUBINSize(program, size)),
                         |to| call!(nvrtcGetCUBIN(program, to)),
                     );
@@ -326,9 +325,8 @@ impl Nvrtc {
     }
 }
 
-/// The result of a pair of functions: one writes the number of bytes, the other the bytes. Empty if either returns an
-/// error.
-fn bytes(
+/// The bytes that a pair of functions returns: one their number, the other the bytes. Empty if either fails.
+fn read_bytes(
     size: impl FnOnce(&mut usize) -> std::result::Result<(), u32>,
     get: impl FnOnce(*mut c_char) -> std::result::Result<(), u32>,
 ) -> Vec<u8> {
@@ -364,23 +362,23 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn what_an_older_compiler_does_not_know_gets_older_ptx() {
+    fn older_compilers_emit_older_ptx_for_newer_devices() {
         let known = [75, 80, 86, 90];
         assert_eq!(Code::best(86, &known), Code::Cubin(86));
         assert_eq!(Code::best(89, &known), Code::Portable(86));
         assert_eq!(Code::best(120, &known), Code::Portable(90));
         assert!(Code::Portable(90).flags()[0].ends_with("compute_90"));
-        // Older than all known ones, and none known: the compiler's own message is the clearest.
+        // For older devices, or an empty list, the compiler's own message is the clearest.
         assert_eq!(Code::best(70, &known), Code::Cubin(70));
         assert_eq!(Code::best(90, &[]), Code::Cubin(90));
     }
 
     #[test]
     fn code_runs_where_its_architecture_says() {
-        let all = ["compute_80", "compute_90", "compute_90a", "sm_80", "sm_90a"];
+        let codes = ["compute_80", "compute_90", "compute_90a", "sm_80", "sm_90a"];
         let runs = |capability: u32| {
             let code = |text: &&&str| text.parse::<Code>().unwrap().runs_on(capability);
-            all.iter().filter(code).copied().collect::<Vec<&str>>()
+            codes.iter().filter(code).copied().collect::<Vec<&str>>()
         };
         assert_eq!(runs(75), Vec::<&str>::new());
         assert_eq!(runs(80), ["compute_80", "sm_80"]);
@@ -401,13 +399,13 @@ mod tests {
         ] {
             assert!(other.parse::<Code>().is_err(), "{other}");
         }
-        for text in all {
+        for text in codes {
             assert_eq!(text.parse::<Code>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn every_function_that_is_called_is_looked_for() {
+    fn every_called_function_is_listed() {
         let called = super::super::library::calls(include_str!("nvrtc.rs"), "nvrtc");
         let called = called.iter().map(|c| &c[..]).collect::<BTreeSet<&str>>();
         assert_eq!(called, FUNCTIONS.iter().copied().collect());

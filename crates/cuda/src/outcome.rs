@@ -1,4 +1,4 @@
-//! The end of a run that may have a data error, for its dependents.
+//! The results of runs that may have a data error.
 
 use super::lane::{Slot, Slots};
 use super::stream::Event;
@@ -10,14 +10,14 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The end of a run on a GPU that may have a data error. Buffers that would then be wrong hold it; their readers wait
-/// for the run.
+/// The result of a run on a GPU that may have a data error. Buffers that an error would make wrong hold it; their
+/// readers wait for the run.
 pub struct Outcome {
     event: Arc<Event>,
     slot: Mutex<Option<Slot>>,
     slots: Arc<Slots>,
     explain: Box<Explain>,
-    ended: Mutex<Option<Result<()>>>,
+    result: Mutex<Option<Result<()>>>,
     reported: AtomicBool,
     note: Mutex<Option<Note>>,
 }
@@ -40,7 +40,7 @@ impl Outcome {
             slot: Mutex::new(Some(slot)),
             slots: slots.clone(),
             explain,
-            ended: Mutex::default(),
+            result: Mutex::default(),
             reported: AtomicBool::new(false),
             note: Mutex::default(),
         }
@@ -51,11 +51,11 @@ impl Outcome {
     /// # Errors
     /// Its data error, every time, or the device's failure.
     pub fn wait(&self) -> Result<()> {
-        let ended = self.ended();
-        if ended.is_err() {
+        let result = self.resolve();
+        if result.is_err() {
             self.reported.store(true, Ordering::Relaxed);
         }
-        ended
+        result
     }
 
     /// True if the error was reported.
@@ -65,8 +65,8 @@ impl Outcome {
 
     /// Keeps an object until the run has succeeded.
     pub fn keep(&self, note: Note) {
-        let ended = lock(&self.ended);
-        if *ended != Some(Ok(())) {
+        let result = lock(&self.result);
+        if *result != Some(Ok(())) {
             *lock(&self.note) = Some(note);
         }
     }
@@ -76,25 +76,26 @@ impl Outcome {
         lock(&self.note).clone()
     }
 
-    fn ended(&self) -> Result<()> {
-        let mut ended = lock(&self.ended);
-        if let Some(ended) = &*ended {
-            return ended.clone();
+    /// Waits for the run, once, and returns its result.
+    fn resolve(&self) -> Result<()> {
+        let mut known = lock(&self.result);
+        if let Some(result) = &*known {
+            return result.clone();
         }
         let result = self.slots.context.activate().and_then(|()| {
             self.event.synchronize()?;
             let slot = lock(&self.slot).take();
             let record = slot.map_or(ErrorRecord::default(), |slot| {
                 let record = slot.read();
-                self.slots.give(slot, None);
+                self.slots.give_back(slot, None);
                 record
             });
             (self.explain)(record).map_or(Ok(()), Err)
         });
-        *ended = Some(result.clone());
-        drop(ended);
-        let done = result.is_ok().then(|| lock(&self.note).take());
-        drop(done); // what it holds may be much
+        *known = Some(result.clone());
+        drop(known);
+        let note = result.is_ok().then(|| lock(&self.note).take());
+        drop(note); // without the lock, since it may hold much memory
         result
     }
 }
@@ -103,18 +104,18 @@ impl Drop for Outcome {
     fn drop(&mut self) {
         if let Some(slot) = lock(&self.slot).take() {
             // The device may still write to the slot.
-            self.slots.give(slot, Some(self.event.clone()));
+            self.slots.give_back(slot, Some(self.event.clone()));
         }
     }
 }
 
 impl std::fmt::Debug for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Outcome({:?})", lock(&self.ended))
+        write!(f, "Outcome({:?})", lock(&self.result))
     }
 }
 
-/// Runs of a device for whose end nobody has waited.
+/// Runs of a device with unreported results.
 #[derive(Default)]
 pub(super) struct Outcomes(Mutex<Vec<Arc<Outcome>>>);
 
@@ -122,7 +123,7 @@ impl Outcomes {
     pub(super) fn add(&self, outcome: Outcome) -> Arc<Outcome> {
         let shared = Arc::new(outcome);
         let mut open = lock(&self.0);
-        // Streams whose oldest open run goes on: their later ones need not be asked for.
+        // Streams whose oldest open run is in progress: their later runs are too.
         let mut busy: SmallVec<[u64; 4]> = SmallVec::new();
         // Successful runs are dropped, failed ones once they are reported.
         open.retain(|o| {
@@ -134,7 +135,7 @@ impl Outcomes {
                 busy.push(stream);
                 return true;
             }
-            o.ended().is_err() && !o.reported()
+            o.resolve().is_err() && !o.reported()
         });
         open.push(shared.clone());
         shared

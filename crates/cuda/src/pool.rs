@@ -19,7 +19,7 @@ pub(super) struct Pool {
     /// Bytes of the device's memory.
     pub(super) total: usize,
     pub(super) ledger: Mutex<Ledger>,
-    /// The bytes that the pool still held after it last exceeded the limit and freed all that it could.
+    /// The bytes that the pool still held after it last freed unused memory because of the limit.
     floor: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ pub struct DeviceBlock {
     address: Address,
     pub(super) len: usize,
     holder: Mutex<Holder>,
-    /// Its number in the books.
+    /// Its number in the ledger.
     number: usize,
     /// The stream that it was allocated on.
     home: Arc<Stream>,
@@ -39,16 +39,16 @@ pub struct DeviceBlock {
 /// Uses of a block that may still be in progress.
 #[derive(Default)]
 struct Uses {
-    written: Option<Arc<Event>>,
+    last_write: Option<Arc<Event>>,
     /// The last use on each stream.
-    all: SmallVec<[Arc<Event>; 2]>,
+    events: SmallVec<[Arc<Event>; 2]>,
 }
 
 impl Pool {
     /// The default pool of this device of the driver.
     pub(super) fn new(context: Context, device: sys::CUdevice, total: usize) -> Result<Pool> {
         let mut handle = Object(null_mut());
-        let mut keep = u64::MAX;
+        let mut threshold = u64::MAX;
         // SAFETY: the pool outlives the process's use of the device, and the attribute is a 64-bit
         // number.
         unsafe {
@@ -56,7 +56,7 @@ impl Pool {
             call!(cuMemPoolSetAttribute(
                 handle.0,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                (&raw mut keep).cast()
+                (&raw mut threshold).cast()
             ))?;
         }
         Ok(Pool {
@@ -69,15 +69,15 @@ impl Pool {
         })
     }
 
-    /// Lets two devices access each other's memory where the driver can, so that copies between them take no way through
-    /// the host. Where it refuses, they do.
+    /// Lets two devices access each other's memory if the driver can. Otherwise copies between them go through the
+    /// host.
     pub(super) fn share(&self, other: &Pool) {
         for (pool, reader) in [(self, other), (other, self)] {
             let mut can = 0;
             // SAFETY: the pointer is to writable memory, and both are devices of the driver.
-            let told =
+            let status =
                 unsafe { call!(cuDeviceCanAccessPeer(&mut can, reader.device, pool.device)) };
-            if told.is_err() || can == 0 {
+            if status.is_err() || can == 0 {
                 continue;
             }
             // SAFETY: the pool is alive, and the description is one of a device.
@@ -109,14 +109,14 @@ impl Pool {
     fn reserved(&self) -> usize {
         let mut reserved = 0u64;
         // SAFETY: the pool is alive and the attribute a 64-bit number.
-        let told = unsafe {
+        let status = unsafe {
             call!(cuMemPoolGetAttribute(
                 self.handle.0,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                 (&raw mut reserved).cast()
             ))
         };
-        told.map_or(0, |()| reserved as usize)
+        status.map_or(0, |()| reserved as usize)
     }
 
     /// Limits the bytes in use.
@@ -132,8 +132,8 @@ impl Pool {
         Ok(unsafe { call!(cuMemPoolTrimTo(self.handle.0, 0)) }?)
     }
 
-    /// Returns the unused memory that the pool holds beyond the limit to the system.
-    fn keep_within_limit(&self) -> Result<()> {
+    /// Returns unused memory beyond the limit to the system.
+    fn trim_to_limit(&self) -> Result<()> {
         let limit = lock(&self.ledger).stats.limit;
         let floor = self.floor.load(Ordering::Relaxed);
         if limit.is_some_and(|l| self.reserved() > l.max(floor)) {
@@ -204,7 +204,7 @@ impl DeviceBlock {
             drop(block);
             return Err(pool.out_of_memory(&lock(&pool.ledger), len));
         }
-        pool.keep_within_limit()?;
+        pool.trim_to_limit()?;
         Ok(block)
     }
 
@@ -212,7 +212,7 @@ impl DeviceBlock {
         *lock(&self.holder)
     }
 
-    /// Changes the holder in the books.
+    /// Changes the holder in the ledger.
     pub(super) fn set_holder(&self, to: Holder) {
         let mut holder = lock(&self.holder);
         let change = [std::mem::replace(&mut *holder, to), to];
@@ -229,13 +229,13 @@ impl DeviceBlock {
 
     /// Makes later work on `stream` wait until the contents are computed.
     pub(super) fn before_reading(&self, stream: &Stream) -> Result<()> {
-        let written = lock(&self.uses).written.clone();
-        written.map_or(Ok(()), |event| stream.wait(&event))
+        let last_write = lock(&self.uses).last_write.clone();
+        last_write.map_or(Ok(()), |event| stream.wait(&event))
     }
 
-    /// Makes later work on `stream` wait until nobody uses the contents.
+    /// Makes later work on `stream` wait for all uses of the contents.
     pub(super) fn before_writing(&self, stream: &Stream) -> Result<()> {
-        let events = lock(&self.uses).all.clone();
+        let events = lock(&self.uses).events.clone();
         events.iter().try_for_each(|event| stream.wait(event))
     }
 
@@ -243,12 +243,12 @@ impl DeviceBlock {
     pub(super) fn record_use(&self, event: &Arc<Event>, written: bool) {
         let mut uses = lock(&self.uses);
         if written {
-            uses.written = Some(event.clone());
-            uses.all.clear(); // this event is behind all of them
+            uses.last_write = Some(event.clone());
+            uses.events.clear(); // this event comes after all of them
         } else {
-            uses.all.retain(|e| e.stream.id() != event.stream.id());
+            uses.events.retain(|e| e.stream.id() != event.stream.id());
         }
-        uses.all.push(event.clone());
+        uses.events.push(event.clone());
     }
 }
 
@@ -259,10 +259,10 @@ impl Drop for DeviceBlock {
         if self.address == 0 {
             return;
         }
-        // Freed on the stream of its last use on its own device, so that the stream of copies waits for no run.
-        let is_own = |e: &&Arc<Event>| e.stream.context.handle.0 == self.pool.context.handle.0;
+        // Free on the stream of the last use on this device, so that the stream of copies need not wait for runs.
+        let is_local = |e: &&Arc<Event>| e.stream.context.handle.0 == self.pool.context.handle.0;
         let uses = lock(&self.uses);
-        let last = uses.all.iter().rfind(is_own).map(|e| e.stream.clone());
+        let last = uses.events.iter().rfind(is_local).map(|e| e.stream.clone());
         drop(uses);
         let stream = last.as_ref().unwrap_or(&self.home);
         // Errors are ignored: the memory of a failed device is not needed any more.

@@ -32,19 +32,19 @@ impl Compiled {
             let Some(kernel) = kernels.last_mut() else {
                 continue;
             };
-            // Functions that are called have lines of their own.
-            kernel.stack += before(line, " bytes stack frame");
-            kernel.spilled += before(line, " bytes spill stores");
-            kernel.spilled += before(line, " bytes spill loads");
-            kernel.registers = kernel.registers.max(before(line, " registers"));
-            kernel.shared = kernel.shared.max(before(line, " bytes smem"));
+            // Called functions have separate lines.
+            kernel.stack += number_before(line, " bytes stack frame");
+            kernel.spilled += number_before(line, " bytes spill stores");
+            kernel.spilled += number_before(line, " bytes spill loads");
+            kernel.registers = kernel.registers.max(number_before(line, " registers"));
+            kernel.shared = kernel.shared.max(number_before(line, " bytes smem"));
         }
         kernels
     }
 }
 
 /// The number before `unit`; 0 if the line has none.
-fn before(line: &str, unit: &str) -> u32 {
+fn number_before(line: &str, unit: &str) -> u32 {
     let Some(position) = line.find(unit) else {
         return 0;
     };
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_says_what_each_kernel_takes() {
+    fn resources_are_read_from_the_log() {
         let log = "\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'kiln_a' for 'sm_90a'

@@ -66,13 +66,13 @@ impl Session {
         Ok(Storage::on_gpu(Arc::new(memory), bytes))
     }
 
-    /// Copies one storage to another of the same size, before later work.
+    /// Copies one storage to another of the same size, before later work of the run.
     pub fn copy(&self, from: &Storage, to: &Storage) -> Result<()> {
         Memory::copy(from, to, &self.lane()?.stream)
     }
 
-    /// Runs a job. Returns its outcome if it can fail; `explain` turns the record, or a fault of communication, into an
-    /// error.
+    /// Runs a job, and returns its outcome if it can fail. `explain` converts the record, or a fault of communication,
+    /// to an error.
     pub fn run(
         mut self,
         job: &Job,
@@ -80,10 +80,10 @@ impl Session {
     ) -> Result<Option<Arc<Outcome>>> {
         let slot = job.fallible.then(|| self.device.slots.take()).transpose()?;
         let lane = self.lane()?;
-        let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
+        let move_record = || slot.as_ref().map_or(Ok(()), |slot| lane.move_record(slot));
         let failed = |site: u32, text| explain(record_at(site), Some(text));
         let enqueued = self.enqueue(job, &failed);
-        let groups = match enqueued.and_then(|groups| handed_over().map(|()| groups)) {
+        let groups = match enqueued.and_then(|groups| move_record().map(|()| groups)) {
             Ok(groups) => groups,
             Err(e) => {
                 // No work of this run may continue after the error is returned. The lane is not used again.
@@ -93,12 +93,12 @@ impl Session {
             }
         };
         let event = lane.stream.event()?;
-        let memories = |list: &[&Storage], written| {
+        let record_uses = |list: &[&Storage], written| {
             let list = list.iter().filter_map(|s| Memory::of(s));
             list.for_each(|m| m.record_use(&event, written));
         };
-        memories(job.read, false);
-        memories(job.written, true);
+        record_uses(job.read, false);
+        record_uses(job.written, true);
         let lane = match groups.is_empty() {
             true => None,
             false => self.lane.take(),
@@ -118,7 +118,7 @@ impl Session {
         Ok(slot.map(outcome))
     }
 
-    /// Gives the work to the device. Returns the groups of ranks that take part.
+    /// Enqueues the work, and returns the groups of ranks that take part.
     fn enqueue(
         &self,
         job: &Job,
@@ -133,7 +133,7 @@ impl Session {
         }
         let record = lane.record();
         if let Some(profile) = job.profile {
-            return self.profiled(job, profile, failed);
+            return self.enqueue_profiled(job, profile, failed);
         }
         let calls = |sink: &mut dyn FnMut(LaunchCall) -> Result<()>| (job.calls)(record, sink);
         let graphs = job.graphs.filter(|_| self.device.graphs());
@@ -169,7 +169,7 @@ fn record_at(site: u32) -> ErrorRecord {
 }
 
 impl Session {
-    fn profiled(
+    fn enqueue_profiled(
         &self,
         job: &Job,
         profile: &dyn Fn(usize, Duration),
@@ -183,8 +183,7 @@ impl Session {
                 starts.push((call.step, lane.stream.timed_event()?));
             }
             launcher.launch(&call, failed)?;
-            // Steps run one after the other.
-            launcher.join()
+            launcher.join() // so that steps do not overlap
         })?;
         let end = lane.stream.timed_event()?;
         end.synchronize()?;

@@ -46,8 +46,8 @@ impl Stream {
     /// Waits, on the host, for all its work.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is alive.
-        let done = unsafe { call!(cuStreamSynchronize(self.handle.0)) };
-        done.map_err(|failure| failure.of("the GPU's work failed"))
+        let status = unsafe { call!(cuStreamSynchronize(self.handle.0)) };
+        status.map_err(|failure| failure.of("the GPU's work failed"))
     }
 
     /// Makes later work wait for an event of another stream.
@@ -59,7 +59,7 @@ impl Stream {
         Ok(unsafe { call!(cuStreamWaitEvent(self.handle.0, event.handle.0, 0)) }?)
     }
 
-    /// Captures the work that a function gives to the stream, which is otherwise idle.
+    /// Captures the work that a function enqueues on the stream, which is otherwise idle.
     pub(super) fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Captured> {
         // Other threads, NCCL's among them, may allocate meanwhile.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -68,9 +68,9 @@ impl Stream {
         let result = work();
         let mut captured = Captured(Object(null_mut()));
         // SAFETY: the stream captures, and the pointer is to writable memory.
-        let ended = unsafe { call!(cuStreamEndCapture(self.handle.0, &mut captured.0.0)) };
+        let status = unsafe { call!(cuStreamEndCapture(self.handle.0, &mut captured.0.0)) };
         result?;
-        ended?;
+        status?;
         Ok(captured)
     }
 
@@ -79,7 +79,7 @@ impl Stream {
         self.record(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// The same, with a time stamp.
+    /// An event with a timestamp that happens once all earlier work is done.
     pub(super) fn timed_event(self: &Arc<Stream>) -> Result<Arc<Event>> {
         self.record(sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
@@ -133,8 +133,8 @@ impl Event {
     /// True if it has happened.
     pub(super) fn has_happened(&self) -> bool {
         // SAFETY: the event is alive.
-        let asked = unsafe { call!(cuEventQuery(self.handle.0)) };
-        asked.map_or_else(
+        let status = unsafe { call!(cuEventQuery(self.handle.0)) };
+        status.map_or_else(
             |f| f.status != sys::CUresult::CUDA_ERROR_NOT_READY,
             |()| true,
         )
@@ -159,8 +159,8 @@ impl Event {
     /// Waits for it on the host.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
-        let done = unsafe { call!(cuEventSynchronize(self.handle.0)) };
-        done.map_err(|failure| failure.of("the GPU's work failed"))
+        let status = unsafe { call!(cuEventSynchronize(self.handle.0)) };
+        status.map_err(|failure| failure.of("the GPU's work failed"))
     }
 }
 

@@ -25,7 +25,7 @@ impl Map {
     /// The map of a kernel, if symbols have these values.
     ///
     /// # Errors
-    /// If it has no argument, or a size is none that a coordinate can hold.
+    /// If it has no argument, or a size exceeds the range of coordinates.
     pub(super) fn new(kernel: &CudaKernel, map: &TensorMap, values: &[i64]) -> Result<Map> {
         let TensorMap {
             arg,
@@ -35,29 +35,29 @@ impl Map {
             boxes,
             rounds_to_tf32,
         } = map;
-        let wrong = || damaged!("{}: a tensor map that can't be", kernel.name);
-        let pointer = kernel.args.get(usize::from(*arg)).ok_or_else(wrong)?;
+        let invalid = || damaged!("{}: an invalid tensor map", kernel.name);
+        let pointer = kernel.args.get(usize::from(*arg)).ok_or_else(invalid)?;
         let bytes = pointer.dtype.size() as u64;
         let number = |d: &Dim| {
             let value = d.eval_checked(values).and_then(|n| u64::try_from(n).ok());
-            value.ok_or_else(wrong)
+            value.ok_or_else(invalid)
         };
         let extent = |d| {
             let n = number(d)?;
             let fits = n <= i32::MAX as u64;
-            if fits { Ok(n) } else { Err(wrong()) }
+            if fits { Ok(n) } else { Err(invalid()) }
         };
         let extents = extents.iter().map(extent).collect::<Result<Vec<u64>>>()?;
-        let (least, dimensions) = match boxes {
+        let (min_dimensions, dimensions) = match boxes {
             Boxes::Tiled(boxes) => (1, boxes.len()),
             Boxes::Im2col(im2col) => (3, im2col.paths.len() + 2),
         };
-        if !(least..=5).contains(&dimensions)
+        if !(min_dimensions..=5).contains(&dimensions)
             || extents.len() != dimensions
             || strides.len() + 1 != dimensions
             || *rounds_to_tf32 && pointer.dtype != DType::F32
         {
-            return Err(wrong());
+            return Err(invalid());
         }
         let strides = strides.iter().map(|d| Ok(number(d)?.saturating_mul(bytes)));
         Ok(Map {
@@ -78,7 +78,7 @@ impl Map {
     /// If the driver refuses it.
     pub(super) fn encode(&self, address: u64) -> Result<[u64; MAP]> {
         if self.extents.contains(&0) {
-            // No map describes it, and no box of it is copied.
+            // No map can describe an empty tensor, and none of its boxes is copied.
             return Ok([0; MAP]);
         }
         let encoded = encode_tensor_map(
