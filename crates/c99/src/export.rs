@@ -51,21 +51,21 @@ impl Export {
     /// If there is no such entry or size, or a part of it can't be emitted.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
         let entries = self.chosen_entries(package)?;
-        let mut used = vec![false; self.sizes.len()];
-        let (mut compiled, mut changing) = (Vec::new(), false);
+        let mut is_size_used = vec![false; self.sizes.len()];
+        let (mut compiled, mut has_effects) = (Vec::new(), false);
         for name in &entries {
             let interface = package.interface(name)?;
-            changing |= !interface.writes.is_empty() || interface.random;
+            has_effects |= !interface.writes.is_empty() || interface.random;
             let mut sizes = Vec::new();
             for symbol in &interface.symbols {
                 let option = self.sizes.iter().position(|(n, _)| *n == symbol.name);
-                option.into_iter().for_each(|i| used[i] = true);
+                option.into_iter().for_each(|i| is_size_used[i] = true);
                 let n = option.map_or(1, |i| self.sizes[i].1);
                 sizes.push((&symbol.name[..], n));
             }
             compiled.push(package.entry(name)?.compiled(&sizes)?);
         }
-        if let Some(i) = used.iter().position(|used| !used) {
+        if let Some(i) = is_size_used.iter().position(|used| !used) {
             return Err(Error::Entry {
                 entry: entries.join("`, `"),
                 why: format!("it has no size `{}`", self.sizes[i].0),
@@ -82,7 +82,7 @@ impl Export {
             for state in &signature.states {
                 if let Some(input) = state.input {
                     let value = package.get(&state.name)?;
-                    inputs[input as usize] = Some(match changing {
+                    inputs[input as usize] = Some(match has_effects {
                         true => Input::State(state.name.clone(), value),
                         false => Input::Fixed(value),
                     });
@@ -93,17 +93,17 @@ impl Export {
                 inputs[named.at as usize] = Some(Input::Fixed(value));
             }
             let mut count = 0;
-            let keys = signature.keys(symbols, |dims| {
-                count = dims;
+            let keys = signature.keys(symbols, |numbers| {
+                count = numbers;
                 [0; 2]
             });
             let keys = keys.filter(|_| count >= 0).ok_or_else(|| Error::Entry {
                 entry: name.clone(),
                 why: "it draws more random numbers than an i64 counts".into(),
             })?;
-            for (draw, [_, first]) in signature.draws.iter().zip(keys) {
+            for (draw, [_, offset]) in signature.draws.iter().zip(keys) {
                 if let Some(input) = draw.input {
-                    inputs[input as usize] = Some(Input::Key(first));
+                    inputs[input as usize] = Some(Input::Key(offset));
                 }
             }
             let draws = match interface.random {
@@ -137,16 +137,17 @@ impl Export {
         emit(&self.name, &programs, self.weights)
     }
 
-    /// The entries to emit: the named ones, or all that can be emitted.
+    /// The named entries, or else all that change no states and draw no random numbers.
     fn chosen_entries(&self, package: &Package) -> Result<Vec<String>> {
         if !self.entries.is_empty() {
             return Ok(self.entries.clone());
         }
-        let pure = |name: &&str| {
-            let about = package.interface(name);
-            about.is_ok_and(|i| i.writes.is_empty() && !i.random)
+        let is_pure = |name: &&str| {
+            let interface = package.interface(name);
+            interface.is_ok_and(|i| i.writes.is_empty() && !i.random)
         };
-        let names: Vec<String> = package.entries().filter(pure).map(String::from).collect();
+        let names = package.entries().filter(is_pure);
+        let names: Vec<String> = names.map(String::from).collect();
         match names.is_empty() {
             false => Ok(names),
             true => Err(Error::Entry {

@@ -24,11 +24,10 @@
 //! }
 //! ```
 //!
-//! The emitted program is the plan that the runtime runs. Kernels are emitted from their descriptions as loops over
-//! known sizes that compilers vectorise. Tile programs are loops whose innermost loop runs over neighbouring
-//! elements. Products and convolutions are sums over blocks that stay in the cache, in one function that both share.
-//! Work that depends on weights alone is done when the sources are written, and weights are laid out as the loops
-//! read them.
+//! The emitted program follows the plan that the runtime runs. Kernels are emitted from their descriptions as loops
+//! over known sizes that compilers vectorise. Tile programs are loops whose innermost loop runs over neighbouring
+//! elements. Products and convolutions share one function, which sums over blocks that stay in the cache. *prepare*
+//! runs when the sources are written, and weights are laid out as the loops read them.
 //!
 //! If an entry changes states, as a training step does, all states that the emitted entries read or change are
 //! members of a struct, `digits_state`. The caller holds it and `digits_begin` fills it. A call that returns an error

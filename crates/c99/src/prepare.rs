@@ -1,12 +1,12 @@
-//! Work that depends on weights alone is done once, when sources are emitted.
+//! Evaluation of *prepare* when sources are emitted.
 
 use crate::emit::number;
 use crate::error::{Error, Result};
 use kiln_plan::{Allocation, Output, Plan};
 use kiln_runtime::{Buffer, Executable};
 
-/// The values of the buffers that *prepare* computes, with their numbers. `add_constant` are the plan's constant inputs;
-/// *prepare* depends on no other inputs.
+/// Runs *prepare*. Returns the buffers that it computes, with their indices in the plan. `fixed` holds the plan's
+/// constant inputs; *prepare* reads no others.
 pub(crate) fn run_prepare(
     plan: &Plan,
     values: &[i64],
@@ -19,7 +19,7 @@ pub(crate) fn run_prepare(
     if prepared_buffers.is_empty() {
         return Ok(Vec::new());
     }
-    // A plan whose run is the work that the other one prepares.
+    // A plan that runs *prepare*, and whose outputs are the prepared buffers.
     let mut prepare_plan = plan.clone();
     prepare_plan.run = std::mem::take(&mut prepare_plan.prepare);
     prepare_plan.commit = prepare_plan.run.len() as u32;

@@ -3,7 +3,7 @@
 use crate::emit::{Memory, ProgramEmitter, SHARED, Text, elements, identifier, memory, number};
 use crate::error::{Error, Result};
 use crate::prepare::run_prepare;
-use crate::state::{States, without_prepare};
+use crate::state::{States, move_prepare_into_run};
 use kiln_base::{DType, Dim, Role};
 use kiln_plan::{Plan, Site, SiteKind};
 use kiln_runtime::Buffer;
@@ -18,7 +18,7 @@ pub struct Program<'a> {
     pub plan: &'a Plan,
     /// The values of the plan's symbols.
     pub symbols: &'a [i64],
-    /// For each input of the plan its name or, if it is constant, its value.
+    /// The source of each input of the plan.
     pub inputs: Vec<Input>,
     /// The destination of each output of the plan.
     pub outputs: Vec<Output>,
@@ -72,8 +72,8 @@ pub enum Weights {
     File,
 }
 
-/// The bytes of weights up to which [`Weights::Auto`] emits arrays.
-const SMALL: usize = 1 << 20;
+/// The maximum number of bytes of weights that [`Weights::Auto`] emits as arrays.
+const MAX_ARRAY_BYTES: usize = 1 << 20;
 
 /// C99 sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,22 +89,22 @@ pub struct Sources {
 pub fn emit(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
     let emit = |in_file: bool| -> Result<Emission> {
-        let mut emitted = Emission::new(&name, in_file);
-        programs.iter().try_for_each(|p| emitted.program(p))?;
-        Ok(emitted)
+        let mut emission = Emission::new(&name, in_file);
+        programs.iter().try_for_each(|p| emission.emit_program(p))?;
+        Ok(emission)
     };
-    let emitted = match weights {
+    let emission = match weights {
         Weights::File => emit(true)?,
         Weights::Arrays => emit(false)?,
         Weights::Auto => {
             let arrays = emit(false)?;
-            match arrays.emitter.weights.bytes() <= SMALL {
+            match arrays.emitter.weights.bytes() <= MAX_ARRAY_BYTES {
                 true => arrays,
                 false => emit(true)?,
             }
         }
     };
-    emitted.finish(&name)
+    emission.finish(&name)
 }
 
 struct Emission {
@@ -119,10 +119,10 @@ struct Emission {
 /// The parameters of an entry's function.
 struct Params {
     /// Their declarations in C, and their names.
-    list: Vec<(String, String)>,
-    /// Their descriptions for people.
-    about: Vec<String>,
-    used: BTreeSet<String>,
+    declarations: Vec<(String, String)>,
+    /// Their descriptions in the header's comment.
+    descriptions: Vec<String>,
+    names: BTreeSet<String>,
     reads_state: bool,
     writes_state: bool,
 }
@@ -130,9 +130,9 @@ struct Params {
 impl Params {
     fn new() -> Params {
         Params {
-            list: Vec::new(),
-            about: Vec::new(),
-            used: RESERVED.iter().map(|s| s.to_string()).collect(),
+            declarations: Vec::new(),
+            descriptions: Vec::new(),
+            names: RESERVED.iter().map(|s| s.to_string()).collect(),
             reads_state: false,
             writes_state: false,
         }
@@ -146,14 +146,14 @@ impl Params {
         (dtype, shape, symbols): (DType, &[Dim], &[i64]),
     ) -> Result<String> {
         let mut text = identifier(if name.is_empty() { "x" } else { name });
-        while !self.used.insert(text.clone()) {
+        while !self.names.insert(text.clone()) {
             text.push('_');
         }
         let sizes = shape.iter().map(|d| Ok(number(d, symbols)?.to_string()));
         let sizes: Vec<String> = sizes.collect::<Result<_>>()?;
-        self.about
+        self.descriptions
             .push(format!("{text} {dtype}[{}]", sizes.join(", ")));
-        self.list.push((
+        self.declarations.push((
             format!("{qualifier}{} *{text}", memory(dtype)),
             text.clone(),
         ));
@@ -161,21 +161,21 @@ impl Params {
     }
 }
 
-/// The random numbers of a call.
-struct Drawn {
+/// The random numbers that a call draws.
+struct DrawnNumbers {
     /// The generator's array in C.
     array: String,
     /// The count of numbers that are drawn.
     count: i64,
-    keys: usize,
+    key_count: usize,
 }
 
-impl Drawn {
-    fn new(emitted: &mut Emission, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
-        let mut drawn = Drawn {
+impl DrawnNumbers {
+    fn new(emission: &mut Emission, p: &Program<'_>, params: &mut Params) -> Result<DrawnNumbers> {
+        let mut drawn = DrawnNumbers {
             array: String::new(),
             count: 0,
-            keys: 0,
+            key_count: 0,
         };
         if let Some(draws) = &p.draws {
             let (dtype, len) = (draws.value.dtype(), draws.value.len());
@@ -184,57 +184,57 @@ impl Drawn {
                 return Err(Error::Damaged(text));
             }
             drawn.array =
-                (emitted.states).array(&mut emitted.emitter, &draws.state, &draws.value)?;
+                (emission.states).array(&mut emission.emitter, &draws.state, &draws.value)?;
             drawn.count = draws.count;
             params.writes_state = true;
         }
         Ok(drawn)
     }
 
-    /// Emits the key of numbers at offset `offset` from the generator's position, and returns its name.
-    fn key(&mut self, offset: i64, body: &mut Text) -> Result<String> {
+    /// Emits the key of numbers at an offset from the generator's position, and returns its name.
+    fn emit_key(&mut self, offset: i64, body: &mut Text) -> Result<String> {
         if self.array.is_empty() {
             return Err(Error::Damaged("a key without a generator".into()));
         }
-        let (name, array) = (format!("key{}", self.keys), &self.array);
-        self.keys += 1;
-        let wrapped_offset = wrapped_offset(array, offset);
+        let (name, array) = (format!("key{}", self.key_count), &self.array);
+        self.key_count += 1;
+        let position = position_expression(array, offset);
         body.line(format!(
-            "const int64_t {name}[2] = {{{array}[0], {wrapped_offset}}};"
+            "const int64_t {name}[2] = {{{array}[0], {position}}};"
         ));
         body.line(format!("(void){name};"));
         Ok(name)
     }
 
-    /// Advances the generator past the drawn numbers.
-    fn commit(&self, body: &mut Text) {
+    /// Emits the advance of the generator.
+    fn emit_advance(&self, body: &mut Text) {
         if self.count != 0 {
-            let wrapped_offset = wrapped_offset(&self.array, self.count);
-            body.line(format!("{}[1] = {wrapped_offset};", self.array));
+            let position = position_expression(&self.array, self.count);
+            body.line(format!("{}[1] = {position};", self.array));
         }
     }
 }
 
-/// The position at offset `offset` from a generator's position; it wraps around.
-fn wrapped_offset(array: &str, offset: i64) -> String {
+/// Returns a generator's position plus an offset, with wraparound.
+fn position_expression(array: &str, offset: i64) -> String {
     format!(
         "(int64_t)((uint64_t){array}[1] + UINT64_C({}))",
         offset as u64
     )
 }
 
-/// The results that depend on weights alone, with the numbers of their buffers.
+/// Returns the results of *prepare*, with the indices of their buffers.
 fn precompute(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
     let fixed = p.inputs.iter().map(|i| match i {
         Input::Fixed(value) => Some(value),
         Input::Argument(_) | Input::State(..) | Input::Key(_) => None,
     });
     let fixed: Vec<Option<&Buffer>> = fixed.collect();
-    let is_state = |i: &usize| match &p.inputs[*i] {
+    let variable_name = |i: &usize| match &p.inputs[*i] {
         Input::Argument(name) | Input::State(name, _) => Some(name),
         Input::Fixed(_) | Input::Key(_) => None,
     };
-    if let Some(name) = prepare_reads(p.plan).iter().find_map(is_state) {
+    if let Some(name) = prepare_reads(p.plan).iter().find_map(variable_name) {
         let text = format!("prepared work reads `{name}`, which each call passes");
         return Err(Error::Damaged(text));
     }
@@ -261,25 +261,26 @@ impl Emission {
         }
     }
 
-    /// Emits a program. Prepared work that depends on states becomes work of each call.
-    fn program(&mut self, p: &Program<'_>) -> Result<()> {
-        let state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
-        match prepare_reads(p.plan).iter().any(state) {
+    /// Emits a program. Each call runs *prepare* if that reads states.
+    fn emit_program(&mut self, p: &Program<'_>) -> Result<()> {
+        let is_state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
+        match prepare_reads(p.plan).iter().any(is_state) {
             true => {
-                let plan = &without_prepare(p.plan);
-                self.emit_planned(&Program { plan, ..p.clone() })
+                let plan = &move_prepare_into_run(p.plan);
+                self.emit_with_constants(&Program { plan, ..p.clone() })
             }
-            false => self.emit_planned(p),
+            false => self.emit_with_constants(p),
         }
     }
 
-    fn emit_planned(&mut self, p: &Program<'_>) -> Result<()> {
+    /// Emits a program whose *prepare* reads constants only.
+    fn emit_with_constants(&mut self, p: &Program<'_>) -> Result<()> {
         let plan = p.plan;
-        let mut known = self.emitter.known(plan);
+        let mut locations = self.emitter.known(plan);
         let (mut params, mut body) = (Params::new(), Text::default());
-        let mut draws = Drawn::new(self, p, &mut params)?;
-        for (input, is) in plan.inputs.iter().zip(&p.inputs) {
-            known[input.buffer.0 as usize] = Some(match is {
+        let mut draws = DrawnNumbers::new(self, p, &mut params)?;
+        for (input, source) in plan.inputs.iter().zip(&p.inputs) {
+            locations[input.buffer.0 as usize] = Some(match source {
                 Input::Argument(name) => {
                     let typed = (input.dtype, &input.shape[..], p.symbols);
                     Memory::At(params.add("const ", name, typed)?)
@@ -289,36 +290,36 @@ impl Emission {
                     params.reads_state = true;
                     Memory::At(self.states.array(&mut self.emitter, name, value)?)
                 }
-                Input::Key(first) => Memory::At(draws.key(*first, &mut body)?),
+                Input::Key(offset) => Memory::At(draws.emit_key(*offset, &mut body)?),
             });
         }
         for (i, value) in precompute(p)? {
-            known[i] = Some(self.add_constant(&value)?);
+            locations[i] = Some(self.add_constant(&value)?);
         }
-        params.about.push("->".into());
-        // An output that no kernel computes is copied to the caller's array. New values of states wait in the arena
-        // until the end of the call.
+        params.descriptions.push("->".into());
+        // An output that no kernel computes is copied to the caller's array. New values of states are staged in the
+        // arena, and copied when the call succeeds.
         let (mut copies, mut commits, mut staged) = (Vec::new(), Vec::new(), 0);
-        for (output, is) in plan.outputs.iter().zip(&p.outputs) {
+        for (output, target) in plan.outputs.iter().zip(&p.outputs) {
             let elements = elements(&output.shape, p.symbols)?;
             let bytes = elements * output.dtype.size() as i64;
-            let name = match is {
+            let array = match target {
                 Output::Named(name) => {
                     params.add("", name, (output.dtype, &output.shape, p.symbols))?
                 }
                 Output::State(name) => {
                     params.writes_state = true;
                     let ctype = memory(output.dtype);
-                    let wait = format!("(({ctype} *)(void *)(arena + {staged}))");
+                    let staging = format!("(({ctype} *)(void *)(arena + {staged}))");
                     staged += (bytes as usize).next_multiple_of(kiln_plan::memory::ALIGN);
-                    commits.push((self.states.find(name)?, wait.clone(), bytes));
-                    wait
+                    commits.push((self.states.find(name)?, staging.clone(), bytes));
+                    staging
                 }
             };
             let buffer = output.buffer.0 as usize;
-            match known[buffer].clone() {
-                None => known[buffer] = Some(Memory::At(name)),
-                Some(from) => copies.push((name, from, bytes)),
+            match locations[buffer].clone() {
+                None => locations[buffer] = Some(Memory::At(array)),
+                Some(source) => copies.push((array, source, bytes)),
             }
         }
         let first_site = self.sites.len() as u32;
@@ -326,24 +327,24 @@ impl Emission {
         self.sites.extend(plan.sites.iter().cloned());
         let peak = self
             .emitter
-            .frame(plan, &known, (p.symbols, &sites), "room", &mut body)?;
-        for (name, from, bytes) in copies {
-            let from = self.emitter.expression(&from)?;
-            body.line(format!("memcpy({name}, {from}, {bytes});"));
+            .frame(plan, &locations, (p.symbols, &sites), "room", &mut body)?;
+        for (array, source, bytes) in copies {
+            let source = self.emitter.expression(&source)?;
+            body.line(format!("memcpy({array}, {source}, {bytes});"));
         }
         if !commits.is_empty() || draws.count != 0 {
             body.open("if (error == 0)");
-            draws.commit(&mut body);
-            for (to, from, bytes) in commits {
-                body.line(format!("memcpy({to}, {from}, {bytes});"));
+            draws.emit_advance(&mut body);
+            for (state, staging, bytes) in commits {
+                body.line(format!("memcpy({state}, {staging}, {bytes});"));
             }
             body.close();
         }
-        self.entry(p.name, &params, (staged, peak), body);
+        self.emit_entry(p.name, &params, [staged, peak], body);
         Ok(())
     }
 
-    /// Adds a constant.
+    /// Adds a constant to the weights.
     fn add_constant(&mut self, value: &Buffer) -> Result<Memory> {
         let bytes = value.to_bytes().map_err(Error::Prepare)?;
         Ok(Memory::Fixed(
@@ -352,11 +353,11 @@ impl Emission {
     }
 
     /// Emits the function of an entry, and its declaration.
-    fn entry(&mut self, name: &str, params: &Params, (staged, peak): (usize, usize), body: Text) {
+    fn emit_entry(&mut self, name: &str, params: &Params, [staged, peak]: [usize; 2], body: Text) {
         let function = format!("{}_{}", self.emitter.prefix, identifier(name));
-        let large = function.to_ascii_uppercase();
+        let macro_prefix = function.to_ascii_uppercase();
         let guard = format!("#ifdef {}_STATIC", self.emitter.prefix.to_ascii_uppercase());
-        let about = params.about.join(", ").replace(", ->, ", " -> ");
+        let description = params.descriptions.join(", ").replace(", ->, ", " -> ");
         let bytes = (staged + peak).max(kiln_plan::memory::ALIGN);
         let mut parameters: Vec<String> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
@@ -369,25 +370,25 @@ impl Emission {
             parameters.push(format!("{qualifier}{}_state *state", self.emitter.prefix));
             names.push("state");
         }
-        parameters.extend(params.list.iter().map(|(text, _)| text.clone()));
-        names.extend(params.list.iter().map(|(_, name)| &name[..]));
-        let wrapped = match parameters.is_empty() {
+        parameters.extend(params.declarations.iter().map(|(text, _)| text.clone()));
+        names.extend(params.declarations.iter().map(|(_, name)| &name[..]));
+        let static_parameters = match parameters.is_empty() {
             true => "void".into(),
             false => parameters.join(", "),
         };
         parameters.push("void *memory".into());
         let h = &mut self.header;
-        h.line(format!("/* {about}"));
+        h.line(format!("/* {description}"));
         h.line(format!(
-            " * `memory` has {large}_ARENA bytes, aligned as malloc aligns, and is not read before it is written."
+            " * `memory` has {macro_prefix}_ARENA bytes, aligned as malloc aligns, and is not read before it is written."
         ));
         h.line(" * Returns 0, or the number of an error. */");
-        h.line(format!("#define {large}_ARENA {bytes}"));
+        h.line(format!("#define {macro_prefix}_ARENA {bytes}"));
         h.line(format!("int {function}({});", parameters.join(", ")));
         h.line(&guard);
         h.line("/* The same in memory of its own. Not reentrant: calls from several threads, or from signals, must not");
         h.line(" * overlap. */");
-        h.line(format!("int {function}_static({wrapped});"));
+        h.line(format!("int {function}_static({static_parameters});"));
         h.line("#endif");
         h.line("");
         let e = &mut self.entries;
@@ -407,7 +408,7 @@ impl Emission {
         if self.emitter.in_file() {
             e.line("(void)weights;");
         }
-        for (_, name) in &params.list {
+        for (_, name) in &params.declarations {
             e.line(format!("(void){name};"));
         }
         e.line("(void)failed;");
@@ -415,9 +416,9 @@ impl Emission {
         e.close();
         e.line("");
         e.line(guard);
-        e.open(format!("int {function}_static({wrapped})"));
+        e.open(format!("int {function}_static({static_parameters})"));
         e.line(format!(
-            "static union {{ unsigned char bytes[{large}_ARENA]; double d; int64_t i; }} arena;"
+            "static union {{ unsigned char bytes[{macro_prefix}_ARENA]; double d; int64_t i; }} arena;"
         ));
         names.push("arena.bytes");
         e.line(format!("return {function}({});", names.join(", ")));
@@ -434,10 +435,10 @@ impl Emission {
         let shared = SHARED.iter();
         let shared = shared.map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()));
         let mut files: Vec<(String, Vec<u8>)> = shared.collect();
-        let begins = self.states.defined(&mut self.emitter)?;
-        let states = self.states.declared(name, self.emitter.in_file());
-        let (pointers, declared) = self.weights(name, &head, &mut files);
-        let errors = self.errors(name);
+        let begins = self.states.define(&mut self.emitter)?;
+        let states = self.states.declare(name, self.emitter.in_file());
+        let (pointers, include) = self.add_weights(name, &head, &mut files);
+        let errors = self.error_function(name);
         let in_file = self.emitter.in_file();
         let about = match in_file {
             true => format!(
@@ -452,7 +453,7 @@ impl Emission {
         );
         files.push((format!("{name}.h"), header.into_bytes()));
         let source = format!(
-            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{pointers}\n{}{begins}{}{errors}",
+            "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{include}\n{pointers}\n{}{begins}{}{errors}",
             self.emitter.functions.into_string(),
             self.entries.into_string(),
         );
@@ -461,9 +462,8 @@ impl Emission {
         Ok(Sources { files })
     }
 
-    /// Adds the files of the weights, and returns the macros that find them in memory, or the line that includes
-    /// them.
-    fn weights(
+    /// Adds the files of the weights. Returns the macros for pointers into a binary file, and the `#include` of arrays.
+    fn add_weights(
         &self,
         name: &str,
         head: &str,
@@ -489,8 +489,8 @@ impl Emission {
         (String::new(), format!("#include \"{name}_weights.h\"\n"))
     }
 
-    /// Emits the function that describes an error number.
-    fn errors(&self, name: &str) -> String {
+    /// Returns the function that describes an error number.
+    fn error_function(&self, name: &str) -> String {
         let mut errors = Text::default();
         errors.open(format!("const char *{name}_error(int number)"));
         errors.open("switch (number)");
@@ -511,7 +511,7 @@ impl Emission {
     }
 }
 
-/// The inputs that *prepare* reads.
+/// Returns the inputs that *prepare* reads.
 fn prepare_reads(plan: &Plan) -> BTreeSet<usize> {
     let touched: BTreeSet<_> = plan.prepare.iter().flat_map(|s| s.touched()).collect();
     let inputs = plan.inputs.iter().enumerate();

@@ -9,21 +9,21 @@ use kiln_runtime::Buffer;
 struct Member {
     name: String,
     /// Its name in C.
-    text: String,
+    c_name: String,
     value: Buffer,
-    /// The number of its initial value.
-    source: usize,
+    /// The index of its initial value among the weights.
+    weight: usize,
 }
 
 /// The states of all entries, in the order in which they are first used.
 #[derive(Default)]
 pub(crate) struct States {
-    all: Vec<Member>,
+    members: Vec<Member>,
 }
 
 impl States {
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.members.is_empty()
     }
 
     /// An expression for the array of a state with the initial value `value`.
@@ -33,21 +33,21 @@ impl States {
         name: &str,
         value: &Buffer,
     ) -> Result<String> {
-        if let Some(member) = self.all.iter().find(|m| m.name == name) {
-            return Ok(format!("state->{}", member.text));
+        if let Some(member) = self.members.iter().find(|m| m.name == name) {
+            return Ok(format!("state->{}", member.c_name));
         }
-        let mut text = identifier(name);
-        while self.all.iter().any(|m| m.text == text) {
-            text.push('_');
+        let mut c_name = identifier(name);
+        while self.members.iter().any(|m| m.c_name == c_name) {
+            c_name.push('_');
         }
         let bytes = value.to_bytes().map_err(Error::Prepare)?;
-        let source = emitter.weights.add(value.dtype(), bytes);
-        let array = format!("state->{text}");
-        self.all.push(Member {
+        let weight = emitter.weights.add(value.dtype(), bytes);
+        let array = format!("state->{c_name}");
+        self.members.push(Member {
             name: name.into(),
-            text,
+            c_name,
             value: value.clone(),
-            source,
+            weight,
         });
         Ok(array)
     }
@@ -57,15 +57,15 @@ impl States {
     /// # Errors
     /// If no entry reads it.
     pub fn find(&self, name: &str) -> Result<String> {
-        let member = self.all.iter().find(|m| m.name == name);
+        let member = self.members.iter().find(|m| m.name == name);
         let unread = || Error::Damaged(format!("state `{name}` is written and never read"));
         member
-            .map(|m| format!("state->{}", m.text))
+            .map(|m| format!("state->{}", m.c_name))
             .ok_or_else(unread)
     }
 
-    /// The struct and the function that fills it, as declared in the header.
-    pub fn declared(&self, prefix: &str, in_file: bool) -> String {
+    /// Declares the struct, and the function that initialises it.
+    pub fn declare(&self, prefix: &str, in_file: bool) -> String {
         if self.is_empty() {
             return String::new();
         }
@@ -74,39 +74,39 @@ impl States {
             "/* The state between calls. A caller may have several, which are independent. */",
         );
         text.open(format!("typedef struct {prefix}_state"));
-        for m in &self.all {
+        for m in &self.members {
             let (ctype, shape) = (memory(m.value.dtype()), m.value.shape());
             let len = m.value.len().max(1);
             // A name is untrusted: it must not become code of C.
             let name = identifier(&m.name);
             text.line(format!(
                 "{ctype} {}[{len}]; /* {name} {}{shape:?} */",
-                m.text,
+                m.c_name,
                 m.value.dtype()
             ));
         }
         text.close_with(&format!(" {prefix}_state;"));
-        text.line("/* Sets the state that the package holds. */");
-        text.line(format!("{};", head(prefix, in_file)));
+        text.line("/* Sets the initial state. */");
+        text.line(format!("{};", begin_signature(prefix, in_file)));
         text.line("");
         text.into_string()
     }
 
-    /// The function that fills the struct.
-    pub fn defined(&self, emitter: &mut ProgramEmitter) -> Result<String> {
+    /// Defines the function that initialises the struct.
+    pub fn define(&self, emitter: &mut ProgramEmitter) -> Result<String> {
         if self.is_empty() {
             return Ok(String::new());
         }
         let mut text = Text::default();
-        text.open(head(&emitter.prefix, emitter.in_file()));
+        text.open(begin_signature(&emitter.prefix, emitter.in_file()));
         if emitter.in_file() {
             text.line("const unsigned char *const weights = (const unsigned char *)weights_file;");
         }
-        for m in self.all.iter().filter(|m| !m.value.is_empty()) {
-            let from = emitter.expression(&crate::emit::Memory::Fixed(m.source))?;
+        for m in self.members.iter().filter(|m| !m.value.is_empty()) {
+            let from = emitter.expression(&crate::emit::Memory::Fixed(m.weight))?;
             text.line(format!(
                 "memcpy(state->{0}, {from}, sizeof state->{0});",
-                m.text
+                m.c_name
             ));
         }
         text.line("(void)state;");
@@ -119,7 +119,8 @@ impl States {
     }
 }
 
-fn head(prefix: &str, in_file: bool) -> String {
+/// Returns the signature of the function that initialises the struct.
+fn begin_signature(prefix: &str, in_file: bool) -> String {
     let weights = if in_file {
         "const void *weights_file, "
     } else {
@@ -128,8 +129,8 @@ fn head(prefix: &str, in_file: bool) -> String {
     format!("void {prefix}_begin({weights}{prefix}_state *state)")
 }
 
-/// The plan with its prepared work moved into each run, since the inputs of that work may change.
-pub(crate) fn without_prepare(plan: &Plan) -> Plan {
+/// Returns the plan with *prepare* moved into each run, for inputs that may change.
+pub(crate) fn move_prepare_into_run(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let mut run = std::mem::take(&mut plan.prepare);
     plan.commit += run.len() as u32;

@@ -20,16 +20,16 @@ const FLAGS: &[&str] = &[
 
 /// True if there is a C compiler; prints a message once if there is none.
 pub fn is_there() -> bool {
-    static THERE: OnceLock<bool> = OnceLock::new();
-    *THERE.get_or_init(|| {
-        let there = Command::new("cc")
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        let is_available = Command::new("cc")
             .arg("--version")
             .output()
             .is_ok_and(|o| o.status.success());
-        if !there {
-            eprintln!("skipped: there is no C compiler to compile sources with");
+        if !is_available {
+            eprintln!("skipped: there is no C compiler");
         }
-        there
+        is_available
     })
 }
 
@@ -42,7 +42,7 @@ pub struct Library {
     folder: TempDir,
 }
 
-/// A wrapper that passes pointers from an array, so that functions of any number of parameters are called alike.
+/// Returns a wrapper of an entry that takes its arguments from an array of pointers.
 pub fn shim(name: &str, function: &str, params: usize) -> String {
     let mut text = String::new();
     let args: Vec<String> = (0..params).map(|i| format!("p[{i}]")).collect();
@@ -70,24 +70,24 @@ impl Library {
         sources.write(folder.path()).unwrap();
         let shims = format!("#include \"{name}.h\"\n{shims}");
         std::fs::write(folder.path().join("shims.c"), shims).unwrap();
-        let mut c: Vec<String> = vec!["shims.c".into()];
+        let mut c_files: Vec<String> = vec!["shims.c".into()];
         let names = sources.files.iter().map(|(name, _)| name);
-        c.extend(names.filter(|n| n.ends_with(".c")).cloned());
-        // More flags, for sanitizers for example.
-        let more = std::env::var("KILN_CFLAGS").unwrap_or_default();
+        c_files.extend(names.filter(|n| n.ends_with(".c")).cloned());
+        // Further flags, such as those of sanitizers.
+        let extra_flags = std::env::var("KILN_CFLAGS").unwrap_or_default();
         let out = Command::new("cc")
             .args(FLAGS)
             .args(optimised.split(' '))
-            .args(more.split_whitespace())
+            .args(extra_flags.split_whitespace())
             .args(["-o", "library.so"])
-            .args(&c)
+            .args(&c_files)
             .arg("-lm")
             .current_dir(folder.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&out.stderr);
-        let said: Vec<&str> = said.lines().take(40).collect();
-        assert!(out.status.success(), "{}", said.join("\n"));
+        let messages = String::from_utf8_lossy(&out.stderr);
+        let messages: Vec<&str> = messages.lines().take(40).collect();
+        assert!(out.status.success(), "{}", messages.join("\n"));
         // SAFETY: the library has no constructors.
         let library = unsafe { libloading::Library::new(folder.path().join("library.so")) };
         let binary = format!("{name}_weights.bin");
@@ -100,8 +100,8 @@ impl Library {
         }
     }
 
-    /// Bytes of the library.
-    #[allow(dead_code, reason = "only some programs that have this module ask")]
+    /// Returns the size of the library in bytes.
+    #[allow(dead_code, reason = "used by some of the including programs")]
     pub fn bytes(&self) -> u64 {
         let file = self.folder.path().join("library.so");
         std::fs::metadata(file).map_or(0, |m| m.len())
@@ -124,18 +124,27 @@ impl Library {
                 .get::<unsafe extern "C" fn() -> std::ffi::c_long>(arena);
             (call.unwrap(), arena.unwrap()())
         };
-        // The memory holds bytes that no result may depend on; the guard after each array must stay intact.
+        // No result may depend on the memory's initial bytes. The guard after each array must stay intact.
         const GUARD: u64 = 0x5aa5_1234_8765_c33c;
         let mut memory = vec![u64::MAX; arena as usize / 8 + 1];
         *memory.last_mut().unwrap() = GUARD;
-        let mut given: Vec<Vec<u64>> = inputs.iter().map(|b| words(b)).collect();
-        let mut taken: Vec<Vec<u64>> = outputs.iter().map(|n| vec![GUARD; n / 8 + 2]).collect();
+        let mut input_words: Vec<Vec<u64>> = inputs.iter().map(|b| words(b)).collect();
+        let mut output_words: Vec<Vec<u64>> =
+            outputs.iter().map(|n| vec![GUARD; n / 8 + 2]).collect();
         let mut pointers: Vec<*mut c_void> = Vec::new();
         if let Some(weights) = &self.weights {
             pointers.push(weights.as_ptr().cast_mut().cast());
         }
-        pointers.extend(given.iter_mut().map(|g| g.as_mut_ptr().cast::<c_void>()));
-        pointers.extend(taken.iter_mut().map(|t| t.as_mut_ptr().cast::<c_void>()));
+        pointers.extend(
+            input_words
+                .iter_mut()
+                .map(|g| g.as_mut_ptr().cast::<c_void>()),
+        );
+        pointers.extend(
+            output_words
+                .iter_mut()
+                .map(|t| t.as_mut_ptr().cast::<c_void>()),
+        );
         pointers.push(memory.as_mut_ptr().cast());
         // SAFETY: the arrays are as large as the entry's inputs, outputs and arena.
         let code = unsafe { call(pointers.as_mut_ptr()) };
@@ -147,15 +156,15 @@ impl Library {
         if code != 0 {
             return Err(self.error(code));
         }
-        let bytes = taken.iter().zip(outputs).map(|(t, n)| {
+        let bytes = output_words.iter().zip(outputs).map(|(t, n)| {
             let bytes: Vec<u8> = t.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let rest: Vec<u8> = vec![GUARD; t.len()]
+            let guards: Vec<u8> = vec![GUARD; t.len()]
                 .iter()
                 .flat_map(|w| w.to_le_bytes())
                 .collect();
             assert_eq!(
                 bytes[*n..],
-                rest[*n..],
+                guards[*n..],
                 "{function} writes behind an output"
             );
             bytes[..*n].to_vec()
@@ -174,25 +183,25 @@ impl Library {
     }
 }
 
-/// Bytes in memory that is aligned to 8.
+/// Returns bytes as words, which are aligned to 8 bytes, with a word of zeros after them.
 fn words(bytes: &[u8]) -> Vec<u64> {
     let word = |b: &[u8]| {
-        let mut all = [0; 8];
-        all[..b.len()].copy_from_slice(b);
-        u64::from_le_bytes(all)
+        let mut padded = [0; 8];
+        padded[..b.len()].copy_from_slice(b);
+        u64::from_le_bytes(padded)
     };
     let mut words: Vec<u64> = bytes.chunks(8).map(word).collect();
     words.push(0);
     words
 }
 
-#[allow(dead_code, reason = "only some programs that have this module ask")]
-/// The wrappers of programs: pointers to the inputs that are arguments, to outputs, and to memory.
+#[allow(dead_code, reason = "used by some of the including programs")]
+/// Returns the wrappers of programs.
 pub fn shims(name: &str, programs: &[Program<'_>], in_file: bool) -> String {
     let params = |p: &Program<'_>| {
-        let given = p.inputs.iter();
-        let given = given.filter(|i| matches!(i, kiln_c99::Input::Argument(_)));
-        given.count() + p.outputs.len() + 1 + usize::from(in_file)
+        let arguments = p.inputs.iter();
+        let arguments = arguments.filter(|i| matches!(i, kiln_c99::Input::Argument(_)));
+        arguments.count() + p.outputs.len() + 1 + usize::from(in_file)
     };
     programs
         .iter()

@@ -20,8 +20,8 @@ fn package<I, O>(model: &dyn Module, forward: &Compiled<I, O>) -> Package {
     Package::from_bytes(&builder.outputs(["y"]).to_bytes().unwrap()).unwrap()
 }
 
-/// Moves running statistics away from their initial values.
-fn warm(model: &impl Forward<Tensor, Tensor>, x: Tensor) {
+/// Updates running statistics, whose initial values are trivial.
+fn update_statistics(model: &impl Forward<Tensor, Tensor>, x: Tensor) {
     for _ in 0..3 {
         model.call(&x).realize().unwrap();
     }
@@ -31,7 +31,7 @@ fn array(t: &Tensor) -> Array {
     Array::from_bytes(t.dtype(), &t.shape().unwrap(), &t.to_bytes().unwrap()).unwrap()
 }
 
-/// Prints a package, compiles the sources, and compares their results for `x` with the reference.
+/// Emits and compiles a package, and compares its results for `x` with the reference.
 fn check(package: &Package, sizes: &[(&str, i64)], x: &Tensor, weights: Weights) {
     if !cc::is_there() {
         return;
@@ -51,10 +51,11 @@ fn check(package: &Package, sizes: &[(&str, i64)], x: &Tensor, weights: Weights)
     let shape = output.shape.iter().map(|d| d.eval(&symbols) as usize);
     let shape: Vec<usize> = shape.collect();
     let bytes = shape.iter().product::<usize>() * output.dtype.size();
-    let given = [x.to_bytes().unwrap()];
-    let found = library.call("forward", &given, &[bytes]).unwrap();
-    // A second call: the first one leaves no trace.
-    assert_eq!(library.call("forward", &given, &[bytes]).unwrap(), found);
+    let input_bytes = [x.to_bytes().unwrap()];
+    let actual = library.call("forward", &input_bytes, &[bytes]).unwrap();
+    // A second call has the same result.
+    let repeated = library.call("forward", &input_bytes, &[bytes]).unwrap();
+    assert_eq!(repeated, actual);
 
     let graph = Graph::parse(package.graph("forward").unwrap()).unwrap();
     let mut inputs: Vec<Option<Array>> = vec![None; compiled.plan.inputs.len()];
@@ -65,19 +66,19 @@ fn check(package: &Package, sizes: &[(&str, i64)], x: &Tensor, weights: Weights)
         let value = Array::from_bytes(value.dtype(), &shape, &value.to_bytes().unwrap());
         inputs[state.input.unwrap() as usize] = Some(value.unwrap());
     }
-    // The graph is for a batch of two and more, so a batch of one is compared as two equal ones.
+    // The graph's batch is at least two, so a batch of one is compared as two equal images.
     let mut shape = shape;
-    let mut bytes = found[0].clone();
+    let mut bytes = actual[0].clone();
     if sizes.iter().any(|(_, n)| *n == 1) {
         shape[0] = 2;
-        bytes.extend(found[0].clone());
-        let twice = kiln::cat([x, x], 0);
-        inputs[compiled.signature.arguments[0].at as usize] = Some(array(&twice));
+        bytes.extend(actual[0].clone());
+        let pair = kiln::cat([x, x], 0);
+        inputs[compiled.signature.arguments[0].at as usize] = Some(array(&pair));
     }
     let inputs = inputs.into_iter().map(|i| i.expect("an input")).collect();
     let oracle = Oracle::new(&graph, inputs);
-    let found = Array::from_bytes(output.dtype, &shape, &bytes).unwrap();
-    oracle.check_arrays(&[Some(found)]).unwrap();
+    let actual = Array::from_bytes(output.dtype, &shape, &bytes).unwrap();
+    oracle.check_arrays(&[Some(actual)]).unwrap();
 }
 
 fn images(n: usize, side: usize) -> Tensor {
@@ -86,10 +87,10 @@ fn images(n: usize, side: usize) -> Tensor {
     x
 }
 
-/// A network for images whose batch norms have seen data, as a package for any batch.
+/// Returns an image network with updated statistics as a package for any batch.
 fn classifier(model: &impl Forward<Tensor, Tensor>, side: usize) -> Package {
     model.train();
-    warm(model, images(4, side));
+    update_statistics(model, images(4, side));
     model.eval();
     let spec = Spec::new(DType::F32, ("batch", 3, side, side));
     let forward = compile(spec, |x| model.call(x)).unwrap();
@@ -107,10 +108,10 @@ fn mlp() -> Sequential {
 }
 
 #[test]
-fn a_perceptron_for_one_and_for_many() {
+fn a_perceptron_for_two_batch_sizes() {
     with_seed(1, || {
         let model = mlp();
-        warm(&model, Tensor::randn([8, 20], DType::F32));
+        update_statistics(&model, Tensor::randn([8, 20], DType::F32));
         model.eval();
         let rows = Spec::new(DType::F32, ("batch", 20));
         let forward = compile(rows, |x| model.call(x).softmax(1)).unwrap();
@@ -183,7 +184,7 @@ fn an_encoder() {
 }
 
 #[test]
-fn errors_of_data_have_numbers_and_texts() {
+fn data_errors_have_numbers_and_texts() {
     if !cc::is_there() {
         return;
     }
@@ -194,21 +195,21 @@ fn errors_of_data_have_numbers_and_texts() {
         .sources(&package(&model, &forward))
         .unwrap();
     let library = Library::new(&sources, "model", "-O1", &cc::shim("model", "forward", 3));
-    let given = |i: [i64; 3]| [i.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>()];
-    let found = library
-        .call("forward", &given([0, 32, 5]), &[3 * 20 * 4])
+    let indices = |i: [i64; 3]| [i.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>()];
+    let actual = library
+        .call("forward", &indices([0, 32, 5]), &[3 * 20 * 4])
         .unwrap();
-    let wanted = forward.run(&Tensor::from([0i64, 32, 5])).unwrap();
-    assert_eq!(found[0], wanted.to_bytes().unwrap());
-    for wrong in [33, -1, i64::MIN] {
-        let error = library.call("forward", &given([0, wrong, 5]), &[3 * 20 * 4]);
+    let expected = forward.run(&Tensor::from([0i64, 32, 5])).unwrap();
+    assert_eq!(actual[0], expected.to_bytes().unwrap());
+    for index in [33, -1, i64::MIN] {
+        let error = library.call("forward", &indices([0, index, 5]), &[3 * 20 * 4]);
         let error = error.unwrap_err();
         assert!(error.contains("index is out of range"), "{error}");
     }
 }
 
 #[test]
-fn what_is_no_function_of_its_inputs_is_refused() {
+fn entries_that_c_cannot_express_are_refused() {
     let model = with_seed(7, mlp);
     model.train();
     let rows = Spec::new(DType::F32, (4, 20));

@@ -10,8 +10,8 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
 use kiln_testkit::programs::plain;
 use std::collections::BTreeSet;
 
-/// Returns the results of a graph without rewrites for these inputs, computed by its C.
-fn compiled(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
+/// Returns the results of a graph, which is compiled without rewrites, by its C code.
+fn run_in_c(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     let case = Case::new("f".into(), graph, inputs.to_vec(), &plain());
     let sources = emit("alone", &[case.program()], Weights::Arrays).unwrap();
     let shims = cc::shims("alone", &[case.program()], false);
@@ -20,8 +20,8 @@ fn compiled(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     outputs.map(Option::unwrap).collect()
 }
 
-/// An array whose elements are representable in its dtype.
-fn settled(dtype: DType, data: Data) -> Array {
+/// Returns an array of numbers rounded to a dtype.
+fn round(dtype: DType, data: Data) -> Array {
     let shape = [data_len(&data)];
     let array = Array::new(dtype, &shape, data).unwrap();
     Array::from_bytes(dtype, &shape, &array.to_bytes()).unwrap()
@@ -34,7 +34,7 @@ fn data_len(data: &Data) -> usize {
     }
 }
 
-/// Every cast, exactly: some of the numbers would be rounded differently on the way through f32.
+/// Every cast, exactly. Casts through f32 would round some numbers twice.
 #[test]
 fn every_cast() {
     if !cc::is_there() {
@@ -63,18 +63,18 @@ fn every_cast() {
             false => Data::Int(ints.iter().map(|i| wrap_int(*i, from)).collect()),
         };
         let x = b.input(Fact::new(from, [data_len(&data)]), Role::Data);
-        inputs.push(settled(from, data));
+        inputs.push(round(from, data));
         for to in DType::ALL.into_iter().filter(|to| *to != from) {
-            let at = inputs.len() - 1;
-            results.push((at, from, to, b.op(ops::Cast::to(to), &[x]).unwrap()));
+            let input = inputs.len() - 1;
+            results.push((input, from, to, b.op(ops::Cast::to(to), &[x]).unwrap()));
         }
     }
     results.iter().for_each(|r| graph.add_output(r.3));
     let expected = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap();
-    let got = compiled(&graph, &inputs);
+    let got = run_in_c(&graph, &inputs);
     let mut wrong = Vec::new();
-    for (o, (at, from, to, _)) in results.iter().enumerate() {
-        let [x, g, e] = [&inputs[*at], &got[o], &expected[o]].map(Array::to_f64);
+    for (o, (input, from, to, _)) in results.iter().enumerate() {
+        let [x, g, e] = [&inputs[*input], &got[o], &expected[o]].map(Array::to_f64);
         let bits = |x: f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
         let ints = got[o].ints().zip(expected[o].ints());
         for i in 0..x.len() {
@@ -91,7 +91,7 @@ fn every_cast() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Floats of 8 bits as f32, and f32 numbers as these.
+/// Casts between 8-bit floats and f32.
 #[test]
 fn floats_of_8_bits() {
     if !cc::is_there() {
@@ -99,23 +99,23 @@ fn floats_of_8_bits() {
     }
     for dtype in DType::ALL.into_iter().filter(|d| d.float8().is_some()) {
         let (graph, inputs, results) = float8_casts(dtype);
-        let got = compiled(&graph, &inputs);
+        let got = run_in_c(&graph, &inputs);
         for (got, want) in got.into_iter().zip(&results) {
             assert!(bits(&got) == bits(want), "{dtype}");
         }
     }
 }
 
-/// A row of the pointwise table on numbers of a dtype, without a divisor of 0.
-fn row(row: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
+/// Returns a pointwise op on random numbers of a dtype. Integer divisors are not 0.
+fn random_case(op: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
     const SIZE: usize = 61;
     let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0];
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
     let mut inputs = Vec::new();
-    let operands = (0..row.row().arity).map(|i| {
-        let mask = row == Pw::Select && i == 0;
-        let dtype = if mask { DType::Bool } else { dtype };
+    let operands = (0..op.row().arity).map(|i| {
+        let is_mask = op == Pw::Select && i == 0;
+        let dtype = if is_mask { DType::Bool } else { dtype };
         let float = |rng: &mut Rng| match rng.below(12) {
             0 => rng.one(special),
             1 => (rng.unit() - 0.5) * 60.0,
@@ -129,28 +129,27 @@ fn row(row: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
             true => Data::Float((0..SIZE).map(|_| float(rng)).collect()),
             false => Data::Int((0..SIZE).map(|_| int(rng)).collect()),
         };
-        inputs.push(settled(dtype, data));
+        inputs.push(round(dtype, data));
         b.input(Fact::new(dtype, [SIZE]), Role::Data)
     });
     let operands: Vec<Value> = operands.collect();
-    let result = b.op(ops::Pointwise(row), &operands).unwrap();
+    let result = b.op(ops::Pointwise(op), &operands).unwrap();
     graph.add_output(result);
     (graph, inputs)
 }
 
-/// Every row of the pointwise table, at every dtype: rows without a function in C are refused, and all others agree
-/// with the reference.
+/// Every pointwise op, at every dtype. Ops without a function in C are refused.
 #[test]
 fn every_primitive() {
-    let emitted = |case: &Case| emit("rows", &[case.program()], Weights::Arrays);
+    let emit_case = |case: &Case| emit("rows", &[case.program()], Weights::Arrays);
     let mut rng = Rng::new(1);
     let mut refused = BTreeSet::new();
     for dtype in DType::ALL {
         let mut cases = Vec::new();
         for r in Pw::ALL.iter().filter(|r| r.takes(dtype)) {
-            let (graph, inputs) = row(*r, dtype, &mut rng);
+            let (graph, inputs) = random_case(*r, dtype, &mut rng);
             let case = Case::new(r.name().into(), &graph, inputs, &plain());
-            match emitted(&case) {
+            match emit_case(&case) {
                 Ok(_) => cases.push(case),
                 Err(Error::Kernel { why, .. }) => drop(refused.insert(why)),
                 Err(e) => panic!("{} of {dtype}: {e}", r.name()),
@@ -181,7 +180,7 @@ fn every_primitive() {
     );
 }
 
-/// A loop that counts down to 0, and how often.
+/// Returns a loop that counts down to 0. Its results are the counter and the number of iterations.
 fn countdown(trips: Dim) -> Graph {
     let number = || Fact::new(DType::I64, [0i64; 0]);
     let mut body = Graph::default();
@@ -203,26 +202,26 @@ fn countdown(trips: Dim) -> Graph {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
     let x = b.input(number(), Role::Data);
-    let holds = b.with(Pw::Gt, &x, 0i64).unwrap();
-    let none = b.with(Pw::Mul, &x, 0i64).unwrap();
+    let condition = b.with(Pw::Gt, &x, 0i64).unwrap();
+    let zero = b.with(Pw::Mul, &x, 0i64).unwrap();
     let op = ops::Loop {
         conditional: true,
         ..ops::Loop::repeat(trips, body)
     };
-    let outputs = b.emit(op.into(), &[holds, x, none]).unwrap();
+    let outputs = b.emit(op.into(), &[condition, x, zero]).unwrap();
     outputs[1..].iter().for_each(|v| graph.add_output(*v));
     graph
 }
 
 #[test]
-fn loops_end_where_their_condition_does() {
+fn loops_end_with_their_condition() {
     if !cc::is_there() {
         return;
     }
     for trips in [Dim::Const(3), ops::Loop::UNBOUNDED] {
         for start in -1..6 {
             let x = Array::from_i64(DType::I64, &[], &[start]).unwrap();
-            let got = compiled(&countdown(trips.clone()), &[x]);
+            let got = run_in_c(&countdown(trips.clone()), &[x]);
             let steps = start.max(0).min(trips.as_const().unwrap());
             let want = [start - steps, steps];
             assert_eq!([&got[0], &got[1]].map(|a| a.ints().unwrap()[0]), want);
@@ -239,7 +238,7 @@ fn signs_of_zeros() {
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let (graph, inputs, rows) = extremes(dtype);
         let expected = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap();
-        for (o, (got, want)) in compiled(&graph, &inputs).iter().zip(&expected).enumerate() {
+        for (o, (got, want)) in run_in_c(&graph, &inputs).iter().zip(&expected).enumerate() {
             assert_eq!(
                 bits(got),
                 bits(want),

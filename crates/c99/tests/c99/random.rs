@@ -35,7 +35,7 @@ impl Case {
         }
     }
 
-    /// True if the runtime agrees with the reference: some rewrites hold for finite numbers only.
+    /// True if the runtime agrees with the reference. Some rewrites are valid only for finite numbers.
     fn is_exact(&self) -> bool {
         let outputs = self.engine.run(&self.oracle.inputs);
         outputs.is_ok_and(|o| self.oracle.check(&o).is_ok())
@@ -77,9 +77,9 @@ impl Case {
     /// The outputs of the graph; `None` for an output that is not written.
     pub fn outputs(&self, library: &Library) -> Result<Vec<Option<Array>>, String> {
         let plan = self.plan();
-        let given = plan.inputs.iter().zip(&self.oracle.inputs);
-        let given = given.filter(|(i, _)| i.role != Role::Parameter);
-        let given: Vec<Vec<u8>> = given.map(|(_, a)| a.to_bytes()).collect();
+        let arguments = plan.inputs.iter().zip(&self.oracle.inputs);
+        let arguments = arguments.filter(|(i, _)| i.role != Role::Parameter);
+        let arguments: Vec<Vec<u8>> = arguments.map(|(_, a)| a.to_bytes()).collect();
         let shapes = plan.outputs.iter().map(|o| {
             let shape = o.shape.iter().map(|d| d.eval(&self.symbols) as usize);
             (o.dtype, shape.collect::<Vec<_>>())
@@ -88,10 +88,10 @@ impl Case {
         let sizes: Vec<usize> = (shapes.iter())
             .map(|(d, s)| s.iter().product::<usize>() * d.size())
             .collect();
-        let values = library.call(&self.name, &given, &sizes)?;
-        let array = |at: usize| {
-            let (dtype, shape) = &shapes[at];
-            Array::from_bytes(*dtype, shape, &values[at]).unwrap()
+        let values = library.call(&self.name, &arguments, &sizes)?;
+        let array = |i: usize| {
+            let (dtype, shape) = &shapes[i];
+            Array::from_bytes(*dtype, shape, &values[i]).unwrap()
         };
         let outputs = self.engine.outputs.iter();
         Ok(outputs.map(|o| o.map(array)).collect())
@@ -99,7 +99,7 @@ impl Case {
 }
 
 #[test]
-fn random_programs_in_c_give_what_the_reference_gives() {
+fn random_programs_equal_the_reference() {
     if !cc::is_there() {
         return;
     }
@@ -128,12 +128,12 @@ fn random_programs_in_c_give_what_the_reference_gives() {
         }
     }
     let mut wrong = Vec::new();
-    for part in cases.chunks(40) {
-        let programs: Vec<Program<'_>> = part.iter().map(Case::program).collect();
+    for batch in cases.chunks(40) {
+        let programs: Vec<Program<'_>> = batch.iter().map(Case::program).collect();
         let sources = emit("random", &programs, Weights::Arrays).unwrap();
         let shims = cc::shims("random", &programs, false);
         let library = Library::new(&sources, "random", "-O1", &shims);
-        let checked = part.iter().map(|c| (c, c.check(&library)));
+        let checked = batch.iter().map(|c| (c, c.check(&library)));
         let failed = checked.filter_map(|(c, r)| Some(format!("{}: {}", c.name, r.err()?)));
         wrong.extend(failed);
     }

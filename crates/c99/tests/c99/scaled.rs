@@ -1,5 +1,4 @@
-//! Training steps that are skipped now and then, and the training step of the digits, emitted as C and compared with
-//! the runtime.
+//! Training steps with loss scaling, and the training step of the digits, emitted as C and compared with the runtime.
 
 use crate::cc::{self, Library};
 use crate::training::{bytes, floats, shims};
@@ -15,8 +14,8 @@ mod network;
 
 const ROWS: usize = 6;
 
-/// A step whose loss overflows where `by` does; it also returns the scale.
-fn scaled() -> Package {
+/// Returns a training step whose loss is multiplied by `by`. It also returns the scale.
+fn package() -> Package {
     let network = sequential![Linear::new(3, 8), ReLU::new(), Linear::new(8, 2)].unwrap();
     let mut optimizer = Optimizer::new(network.parameters(), AdamW::new().lr(1e-2)).unwrap();
     let options = Scaling::new().init_scale(256.0).growth_interval(2i64);
@@ -48,9 +47,9 @@ fn scaled() -> Package {
     Package::from_bytes(&bytes.unwrap()).unwrap()
 }
 
-/// Steps of which some are skipped, in C and by the runtime: both skip the same ones, which change nothing.
-fn guarded(weights: Weights) {
-    let package = scaled();
+/// Checks that C and the runtime skip the same steps, which change nothing.
+fn check_skipped_steps(weights: Weights) {
+    let package = package();
     let export = Export::new("model").entry("train_step").weights(weights);
     let sources = export.sources(&package).unwrap();
     let in_file = sources.files.iter().any(|(n, _)| n.ends_with(".bin"));
@@ -65,18 +64,17 @@ fn guarded(weights: Weights) {
     let y = bytes(&Tensor::randint(0, 2, [ROWS]));
     let step = package.entry("train_step").unwrap();
     let (mut losses, mut scales) = (Vec::new(), Vec::new());
-    let by = [1.0f32, 1.0, f32::INFINITY, 1.0, f32::NAN, 1.0, 1.0, 1.0];
-    for by in by {
-        let given = [
+    for by in [1.0f32, 1.0, f32::INFINITY, 1.0, f32::NAN, 1.0, 1.0, 1.0] {
+        let arguments = [
             Buffer::from_bytes(DType::F32, &[ROWS as i64, 3], &x).unwrap(),
             Buffer::from_bytes(DType::I64, &[ROWS as i64], &y).unwrap(),
             Buffer::from_slice(&[by], &[]).unwrap(),
         ];
-        let wanted = step.run(given).unwrap();
-        let number = |i: usize| wanted[i].to_vec::<f32>().unwrap()[0];
+        let expected = step.run(arguments).unwrap();
+        let number = |i: usize| expected[i].to_vec::<f32>().unwrap()[0];
         let inputs = [x.clone(), y.clone(), by.to_le_bytes().to_vec()];
-        let found = library.call("train_step", &inputs, &[4, 4]).unwrap();
-        let (loss, scale) = (floats(&found[0])[0], floats(&found[1])[0]);
+        let actual = library.call("train_step", &inputs, &[4, 4]).unwrap();
+        let (loss, scale) = (floats(&actual[0])[0], floats(&actual[1])[0]);
         match by.is_finite() {
             true => assert!(
                 (loss - number(0)).abs() <= 1e-5 * number(0).abs(),
@@ -93,30 +91,32 @@ fn guarded(weights: Weights) {
         scales,
         [256.0, 512.0, 256.0, 256.0, 128.0, 128.0, 256.0, 256.0]
     );
-    // The steps before changed the model, the skipped ones did not.
+    // Skipped steps don't change the model, others do.
     assert!(
         losses[1] != losses[0] && losses[7] < losses[0],
         "{losses:?}"
     );
     assert_ne!(losses[3], losses[1]);
-    let again = library.call("begin", &[], &[]).and_then(|_| {
+    let repeated = library.call("begin", &[], &[]).and_then(|_| {
         let inputs = |by: f32| [x.clone(), y.clone(), by.to_le_bytes().to_vec()];
         library.call("train_step", &inputs(f32::INFINITY), &[4, 4])?;
         library.call("train_step", &inputs(1.0), &[4, 4])
     });
-    assert_eq!(floats(&again.unwrap()[0])[0], losses[0]);
+    assert_eq!(floats(&repeated.unwrap()[0])[0], losses[0]);
 }
 
 #[test]
-fn steps_that_overflow_are_left_out_in_c() {
+fn steps_that_overflow_are_skipped() {
     if cc::is_there() {
-        with_seed(11, || [Weights::Arrays, Weights::File].map(guarded));
+        with_seed(11, || {
+            [Weights::Arrays, Weights::File].map(check_skipped_steps)
+        });
     }
 }
 
 /// The digits' network with its optimiser, schedule and loss, as in the program that trains it.
 #[test]
-fn the_digits_training_step_goes_on_in_c() {
+fn the_digits_train_in_c() {
     const BATCH: usize = 64;
     if !cc::is_there() {
         return;
@@ -142,7 +142,7 @@ fn the_digits_training_step_goes_on_in_c() {
             .inputs(["images", "labels"])
             .outputs(["loss", "right"])
             .to_bytes();
-        // Images of a class are noisy copies of one image.
+        // An image is a noisy copy of its class's image.
         let classes = Tensor::rand([10, 1, 8, 8], DType::F32);
         let batch = |_| {
             let y = Tensor::randint(0, 10, [BATCH]);
@@ -159,25 +159,28 @@ fn the_digits_training_step_goes_on_in_c() {
     let library = Library::new(&sources, "model", "-O2", &shims(true, &[("train_step", 5)]));
     library.call("begin", &[], &[]).unwrap();
     let step = package.entry("train_step").unwrap();
-    let mut rights = Vec::new();
+    let mut correct_counts = Vec::new();
     for (x, y) in data.iter().cycle().take(18) {
-        let given = [
+        let arguments = [
             Buffer::from_bytes(DType::F32, &[BATCH as i64, 1, 8, 8], x).unwrap(),
             Buffer::from_bytes(DType::I64, &[BATCH as i64], y).unwrap(),
         ];
-        let wanted = step.run(given).unwrap();
-        let (loss, right) = (
-            wanted[0].to_vec::<f32>().unwrap()[0],
-            wanted[1].to_vec::<i64>().unwrap()[0],
+        let expected = step.run(arguments).unwrap();
+        let (loss, correct) = (
+            expected[0].to_vec::<f32>().unwrap()[0],
+            expected[1].to_vec::<i64>().unwrap()[0],
         );
-        let found = library
+        let actual = library
             .call("train_step", &[x.clone(), y.clone()], &[4, 8])
             .unwrap();
-        let in_c = floats(&found[0])[0];
-        assert!((in_c - loss).abs() < 1e-3 * loss, "{in_c} {loss}");
-        let counted = i64::from_le_bytes(found[1][..].try_into().unwrap());
-        assert!((counted - right).abs() <= 1, "{counted} {right}");
-        rights.push(counted);
+        let c_loss = floats(&actual[0])[0];
+        assert!((c_loss - loss).abs() < 1e-3 * loss, "{c_loss} {loss}");
+        let c_correct = i64::from_le_bytes(actual[1][..].try_into().unwrap());
+        assert!((c_correct - correct).abs() <= 1, "{c_correct} {correct}");
+        correct_counts.push(c_correct);
     }
-    assert!(rights[17] > 2 * rights[0].max(8), "it learns: {rights:?}");
+    assert!(
+        correct_counts[17] > 2 * correct_counts[0].max(8),
+        "it doesn't learn: {correct_counts:?}"
+    );
 }

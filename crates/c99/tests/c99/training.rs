@@ -13,9 +13,9 @@ use std::fmt::Write as _;
 
 const BATCH: usize = 5;
 const SIDE: usize = 9;
-const BOTH: &[(&str, usize)] = &[("forward", 3), ("train_step", 4)];
+const ENTRIES: &[(&str, usize)] = &[("forward", 3), ("train_step", 4)];
 
-/// A small network for images with its classifier and its training step.
+/// Returns a small image classifier and its training step.
 fn package() -> Package {
     let model = sequential![
         Conv2d::new(2, 6, Kernel::new(3).padding(1)),
@@ -54,10 +54,10 @@ fn package() -> Package {
     Package::from_bytes(&bytes.unwrap()).unwrap()
 }
 
-/// Wrappers of entries with these numbers of parameters. They share a state, which `call_begin` fills.
+/// Returns wrappers of entries, given their numbers of parameters. They share a state, which `call_begin` initialises.
 pub fn shims(in_file: bool, entries: &[(&str, usize)]) -> String {
     let weights = if in_file { "p[0], " } else { "" };
-    let at = |i: usize| format!("p[{}]", i + usize::from(in_file));
+    let pointer = |i: usize| format!("p[{}]", i + usize::from(in_file));
     let mut text = String::from(
         "static model_state state;\nint call_begin(void **p);\nlong arena_begin(void);\n",
     );
@@ -67,7 +67,7 @@ pub fn shims(in_file: bool, entries: &[(&str, usize)]) -> String {
          long arena_begin(void) {{ return 64; }}"
     );
     for (name, params) in entries {
-        let args: Vec<String> = (0..*params).map(at).collect();
+        let args: Vec<String> = (0..*params).map(pointer).collect();
         let _ = writeln!(
             text,
             "int call_{name}(void **p);\nlong arena_{name}(void);\n\
@@ -89,13 +89,13 @@ pub fn bytes(t: &Tensor) -> Vec<u8> {
     t.to_bytes().unwrap()
 }
 
-/// Trains in C and by the runtime: losses differ no more than sums in another order do.
-fn trained(weights: Weights) {
+/// Checks that training in C has the runtime's losses, but for rounding.
+fn check_training(weights: Weights) {
     let package = package();
     let export = Export::new("model").entry("train_step").entry("forward");
     let sources = export.weights(weights).sources(&package).unwrap();
     let in_file = sources.files.iter().any(|(n, _)| n.ends_with(".bin"));
-    let library = Library::new(&sources, "model", "-O2", &shims(in_file, BOTH));
+    let library = Library::new(&sources, "model", "-O2", &shims(in_file, ENTRIES));
     let (step, forward) = (
         package.entry("train_step").unwrap(),
         package.entry("forward").unwrap(),
@@ -108,56 +108,56 @@ fn trained(weights: Weights) {
             (bytes(&x), bytes(&y))
         })
         .collect();
-    let given = |(x, y): &(Vec<u8>, Vec<u8>)| {
+    let buffers = |(x, y): &(Vec<u8>, Vec<u8>)| {
         let y = Buffer::from_bytes(DType::I64, &[BATCH as i64], y);
         (
             Buffer::from_bytes(DType::F32, &shape, x).unwrap(),
             y.unwrap(),
         )
     };
-    let mut first = Vec::new();
+    let mut first_losses = Vec::new();
     for round in 0..2 {
         library.call("begin", &[], &[]).unwrap();
         package.reset().unwrap();
         let mut losses = Vec::new();
         for batch in data.iter().cycle().take(16) {
-            let (x, y) = given(batch);
-            let wanted = step.run([x, y]).unwrap()[0].to_vec::<f32>().unwrap()[0];
+            let (x, y) = buffers(batch);
+            let expected = step.run([x, y]).unwrap()[0].to_vec::<f32>().unwrap()[0];
             let inputs = [batch.0.clone(), batch.1.clone()];
-            let found = floats(&library.call("train_step", &inputs, &[4]).unwrap()[0])[0];
+            let actual = floats(&library.call("train_step", &inputs, &[4]).unwrap()[0])[0];
             assert!(
-                (found - wanted).abs() < 1e-4 * wanted.abs().max(0.1),
-                "{found} {wanted}"
+                (actual - expected).abs() < 1e-4 * expected.abs().max(0.1),
+                "{actual} {expected}"
             );
-            losses.push(found);
+            losses.push(actual);
         }
         let total = |part: &[f32]| part.iter().sum::<f32>();
         let (early, late) = (total(&losses[..4]), total(&losses[12..]));
-        assert!(late < 0.9 * early, "it learns: {losses:?}");
+        assert!(late < 0.9 * early, "it doesn't learn: {losses:?}");
         // The classifier reads the trained weights.
-        let (x, _) = given(&data[0]);
-        let wanted = forward.run([x]).unwrap()[0].to_vec::<f32>().unwrap();
-        let found = library.call("forward", &[data[0].0.clone()], &[BATCH * 16]);
-        for (a, b) in floats(&found.unwrap()[0]).iter().zip(&wanted) {
+        let (x, _) = buffers(&data[0]);
+        let expected = forward.run([x]).unwrap()[0].to_vec::<f32>().unwrap();
+        let actual = library.call("forward", &[data[0].0.clone()], &[BATCH * 16]);
+        for (a, b) in floats(&actual.unwrap()[0]).iter().zip(&expected) {
             assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{a} {b}");
         }
-        // A second training from the start gives the same losses, to the bit.
+        // A second training has exactly the same losses.
         match round {
-            0 => first = losses,
-            _ => assert_eq!(first, losses),
+            0 => first_losses = losses,
+            _ => assert_eq!(first_losses, losses),
         }
     }
 }
 
 #[test]
-fn a_training_step_goes_on_in_c() {
+fn a_network_trains_in_c() {
     if cc::is_there() {
-        with_seed(5, || [Weights::Arrays, Weights::File].map(trained));
+        with_seed(5, || [Weights::Arrays, Weights::File].map(check_training));
     }
 }
 
 #[test]
-fn an_error_leaves_the_state_as_it_was() {
+fn errors_leave_the_state_unchanged() {
     if !cc::is_there() {
         return;
     }
@@ -165,7 +165,7 @@ fn an_error_leaves_the_state_as_it_was() {
         let package = package();
         let export = Export::new("model").entry("train_step").entry("forward");
         let sources = export.weights(Weights::Arrays).sources(&package).unwrap();
-        let library = Library::new(&sources, "model", "-O1", &shims(false, BOTH));
+        let library = Library::new(&sources, "model", "-O1", &shims(false, ENTRIES));
         library.call("begin", &[], &[]).unwrap();
         let x = bytes(&Tensor::randn([BATCH, 2, SIDE, SIDE], DType::F32));
         let scores = || library.call("forward", std::slice::from_ref(&x), &[BATCH * 16]);
@@ -181,10 +181,10 @@ fn an_error_leaves_the_state_as_it_was() {
     });
 }
 
-/// Noise, and a training step with dropout: the numbers are the runtime's. They go on from call to call, begin anew
-/// with the state, and do not advance when a call fails.
+/// Noise and dropout equal the runtime's. The generator advances with each successful call, and restarts with the
+/// state.
 #[test]
-fn random_numbers_are_those_of_the_runtime() {
+fn random_numbers_equal_the_runtimes() {
     if !cc::is_there() {
         return;
     }
@@ -235,47 +235,47 @@ fn random_numbers_are_those_of_the_runtime() {
     let library = Library::new(&sources, "model", "-O2", &shims);
     library.call("begin", &[], &[]).unwrap();
     let labels = |y: [i64; ROWS]| y.iter().flat_map(|y| y.to_le_bytes()).collect::<Vec<u8>>();
-    let right = labels([0, 2, 1, 1, 0, 2, 2]);
+    let valid = labels([0, 2, 1, 1, 0, 2, 2]);
     let (noise, step) = (
         package.entry("noise").unwrap(),
         package.entry("train_step").unwrap(),
     );
-    let mut seen: Vec<Vec<u8>> = Vec::new();
+    let mut draws: Vec<Vec<u8>> = Vec::new();
     for round in 0..6 {
-        let given = Buffer::from_bytes(DType::F32, &[3, 5], &x[..60]).unwrap();
-        let wanted = noise.run([given]).unwrap();
-        let found = library
+        let x_rows = Buffer::from_bytes(DType::F32, &[3, 5], &x[..60]).unwrap();
+        let expected = noise.run([x_rows]).unwrap();
+        let actual = library
             .call("noise", &[x[..60].to_vec()], &[60, 72])
             .unwrap();
-        assert_eq!(found[1], wanted[1].to_bytes().unwrap(), "round {round}");
-        for (a, b) in floats(&found[0])
+        assert_eq!(actual[1], expected[1].to_bytes().unwrap(), "round {round}");
+        for (a, b) in floats(&actual[0])
             .iter()
-            .zip(wanted[0].to_vec::<f32>().unwrap())
+            .zip(expected[0].to_vec::<f32>().unwrap())
         {
             assert!((a - b).abs() < 1e-5 * b.abs().max(1.0), "{a} {b}");
         }
-        assert!(!seen.contains(&found[1]));
-        seen.push(found[1].clone());
+        assert!(!draws.contains(&actual[1]));
+        draws.push(actual[1].clone());
         // A call that fails draws nothing.
-        let wrong = [x.clone(), labels([0, 2, 1, 1, 0, 2, 3])];
-        assert!(library.call("train_step", &wrong, &[4]).is_err());
-        let given = [
+        let invalid = [x.clone(), labels([0, 2, 1, 1, 0, 2, 3])];
+        assert!(library.call("train_step", &invalid, &[4]).is_err());
+        let arguments = [
             Buffer::from_bytes(DType::F32, &[ROWS as i64, 5], &x).unwrap(),
-            Buffer::from_bytes(DType::I64, &[ROWS as i64], &right).unwrap(),
+            Buffer::from_bytes(DType::I64, &[ROWS as i64], &valid).unwrap(),
         ];
-        let wanted = step.run(given).unwrap()[0].to_vec::<f32>().unwrap()[0];
-        let found = library
-            .call("train_step", &[x.clone(), right.clone()], &[4])
+        let expected = step.run(arguments).unwrap()[0].to_vec::<f32>().unwrap()[0];
+        let actual = library
+            .call("train_step", &[x.clone(), valid.clone()], &[4])
             .unwrap();
-        let found = floats(&found[0])[0];
+        let actual = floats(&actual[0])[0];
         assert!(
-            (found - wanted).abs() < 1e-4 * wanted.abs(),
-            "{found} {wanted}"
+            (actual - expected).abs() < 1e-4 * expected.abs(),
+            "{actual} {expected}"
         );
     }
     library.call("begin", &[], &[]).unwrap();
-    let again = library
+    let restarted = library
         .call("noise", &[x[..60].to_vec()], &[60, 72])
         .unwrap();
-    assert_eq!(again[1], seen[0]);
+    assert_eq!(restarted[1], draws[0]);
 }
