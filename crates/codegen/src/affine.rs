@@ -1,10 +1,9 @@
 //! Index maps: affine expressions over the axes of an iteration space.
 //!
 //! A map gives, for each dim of a value, its index as an [`Affine`] expression over a [`Space`]'s axes.
-//! Reshapes are pulled through in two steps. The flat index of each run of dims with equal products is written out, and
-//! then taken apart by division with remainder. Where a coefficient does not divide, an axis of extent `E` may be split
-//! into `(E/t, t)`. Expressions name axes by stable ids, so a split only records the old axis in terms of the two new
-//! ones.
+//! Maps are pulled through reshapes in two steps. Each run of dims with equal products gets a flat index, which is then
+//! divided into indices with remainders. If a coefficient does not divide, an axis of extent `E` may be split into
+//! `(E/t, t)`. Expressions name axes by stable ids, and a split records the old axis in terms of the two new ones.
 
 use kiln_base::{Dim, Sym, contiguous_strides, numel};
 use kiln_plan::Described;
@@ -83,7 +82,7 @@ impl Affine {
             .map_or(Dim::ZERO, |t| t.1.clone())
     }
 
-    /// Renames axes.
+    /// Returns the expression with renamed axes.
     pub fn renamed(&self, f: impl Fn(Ax) -> Ax) -> Affine {
         let mut out = Affine::constant(self.offset.clone());
         for (a, c) in &self.terms {
@@ -102,8 +101,8 @@ pub(crate) fn flatten(map: &[Affine], shape: &[Dim]) -> Affine {
     flat
 }
 
-/// Returns the index into the memory of `[batch, channels, spatial..]`, where the channels may come last.
-pub(crate) fn stored(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affine {
+/// Returns the flat index of a map into `[batch, channels, spatial..]`, whose channels may come last in memory.
+pub(crate) fn flatten_layout(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affine {
     if !channels_last {
         return flatten(map, shape);
     }
@@ -118,7 +117,7 @@ pub(crate) fn stored(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affi
 #[derive(Clone, Debug)]
 struct Axis {
     extent: Dim,
-    /// The axes it was split into, and the extent of the second.
+    /// The outer and inner axis that it was split into.
     split: Option<(Ax, Ax)>,
 }
 
@@ -128,31 +127,32 @@ pub(crate) struct Space {
     table: Vec<Axis>,
     pub axes: Vec<Ax>,
     pub inner: Vec<Ax>,
-    /// The parallel axes that are nevertheless walked in order, since stored values are combined over them.
+    /// The parallel axes that are walked in order, because stored values are combined over them.
     pub ordered: Vec<Ax>,
 }
 
 /// Returns an estimate of a size for decisions: symbols count as 64.
 pub(crate) fn estimate(d: &Dim) -> i64 {
-    d.eval_checked(&values(d.max_symbol())).unwrap_or(i64::MAX)
+    let values = symbol_values(d.max_symbol());
+    d.eval_checked(&values).unwrap_or(i64::MAX)
 }
 
-/// Returns values of the symbols in the sizes of a kernel, for decisions.
-pub(crate) fn typical(kernel: &dyn Described) -> SmallVec<[i64; 8]> {
+/// Returns typical values of the symbols in the sizes of a kernel, for decisions.
+pub(crate) fn typical_values(kernel: &dyn Described) -> SmallVec<[i64; 8]> {
     let mut last = None;
     kernel.all_dims(&mut |d| {
         last = last.max(d.max_symbol());
         true
     });
-    values(last)
+    symbol_values(last)
 }
 
-fn values(last: Option<Sym>) -> SmallVec<[i64; 8]> {
+fn symbol_values(last: Option<Sym>) -> SmallVec<[i64; 8]> {
     SmallVec::from_elem(64, last.map_or(0, |s| s.0 as usize + 1))
 }
 
 impl Space {
-    /// Adds an axis that is in no list yet.
+    /// Adds an axis that is neither parallel nor inner yet.
     pub fn add(&mut self, extent: Dim) -> Ax {
         self.table.push(Axis {
             extent,
@@ -195,7 +195,7 @@ impl Space {
         list.iter().map(|a| self.extent(*a).clone()).collect()
     }
 
-    /// Returns the expression with every split axis written in terms of its parts.
+    /// Returns the expression in terms of axes that are not split.
     pub fn resolve(&self, e: &Affine) -> Affine {
         if e.terms
             .iter()
@@ -226,20 +226,20 @@ impl Space {
 
     /// Splits an axis into (E/t, t). True if `t` divides its extent `E` and both parts differ from 1.
     pub fn split(&mut self, a: Ax, t: &Dim) -> bool {
-        let Ok(rest) = self.extent(a).div_exact(t) else {
+        let Ok(quotient) = self.extent(a).div_exact(t) else {
             return false;
         };
-        if rest.is(1) || t.is(1) {
+        if quotient.is(1) || t.is(1) {
             return false;
         }
-        let (high, low) = (self.add(rest), self.add(t.clone()));
-        if let Some(at) = self.ordered.iter().position(|x| *x == a) {
-            self.ordered.splice(at..=at, [high, low]);
+        let (high, low) = (self.add(quotient), self.add(t.clone()));
+        if let Some(i) = self.ordered.iter().position(|x| *x == a) {
+            self.ordered.splice(i..=i, [high, low]);
         }
         for list in [&mut self.axes, &mut self.inner] {
-            if let Some(at) = list.iter().position(|x| *x == a) {
-                list[at] = high;
-                list.insert(at + 1, low);
+            if let Some(i) = list.iter().position(|x| *x == a) {
+                list[i] = high;
+                list.insert(i + 1, low);
                 self.table[a as usize].split = Some((high, low));
                 return true;
             }
@@ -247,57 +247,58 @@ impl Space {
         false
     }
 
-    /// Returns the smallest and largest value of an expression. Its symbols need not be small: coefficients count as
-    /// positive or negative by their value at typical sizes.
+    /// Returns the smallest and largest value of an expression. Coefficients count as positive or negative by their
+    /// value at typical sizes.
     fn range(&self, e: &Affine) -> (Dim, Dim) {
         let (mut low, mut high) = (e.offset.clone(), e.offset.clone());
         for (a, c) in &e.terms {
-            let reach = c * &(self.extent(*a) - &Dim::ONE);
+            let extreme = c * &(self.extent(*a) - &Dim::ONE);
             if estimate(c) >= 0 {
-                high = &high + &reach;
+                high = &high + &extreme;
             } else {
-                low = &low + &reach;
+                low = &low + &extreme;
             }
         }
         (low, high)
     }
 
-    /// Returns two flags: true if `0 <= e`, and true if `e < extent`, are known to hold.
-    pub fn sides(&self, e: &Affine, extent: &Dim) -> (bool, bool) {
+    /// Returns two flags: true if `0 <= e` is known to hold, and true if `e < extent` is.
+    pub fn known_bounds(&self, e: &Affine, extent: &Dim) -> (bool, bool) {
         let (low, high) = self.range(e);
-        let room = (&(extent - &Dim::ONE) - &high).as_const();
+        let slack = (&(extent - &Dim::ONE) - &high).as_const();
         (
             low.as_const().is_some_and(|l| l >= 0),
-            room.is_some_and(|n| n >= 0),
+            slack.is_some_and(|n| n >= 0),
         )
     }
 
-    /// Returns the quotient and remainder of an expression by a positive number, where both are affine.
-    fn divide(&mut self, e: &Affine, by: &Dim, may_split: bool) -> Option<(Affine, Affine)> {
+    /// Returns the quotient and remainder of an expression by a positive number, if both are affine.
+    fn divide(&mut self, e: &Affine, divisor: &Dim, may_split: bool) -> Option<(Affine, Affine)> {
         loop {
             let e = self.resolve(e);
-            let (q0, r0) = match (e.offset.as_const(), by.as_const()) {
+            let (q0, r0) = match (e.offset.as_const(), divisor.as_const()) {
                 (Some(o), Some(d)) => (Dim::Const(o.div_euclid(d)), Dim::Const(o.rem_euclid(d))),
-                _ => match e.offset.div_exact(by) {
+                _ => match e.offset.div_exact(divisor) {
                     Ok(q) => (q, Dim::ZERO),
                     Err(_) => (Dim::ZERO, e.offset.clone()),
                 },
             };
             let (mut q, mut r) = (Affine::constant(q0), Affine::constant(r0));
             for (a, c) in &e.terms {
-                match c.div_exact(by) {
+                match c.div_exact(divisor) {
                     Ok(c) => q.add_term(*a, &c),
                     Err(_) => r.add_term(*a, c),
                 }
             }
             let (low, high) = self.range(&r);
-            let slack = (&(by - &Dim::ONE) - &high).as_const();
+            let slack = (&(divisor - &Dim::ONE) - &high).as_const();
             if low.as_const().is_some_and(|l| l >= 0) && slack.is_some_and(|n| n >= 0) {
                 return Some((q, r));
             }
             let split = may_split
                 && r.terms.iter().any(|(a, c)| {
-                    by.div_exact(c)
+                    divisor
+                        .div_exact(c)
                         .is_ok_and(|t| estimate(&t) > 1 && self.split(*a, &t))
                 });
             if !split {
@@ -306,7 +307,7 @@ impl Space {
         }
     }
 
-    /// Splits a flat index into indices of `dims`.
+    /// Returns the indices of `dims` with a flat index, if they are affine.
     pub fn unflatten(&mut self, flat: &Affine, dims: &[Dim], may_split: bool) -> Option<Map> {
         let mut map: Map = SmallVec::from_elem(Affine::zero(), dims.len());
         let mut remaining = flat.clone();
@@ -326,8 +327,7 @@ impl Space {
         Some(self.resolve_map(&map))
     }
 
-    /// Returns the map into `from` of the element that `map` names in `to`, where both shapes hold the same elements in
-    /// row-major order. `None` if that is not affine.
+    /// Returns the map of the same elements before a reshape of `from` to `to`; `None` if it is not affine.
     pub fn through_reshape(
         &mut self,
         map: &[Affine],
@@ -345,7 +345,7 @@ impl Space {
                 i += 1;
                 continue;
             }
-            let (i_end, j_end) = segment(&from[i..], &to[j..])?;
+            let (i_end, j_end) = common_prefix(&from[i..], &to[j..])?;
             let (dims, index) = (&from[i..i + i_end], &map[j..j + j_end]);
             let flat = flatten(index, &to[j..j + j_end]);
             let part = self.unflatten(&flat, dims, may_split)?;
@@ -355,8 +355,8 @@ impl Space {
         Some(self.resolve_map(&out))
     }
 
-    /// Returns the axes that a flat index walks without gaps, innermost first, and their number of points.
-    fn walk(&self, flat: &Affine) -> (Vec<Ax>, Dim) {
+    /// Returns the axes that a flat index covers without gaps, innermost first, and their number of points.
+    fn dense_axes(&self, flat: &Affine) -> (Vec<Ax>, Dim) {
         let (mut order, mut points) = (Vec::with_capacity(flat.terms.len()), Dim::ONE);
         let next = |order: &[Ax], points: &Dim| {
             let mut terms = flat.terms.iter();
@@ -374,14 +374,14 @@ impl Space {
         if !flat.offset.is(0) || numel.is(0) {
             return false;
         }
-        let (walked, points) = self.walk(flat);
+        let (dense, points) = self.dense_axes(flat);
         let mut axes = flat.terms.iter().map(|t| t.0);
-        axes.all(|a| walked.contains(&a) || self.extent(a).is(1)) && points == *numel
+        axes.all(|a| dense.contains(&a) || self.extent(a).is(1)) && points == *numel
     }
 
-    /// Puts the parallel axes into the order in which `flat`, a bijection, walks them.
+    /// Sorts the parallel axes by their strides in `flat`, a bijection.
     pub fn sort_axes(&mut self, flat: &Affine) {
-        self.axes = self.walk(flat).0;
+        self.axes = self.dense_axes(flat).0;
         self.axes.reverse();
     }
 
@@ -392,8 +392,8 @@ impl Space {
     }
 }
 
-/// Returns the smallest numbers of leading dims of two shapes that hold equally many elements.
-fn segment(a: &[Dim], b: &[Dim]) -> Option<(usize, usize)> {
+/// Returns the smallest numbers of leading dims of two shapes with equal products.
+fn common_prefix(a: &[Dim], b: &[Dim]) -> Option<(usize, usize)> {
     let mut products: SmallVec<[Dim; 4]> = SmallVec::new();
     let mut p = Dim::ONE;
     for d in b {

@@ -29,8 +29,10 @@ pub enum Approximation {
     ///
     /// | function | error at most | source |
     /// |---|---|---|
-    /// | `exp`, and functions computed from it | 2⁻¹⁶: 2 + 1.173 · abs(x) units of 2⁻²³, where the result is normal | `__expf` |
-    /// | `log`, `log2`, `log10` | 3 units of 2⁻²³, between 1/2 and 2 an absolute 2⁻²¹ | `__logf`, `__log2f`, `__log10f` |
+    /// | `exp`, and functions computed from it | 2⁻¹⁶: 2 + 1.173 · abs(x) units of 2⁻²³, where the result is normal |
+    /// `__expf` |
+    /// | `log`, `log2`, `log10` | 3 units of 2⁻²³, between 1/2 and 2 an absolute 2⁻²¹ | `__logf`, `__log2f`, `__log10f`
+    /// |
     /// | division, reciprocal | 2 units of 2⁻²³ | `div.full.f32` |
     /// | `sqrt` | 1 unit of 2⁻²³ | `sqrt.approx.f32` |
     /// | `tanh` | 2⁻¹¹ | `tanh.approx.f32` |
@@ -61,7 +63,7 @@ impl Approximation {
         }
         match name.split_once(": ").map_or(name, |(class, _)| class) {
             "fast math" => Some(Approximation::FastMath(0.0)),
-            // Of a library.
+            // The name of a library's candidate.
             "tf32" => Some(Approximation::Tf32),
             class => {
                 let schedule = class.parse::<schedule::Cpu>().ok()?;

@@ -17,24 +17,24 @@ use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
 use kiln_plan::{self as plan, Matrix, schedule};
 
-/// The number of ops before a product that are searched for the bound of its bytes.
-const DEPTH: u32 = 12;
+/// The maximum number of ops that are searched for an upper bound of a product's operand.
+const MAX_BOUND_DEPTH: u32 = 12;
 
-/// The data that the runs of a program share, whose packed panels therefore serve all of them.
+/// The data that is the same in all runs of a program, whose packed panels can be kept.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
-    /// Parameters, and values computed from them alone.
+    /// Parameters, and values computed only from them.
     Parameters,
-    /// The inputs from this index on, over the steps of a loop.
+    /// The inputs from this index on, which are the same in all steps of a loop.
     Inputs(u32),
-    /// Nothing: a side of a branch.
+    /// Nothing, in a branch.
     Nothing,
 }
 
-/// Assembles the program of a grouped flow.
+/// Returns the program of a grouped flow.
 ///
 /// # Errors
-/// If a group can't be expressed; that would be a bug.
+/// If an engine does not support some work, or a group is inconsistent, which is a bug.
 pub(crate) fn assemble(
     flow: &Flow,
     groups: &[Group],
@@ -43,11 +43,11 @@ pub(crate) fn assemble(
     keeps: Keeps,
 ) -> Result<Program, LowerError> {
     let mut a = Assembler::new(flow, options, layout, keeps);
-    a.leaves(groups);
+    a.add_leaves(groups);
     for g in order(flow, groups).groups {
-        a.task(&groups[g])?;
+        a.add_task(&groups[g])?;
     }
-    a.outputs();
+    a.set_outputs();
     Ok(a.program)
 }
 
@@ -112,7 +112,7 @@ impl<'a> Assembler<'a> {
         id
     }
 
-    fn leaves(&mut self, groups: &[Group]) {
+    fn add_leaves(&mut self, groups: &[Group]) {
         let mut inputs: Vec<(u32, Nid)> = Vec::new();
         let mut constants: Vec<Nid> = Vec::new();
         let mut is_loaded = vec![false; self.flow.nodes.len()];
@@ -138,7 +138,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    fn outputs(&mut self) {
+    fn set_outputs(&mut self) {
         let mut returned: HashSet<BufId> = HashSet::new();
         let required = self.flow.outputs.iter().filter(|o| o.required);
         let required: HashSet<Nid> = required.map(|o| o.node).collect();
@@ -158,7 +158,7 @@ impl<'a> Assembler<'a> {
         self.program.outputs = outputs;
     }
 
-    fn task(&mut self, group: &Group) -> Result<(), LowerError> {
+    fn add_task(&mut self, group: &Group) -> Result<(), LowerError> {
         for (n, _) in &group.roots {
             let node = &self.flow.nodes[*n];
             let origin = match node.helper {
@@ -188,40 +188,40 @@ impl<'a> Assembler<'a> {
     }
 
     /// Makes the work of a group whose values have buffers.
-    fn lowered(&self, group: &Group) -> Result<Operands, LowerError> {
+    fn lowered(&self, group: &Group) -> Result<WorkParts, LowerError> {
         let is_alone = |a: &Anchor| {
             let node = &self.flow.nodes[a.node];
             let is_only_node = group.members == [a.node] && group.roots.len() == 1;
             // Results of another dtype than the operands pass through an epilogue.
-            is_only_node && (!node.is_product() || self.multiplied(a)[0] == node.dtype)
+            is_only_node && (!node.is_product() || self.operand_dtypes(a)[0] == node.dtype)
         };
         match &group.anchor {
             Some(anchor) if matches!(self.flow.nodes[anchor.node].op, Op::Control(_)) => {
                 self.control(group, anchor)
             }
-            Some(anchor) if is_alone(anchor) => self.alone(group, anchor),
-            _ => self.fused(group),
+            Some(anchor) if is_alone(anchor) => self.library_work(group, anchor),
+            _ => self.fused_work(group),
         }
     }
 
     fn buffer(&self, mut n: Nid) -> BufId {
-        // A value after a barrier or reshape lies in the buffer of its input.
+        // A value after a barrier or reshape is in the buffer of its input.
         while self.buffer[n].is_none() && matches!(self.flow.nodes[n].op, Op::After | Op::Reshape) {
             n = self.flow.nodes[n].inputs[0];
         }
         self.buffer[n].expect("buffers are written before they are read")
     }
 
-    /// Makes the work of an anchor that writes its result itself.
-    fn alone(&self, group: &Group, anchor: &Anchor) -> Result<Operands, LowerError> {
+    /// Returns the work of a library kernel that writes the group's result.
+    fn library_work(&self, group: &Group, anchor: &Anchor) -> Result<WorkParts, LowerError> {
         let (mut nodes, materialised) = self.operands(group, anchor)?;
         let out = nodes.len() as u16;
         nodes.push(group.roots[0].0);
         let body = self.body(anchor, &nodes, out);
-        let args = self.args(&nodes, |at| at == usize::from(out));
+        let args = self.args(&nodes, |index| index == usize::from(out));
         let mut work = self.work(body, args, materialised, &nodes);
         let node = &self.flow.nodes[anchor.node];
-        let is_sole_reader = self.readers(&nodes[..nodes.len() - 1], nodes[0]) == 1;
+        let is_sole_reader = self.count_in_buffer(&nodes[..nodes.len() - 1], nodes[0]) == 1;
         if work.body.reads_first()
             && is_sole_reader
             && anchor.operands[1..].iter().all(|o| o.held != nodes[0])
@@ -241,7 +241,7 @@ impl<'a> Assembler<'a> {
         Ok((work, nodes, sites))
     }
 
-    /// Makes work with no epilogue after its body.
+    /// Returns work without an epilogue.
     fn work(
         &self,
         body: Body,
@@ -257,7 +257,7 @@ impl<'a> Assembler<'a> {
             in_place: Vec::new(),
         };
         for (side, emitted) in materialised {
-            work.prologues[side] = Some(Box::new(self.prologue(emitted, nodes)));
+            work.prologues[side] = Some(Box::new(self.with_work_args(emitted, nodes)));
             match &mut work.body {
                 Body::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX,
                 Body::Conv(c) => c.operands[side] = u16::MAX,
@@ -269,33 +269,34 @@ impl<'a> Assembler<'a> {
 
     fn args(&self, nodes: &[Nid], written: impl Fn(usize) -> bool) -> Vec<Arg> {
         let flow = self.flow;
-        let leaves = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
+        let is_output = |b: BufId| flow.outputs.iter().any(|o| self.buffer[o.node] == Some(b));
         let is_kept = |n: Nid| match self.keeps {
             Keeps::Parameters => {
-                flow.nodes[n].parameter_only && (flow.nodes[n].is_leaf() || !leaves(self.buffer(n)))
+                let node = &flow.nodes[n];
+                node.parameter_only && (node.is_leaf() || !is_output(self.buffer(n)))
             }
             Keeps::Inputs(from) => {
-                matches!(flow.nodes[n].op, Op::Input(i) if i >= from) && !leaves(self.buffer(n))
+                matches!(flow.nodes[n].op, Op::Input(i) if i >= from) && !is_output(self.buffer(n))
             }
             Keeps::Nothing => false,
         };
-        // Work whose results are all kept is computed once, so none of its arguments is kept from run to run.
+        // Work whose results are all kept runs once, so panels of its arguments need not be.
         let mut results = (nodes.iter().enumerate()).filter(|(index, _)| written(*index));
-        let runs = !results.all(|(_, n)| is_kept(*n));
+        let runs_again = !results.all(|(_, n)| is_kept(*n));
         let arg = |(index, n): (usize, &Nid)| {
             let buffer = &self.program.buffers[self.buffer(*n).0 as usize];
             Arg {
                 dtype: buffer.dtype,
                 len: numel(&buffer.shape),
                 written: written(index),
-                fixed: runs && !written(index) && is_kept(*n),
+                fixed: runs_again && !written(index) && is_kept(*n),
             }
         };
         nodes.iter().enumerate().map(arg).collect()
     }
 
-    /// Returns the number of these nodes that lie in the same buffer as `n`.
-    fn readers(&self, nodes: &[Nid], n: Nid) -> usize {
+    /// Returns the number of these nodes in the same buffer as `n`.
+    fn count_in_buffer(&self, nodes: &[Nid], n: Nid) -> usize {
         let is_same_buffer = |x: &&Nid| self.buffer(**x) == self.buffer(n);
         nodes.iter().filter(is_same_buffer).count()
     }
@@ -324,28 +325,28 @@ impl<'a> Assembler<'a> {
         Ok((nodes, materialised))
     }
 
-    /// Returns the prologue of an operand, in terms of the arguments of the work.
-    fn prologue(&self, Emitted { builder, args }: Emitted, nodes: &[Nid]) -> kir::Kernel {
+    /// Returns the prologue of an operand, with the argument numbers of the work.
+    fn with_work_args(&self, Emitted { builder, args }: Emitted, nodes: &[Nid]) -> kir::Kernel {
         let mut kernel = builder.kernel;
-        let place = |of: &ArgOf| match of {
+        let arg_of = |origin: &ArgOf| match origin {
             ArgOf::Buffer(n) => nodes.iter().position(|x| x == n),
             ArgOf::Raw => Some(nodes.len()),
         };
         for access in &mut kernel.accesses {
-            let arg = place(&args[access.arg as usize]);
+            let arg = arg_of(&args[access.arg as usize]);
             access.arg = arg.expect("prologues read arguments of the work") as u16;
         }
         let read = nodes.iter().map(|n| kir::Arg {
             dtype: self.flow.nodes[*n].dtype,
             written: false,
         });
-        let whole = kernel.args.pop().expect("the result comes last");
-        kernel.args = read.chain([whole]).collect();
+        let result = kernel.args.pop().expect("the result comes last");
+        kernel.args = read.chain([result]).collect();
         kernel
     }
 
-    /// Makes the work of a group that Kernel IR describes fully, except for its anchor.
-    fn fused(&self, group: &Group) -> Result<Operands, LowerError> {
+    /// Returns the work of a group with Kernel IR: its body, or the epilogue of its library kernel.
+    fn fused_work(&self, group: &Group) -> Result<WorkParts, LowerError> {
         let (operands, materialised) = match &group.anchor {
             Some(anchor) => self.operands(group, anchor)?,
             None => Default::default(),
@@ -359,9 +360,9 @@ impl<'a> Assembler<'a> {
         };
         // Operands come first, and the body's result last.
         in_place.retain(|p| (operands.len()..nodes.len()).contains(&p.0));
-        in_place.retain(|p| self.readers(&nodes, nodes[p.0]) == 1);
+        in_place.retain(|p| self.count_in_buffer(&nodes, nodes[p.0]) == 1);
         in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
-        let args = self.args(&nodes, |at| kernel.args[at].written);
+        let args = self.args(&nodes, |index| kernel.args[index].written);
         let (body, epilogue) = match &group.anchor {
             None => (Body::Fused(kernel), None),
             Some(anchor) => (self.body(anchor, &nodes, u16::MAX), Some(kernel)),
@@ -374,18 +375,19 @@ impl<'a> Assembler<'a> {
         Ok((work, nodes, builder.sites))
     }
 
-    /// Returns the dtypes of the elements that a product multiplies.
-    fn multiplied(&self, anchor: &Anchor) -> [DType; 2] {
+    /// Returns the dtypes of a product's operands.
+    fn operand_dtypes(&self, anchor: &Anchor) -> [DType; 2] {
         [0, 1].map(|i| self.flow.nodes[anchor.operands[i].held].dtype)
     }
 
-    /// True if a product's first operand is of bytes, none of which is above 127.
-    fn has_seven_bits(&self, anchor: &Anchor) -> bool {
+    /// True if no element of a product's first operand, of bytes, exceeds 127.
+    fn has_reduced_range(&self, anchor: &Anchor) -> bool {
         let operand = anchor.operands[0].held;
-        self.flow.nodes[operand].dtype == DType::U8 && self.flow.is_at_most(operand, 127.0, DEPTH)
+        let is_u8 = self.flow.nodes[operand].dtype == DType::U8;
+        is_u8 && self.flow.is_at_most(operand, 127.0, MAX_BOUND_DEPTH)
     }
 
-    /// Returns the body of an anchor's computation on these nodes, with its result in argument `out`.
+    /// Returns the body of a library kernel on these nodes, with its result in argument `out`.
     fn body(&self, anchor: &Anchor, nodes: &[Nid], out: u16) -> Body {
         let node = &self.flow.nodes[anchor.node];
         let shape = &node.shape;
@@ -414,8 +416,8 @@ impl<'a> Assembler<'a> {
         match &node.op {
             Op::Library(_, op) => Body::Library(op.kernel(&call())),
             Op::Conv(c) => Body::Conv(plan::Conv {
-                dtypes: self.multiplied(anchor),
-                reduce_range: self.has_seven_bits(anchor),
+                dtypes: self.operand_dtypes(anchor),
+                reduce_range: self.has_reduced_range(anchor),
                 operands: [arg_of(0), arg_of(1)],
                 out,
                 ..(**c).clone()
@@ -433,8 +435,8 @@ impl<'a> Assembler<'a> {
             _ => {
                 let batch = shape.len() - 2;
                 Body::MatMul(plan::MatMul {
-                    dtypes: self.multiplied(anchor),
-                    reduce_range: self.has_seven_bits(anchor),
+                    dtypes: self.operand_dtypes(anchor),
+                    reduce_range: self.has_reduced_range(anchor),
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),
@@ -452,7 +454,7 @@ impl<'a> Assembler<'a> {
 }
 
 /// Some work, the nodes that are its arguments, and its error sites.
-type Operands = (Work, Vec<Nid>, Vec<plan::Site>);
+type WorkParts = (Work, Vec<Nid>, Vec<plan::Site>);
 
 /// The index of an operand of a product, and its prologue.
 type Materialised = (usize, Emitted);

@@ -1,9 +1,9 @@
 //! Lowering of work to kernels of the CPU engine: tile programs, and descriptions with prologues and epilogues.
 
-use crate::affine::{estimate, typical};
+use crate::affine::{estimate, typical_values};
 use crate::approximation::Approximation;
 use crate::kir;
-use crate::limits::{Few, HeldRows, Limits, TwoSteps};
+use crate::limits::{HeldRows, Limits, MultiplyAdds, TwoSteps};
 use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::tile;
@@ -16,35 +16,35 @@ use kiln_plan::{Algorithm, Conv, Decision, Dims, Epilogue, Kernel, MatMul, Prolo
 /// The CPU engine.
 pub(crate) struct Cpu;
 
-/// A size that represents every large one.
+/// The value of symbols that represents large sizes.
 const LARGE_SIZE: i64 = 1 << 20;
 
 impl Engine for Cpu {
     fn limits(&self) -> Limits {
         Limits {
             two_steps: TwoSteps {
-                few: 64,
-                long: 1 << 15,
+                few_rows: 64,
+                min_long: 1 << 15,
                 few_columns: 1 << 13,
-                large: 1 << 17,
+                min_large: 1 << 17,
             },
-            longest_row: 1 << 20,
-            fewest_rows: 8,
-            few_points: 1 << 16,
+            max_row: 1 << 20,
+            min_rows: 8,
+            max_serial_points: 1 << 16,
             // One thread's accumulators hold the columns.
-            most_columns: 1 << 16,
+            max_columns: 1 << 16,
             held_rows: HeldRows {
-                longest: None,
-                least: 64,
-                // A single thread computes these.
-                few: Few::InAll(1 << 18),
+                max_row: None,
+                min_rows: 64,
+                // A single thread computes a small product.
+                max_small: MultiplyAdds::Total(1 << 18),
             },
         }
     }
 
     fn candidates(&self, work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
         let exact = match &work.body {
-            Body::Conv(c) => only_sums(options.exact, c, &options.machine),
+            Body::Conv(c) => must_be_direct(options.exact, c, &options.machine),
             _ => options.exact,
         };
         let kernel = kernel(work, exact);
@@ -58,16 +58,16 @@ impl Engine for Cpu {
             }
             _ => {
                 let default = kernel.decision().and_then(Decision::one);
-                let all = algorithms(&kernel);
-                let alternatives = all.iter().map(|by| schedule::Cpu::from(*by));
-                let alternatives = alternatives.filter(|by| default != Some(*by));
-                candidates.extend(alternatives.map(|by| candidate(kernel.clone().by(by), work)));
+                let algorithms = legal_algorithms(&kernel);
+                let schedules = algorithms.iter().map(|a| schedule::Cpu::from(*a));
+                let schedules = schedules.filter(|s| default != Some(*s));
+                candidates.extend(schedules.map(|s| candidate(kernel.clone().by(s), work)));
                 if let Machine::Cpu(cpu) = &options.machine {
-                    let values = typical(&*kernel);
-                    let sized = |by: &Algorithm| kernel.schedules(*by, cpu.level, &values);
-                    let sized = all.iter().flat_map(sized);
-                    candidates.extend(sized.map(|(by, cost)| {
-                        let mut candidate = candidate(kernel.clone().by(by), work);
+                    let values = typical_values(&*kernel);
+                    let schedules = |a: &Algorithm| kernel.schedules(*a, cpu.level, &values);
+                    let schedules = algorithms.iter().flat_map(schedules);
+                    candidates.extend(schedules.map(|(schedule, cost)| {
+                        let mut candidate = candidate(kernel.clone().by(schedule), work);
                         candidate.predicted = candidate.predicted.map(|usual| usual * cost);
                         candidate
                     }));
@@ -78,9 +78,9 @@ impl Engine for Cpu {
     }
 }
 
-/// True if a convolution must be computed as sums of products by default. Either it is to be exact, or AMX multiplies
-/// its operands many times faster than f32, the dtype that filters and images would be transformed in.
-pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
+/// True if a convolution must not be transformed by default: because it must be exact, or because AMX multiplies its
+/// operands many times faster than the f32 of transformed ones.
+pub(crate) fn must_be_direct(exact: bool, conv: &Conv, machine: &Machine) -> bool {
     let has_tiles = |level| Instruction::of(conv.dtypes, false, level, true).has_tiles();
     exact || conv.is_half() && matches!(machine, Machine::Cpu(cpu) if has_tiles(cpu.level))
 }
@@ -100,13 +100,13 @@ fn tile_variants(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<C
 }
 
 /// Returns the distinct algorithms that are legal for all values of the symbols.
-fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
-    let values = typical(&**kernel);
+fn legal_algorithms(kernel: &Kernel) -> Vec<Algorithm> {
+    let values = typical_values(&**kernel);
     let mut legal = kernel.algorithms(&values);
     if !kernel.all_dims(&mut |d| d.as_const().is_some()) {
         for extreme in [2, LARGE_SIZE] {
-            let legal_too = kernel.algorithms(&vec![extreme; values.len()]);
-            legal.retain(|a| legal_too.contains(a));
+            let also_legal = kernel.algorithms(&vec![extreme; values.len()]);
+            legal.retain(|a| also_legal.contains(a));
         }
     }
     legal.retain(|a| kernel.clone().by(*a).computed_by(&values) == Some(*a));
@@ -116,30 +116,30 @@ fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
 /// Returns a kernel of the CPU engine as a candidate for some work.
 fn candidate(kernel: Kernel, work: &Work) -> Candidate {
     let decision = kernel.decision();
-    let by = decision.and_then(Decision::one);
-    let cost = |by: schedule::Cpu| kernel.cost(by.algorithm, &typical(&*kernel), work.packs());
+    let schedule = decision.and_then(Decision::one);
+    let cost = |s: schedule::Cpu| kernel.cost(s.algorithm, &typical_values(&*kernel), work.packs());
     Candidate {
         schedule: decision
             .cloned()
             .map_or(Schedule::Default, Schedule::Algorithm),
-        approximation: by
-            .map(|by| by.algorithm)
-            .filter(|by| !by.only_sums())
+        approximation: schedule
+            .map(|s| s.algorithm)
+            .filter(|a| !a.only_sums())
             .map(Approximation::Algorithm),
-        predicted: by.and_then(cost),
+        predicted: schedule.and_then(cost),
         calls: KernelCalls::one(kernel, work),
     }
 }
 
-/// Returns the kernel of the CPU engine that computes some work by default, exactly or not (see [`Options::exact`]). A
-/// loop or branch comes without its bodies.
+/// Returns the default kernel of the CPU engine for some work, exact or not (see [`Options::exact`]). The kernel of a
+/// loop or branch has no bodies.
 pub fn kernel(work: &Work, exact: bool) -> Kernel {
-    let mut kernel = undecided(work);
+    let mut kernel = kernel_without_algorithm(work);
     kernel.decide(kernel.by_default(work.packs(), exact));
     kernel
 }
 
-fn undecided(work: &Work) -> Kernel {
+fn kernel_without_algorithm(work: &Work) -> Kernel {
     let epilogue = work.epilogue.as_ref().map(|kernel| Epilogue {
         program: tile::emit_epilogue(kernel),
     });

@@ -1,14 +1,14 @@
 //! Lowering of a group to a kernel.
 //!
-//! Each root is pulled through the index maps of its operands down to loads. A value is emitted once for each index map
-//! at which it is needed. Under the predicate of padding or a concatenation, the loads carry that predicate as bounds,
-//! so that no address outside a buffer is formed. Values that could report a data error there (indices, divisors) are
-//! replaced by a harmless number.
+//! Roots are emitted recursively from their operands, down to loads. A value is emitted once for each index map at
+//! which it is needed. Under the predicate of padding or a concatenation, loads have the predicate as bounds and never
+//! read outside of a buffer. Values that could report a data error there (indices, divisors) are replaced by a valid
+//! number.
 
 use crate::LowerError;
 use crate::affine::{Affine, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Node, Op, Rounding, View};
-use crate::fuse::{Group, storage, through_reduction, through_reshapes, through_view};
+use crate::fuse::{Group, find_storage, through_reduction, through_reshapes, through_view};
 use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
 use hashbrown::HashMap;
 use kiln_base::prim::{Binary, Reduction};
@@ -37,10 +37,10 @@ pub(crate) struct Emitted {
     pub args: Vec<ArgOf>,
 }
 
-/// Emits the kernel of a group, or the epilogue of a library kernel, whose first arguments are `operands`.
+/// Returns the kernel of a group, or the epilogue of a library kernel. Its first arguments are `operands`.
 ///
 /// # Errors
-/// If a value that the group should load is not among its loads; that would be a bug.
+/// If the group is inconsistent, which is a bug.
 pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitted, LowerError> {
     let mut e = Emitter::new(flow, group);
     for o in operands {
@@ -59,18 +59,18 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
         let arg = e.buffer(*n, true);
         let flat = flow.nodes[*n].address(&map);
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
-        let other = match combine {
+        let replacement = match combine {
             None => e.find_rounded(v).or_else(|| e.round_in_store(v)),
             Some(_) => None,
         };
-        e.k.store(access, other.unwrap_or(v), combine);
+        e.k.store(access, replacement.unwrap_or(v), combine);
     }
     let prologues = group.prologues.iter().flat_map(|b| &b.group.members);
     let nodes = group.members.iter().chain(prologues).copied();
-    Ok(e.finish(name(flow, nodes.collect())))
+    Ok(e.finish(kernel_name(flow, nodes.collect())))
 }
 
-/// Emits the prologue that computes an operand of `product`, which is the raw argument.
+/// Returns the prologue that computes an operand of `product`, which is the raw argument.
 ///
 /// # Errors
 /// As [`emit`].
@@ -88,7 +88,7 @@ pub(crate) fn emit_prologue(
     let access = e.access(arg, &flat, &Predicates::new(), dtype);
     e.k.store(access, value, None);
     let nodes = group.members.iter().copied().chain([product]);
-    Ok(e.finish(name(flow, nodes.collect())))
+    Ok(e.finish(kernel_name(flow, nodes.collect())))
 }
 
 struct Emitter<'a> {
@@ -139,19 +139,19 @@ impl<'a> Emitter<'a> {
         self.arg(ArgOf::Buffer(n), self.node(n).dtype, written)
     }
 
-    fn arg(&mut self, of: ArgOf, dtype: DType, written: bool) -> u16 {
-        if let Some(index) = self.args.iter().position(|a| *a == of) {
+    fn arg(&mut self, origin: ArgOf, dtype: DType, written: bool) -> u16 {
+        if let Some(index) = self.args.iter().position(|a| *a == origin) {
             return index as u16;
         }
-        self.args.push(of);
+        self.args.push(origin);
         self.k.arg(dtype, written)
     }
 
     /// Moves an argument to the end.
     fn move_to_end(&mut self, index: u16) {
         let last = self.args.len() as u16 - 1;
-        let moved = self.args.remove(index as usize);
-        self.args.push(moved);
+        let origin = self.args.remove(index as usize);
+        self.args.push(origin);
         let arg = self.k.kernel.args.remove(index as usize);
         self.k.kernel.args.push(arg);
         for a in &mut self.k.kernel.accesses {
@@ -196,7 +196,7 @@ impl<'a> Emitter<'a> {
     fn mask(&mut self, predicates: &[Predicate]) -> Option<Val> {
         let mut mask: Option<Val> = None;
         for (e, extent) in predicates {
-            let (never_negative, never_past_end) = self.space.sides(e, extent);
+            let (never_negative, never_past_end) = self.space.known_bounds(e, extent);
             let index = self.index(e);
             let mut tests: SmallVec<[Val; 2]> = SmallVec::new();
             if !never_negative {
@@ -217,15 +217,13 @@ impl<'a> Emitter<'a> {
         mask
     }
 
-    /// Adds a predicate unless it always holds. True if it was added.
-    fn require(&self, predicates: &mut Predicates, e: Affine, extent: &Dim) -> bool {
+    /// Adds a predicate unless it always holds.
+    fn require(&self, predicates: &mut Predicates, e: Affine, extent: &Dim) {
         let e = self.space.resolve(&e);
         let p = (e, extent.clone());
-        if self.space.sides(&p.0, extent) == (true, true) || predicates.contains(&p) {
-            return false;
+        if self.space.known_bounds(&p.0, extent) != (true, true) && !predicates.contains(&p) {
+            predicates.push(p);
         }
-        predicates.push(p);
-        true
     }
 
     fn load(&mut self, v: Nid, flat: &Affine, predicates: &Predicates) -> Val {
@@ -239,15 +237,15 @@ impl<'a> Emitter<'a> {
         self.k.def(Expr::Load { access }, dtype)
     }
 
-    /// Emits the value as its readers see it. If it is also stored, it is rounded to its dtype, as it is for kernels
-    /// that load it. So everything computed from it is the same in all kernels.
+    /// Emits a value for its readers. If it is also stored, it is rounded to its dtype. All kernels then compute from
+    /// the same number.
     fn value(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
         let val = self.unrounded(v, map, predicates)?;
-        let stored = self.group.roots.iter().any(|(root, _)| *root == v);
-        Ok(if stored { self.round_half(val) } else { val })
+        let is_stored = self.group.roots.iter().any(|(root, _)| *root == v);
+        Ok(if is_stored { self.round_half(val) } else { val })
     }
 
-    /// Rounds an f16 or bf16, which kernels compute in f32, to the precision of its dtype. Other numbers are unchanged.
+    /// Emits the rounding of an f16 or bf16, which kernels compute in f32, to its dtype. Other values are unchanged.
     fn round_half(&mut self, val: Val) -> Val {
         let dtype = self.k.dtype(val);
         let arg_of = |access: u16| self.args[self.k.kernel.accesses[access as usize].arg as usize];
@@ -264,7 +262,7 @@ impl<'a> Emitter<'a> {
         self.k.convert(wide, dtype)
     }
 
-    /// Returns the rounded f16 or bf16 if another reader has already rounded it; the store then need not round again.
+    /// Returns the rounded f16 or bf16 of a value, if it was already emitted for another reader.
     fn find_rounded(&self, val: Val) -> Option<Val> {
         let half = self.k.dtype(val);
         if !half.is_half() {
@@ -275,8 +273,7 @@ impl<'a> Emitter<'a> {
         find_cast(wide, DType::F32, half)
     }
 
-    /// Returns the f32 that was cast to a float of 8 bits, as one that its store rounds: to round, widen and round
-    /// again is many instructions.
+    /// Emits a cast to a float of 8 bits without rounding, since its store rounds it.
     fn round_in_store(&mut self, val: Val) -> Option<Val> {
         let dtype = self.k.dtype(val);
         match *self.k.expr(val) {
@@ -288,6 +285,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// Emits a value once for each map, without rounding f16 and bf16.
     fn unrounded(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
         let map = self.space.resolve_map(&map);
         let key = (v, map, predicates);
@@ -307,7 +305,7 @@ impl<'a> Emitter<'a> {
         Ok(match &node.op {
             Op::Input(_) | Op::Data(_) | Op::After => unreachable!("leaves are loaded"),
             Op::Library(..) | Op::Control(_) | Op::Part => {
-                return Err(self.bug(v, "a kernel of its own has work on its result"));
+                return Err(self.compiler_bug(v, "a kernel of its own has work on its result"));
             }
             Op::Scalar(s) => self.k.constant(*s, node.dtype),
             Op::Iota => self.index(&map[0]),
@@ -365,14 +363,14 @@ impl<'a> Emitter<'a> {
             Op::Reshape => self.reshape(v, map, predicates)?,
             Op::Concat(axis) => self.concat(node, *axis, map, predicates)?,
             Op::Gather(axis) => self.gather(node, *axis, map, predicates)?,
-            // The group visits every element of a reduction once, so all of its points are legal.
+            // The group visits every element of a reduction once, so predicates are not needed.
             Op::Reduce(..) | Op::ArgReduce(..) => self.reduction(v, map)?,
             Op::MatMul | Op::Conv(_) | Op::Attention(_) => {
                 if self.group.anchor.as_ref().map(|a| a.node) != Some(v) {
-                    return Err(self.bug(v, "a product is computed twice"));
+                    return Err(self.compiler_bug(v, "a product is computed twice"));
                 }
                 let arg = self.arg(ArgOf::Raw, node.dtype, false);
-                // Every point of the space has its element, whatever the predicates.
+                // Every point of the space has an element, so predicates are not needed.
                 let flat = node.raw_address(map);
                 let access = self.access(arg, &flat, &Predicates::new(), node.dtype);
                 let access = self.k.access(access);
@@ -381,8 +379,7 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// Returns the operand that a reduction over axes walked in order combines, the map at which it is read, and the
-    /// reduction.
+    /// Returns the operand of a reduction over axes walked in order, its map, and the reduction.
     fn find_combined(&self, v: Nid, map: &Map) -> Option<(Nid, Map, Reduction)> {
         let node = self.node(v);
         let Op::Reduce(op, _) = node.op else {
@@ -391,12 +388,13 @@ impl<'a> Emitter<'a> {
         let inner = self.space.resolve_map(self.group.reduced.get(&v)?);
         let mut axes = inner.iter().flat_map(|e| &e.terms);
         let operand = node.inputs[0];
-        let map_at = || through_reduction(&node.op, self.node(operand).shape.len(), map, &inner);
+        let rank = self.node(operand).shape.len();
+        let operand_map = || through_reduction(&node.op, rank, map, &inner);
         axes.any(|(a, _)| self.space.ordered.contains(a))
-            .then(|| (operand, map_at(), op))
+            .then(|| (operand, operand_map(), op))
     }
 
-    fn bug(&self, v: Nid, text: &str) -> LowerError {
+    fn compiler_bug(&self, v: Nid, text: &str) -> LowerError {
         let node = self.node(v);
         let text = format!("{} (a bug in the compiler)", text);
         LowerError::new(node.source.node, text)
@@ -430,10 +428,10 @@ impl<'a> Emitter<'a> {
         for &d in dims {
             self.require(&mut inside, m[d].clone(), &self.node(operand).shape[d]);
         }
-        let own = inside[predicates.len()..].to_vec();
+        let new = inside[predicates.len()..].to_vec();
         let num_bounds = inside.len();
         let a = self.value(operand, m, inside)?;
-        if own.is_empty() {
+        if new.is_empty() {
             return Ok(a);
         }
         let fill = fill.cast(node.dtype);
@@ -451,7 +449,7 @@ impl<'a> Emitter<'a> {
             _ => {}
         }
         let fill = self.k.constant(fill, node.dtype);
-        let mask = self.mask(&own).expect("predicates that may fail");
+        let mask = self.mask(&new).expect("predicates that may fail");
         Ok(self.k.select(mask, a, fill))
     }
 
@@ -463,10 +461,11 @@ impl<'a> Emitter<'a> {
             return self.value(operand, m, predicates.clone());
         }
         let group = self.group;
-        let loaded = |n: Nid| group.loaded.contains(&n);
-        let (root, flat) = through_reshapes(self.flow, operand, flatten(map, &node.shape), &loaded);
-        if !self.node(root).is_leaf() && !loaded(root) {
-            return Err(self.bug(v, "its operand is not in memory"));
+        let is_loaded = |n: Nid| group.loaded.contains(&n);
+        let flat = flatten(map, &node.shape);
+        let (root, flat) = through_reshapes(self.flow, operand, flat, &is_loaded);
+        if !self.node(root).is_leaf() && !is_loaded(root) {
+            return Err(self.compiler_bug(v, "its operand is not in memory"));
         }
         Ok(self.load(root, &flat, predicates))
     }
@@ -478,7 +477,7 @@ impl<'a> Emitter<'a> {
         map: &Map,
         predicates: &Predicates,
     ) -> Result<Val, LowerError> {
-        let mut parts: Vec<(Val, Dim)> = Vec::new(); // value and where it ends
+        let mut parts: Vec<(Val, Dim)> = Vec::new(); // values and their ends along the axis
         let mut offset = Dim::ZERO;
         for &i in &node.inputs {
             let extent = self.node(i).shape[axis].clone();
@@ -524,9 +523,9 @@ impl<'a> Emitter<'a> {
         m[axis] = Affine::axis(axis_of_index);
         let group = self.group;
         let is_loaded = |n: Nid| group.loaded.contains(&n);
-        let (stored, mut flat) = storage(self.flow, &mut self.space, x, &m, &is_loaded);
+        let (stored, mut flat) = find_storage(self.flow, &mut self.space, x, &m, &is_loaded);
         if !self.node(stored).is_leaf() && !is_loaded(stored) {
-            return Err(self.bug(x, "the operand of a gather is not in memory"));
+            return Err(self.compiler_bug(x, "the operand of a gather is not in memory"));
         }
         let stride = flat.coefficient(axis_of_index);
         flat.terms.retain(|t| t.0 != axis_of_index);
@@ -548,7 +547,7 @@ impl<'a> Emitter<'a> {
     fn reduction(&mut self, v: Nid, map: &Map) -> Result<Val, LowerError> {
         let node = self.node(v);
         let Some(inner) = self.group.reduced.get(&v) else {
-            return Err(self.bug(v, "a reduction is not part of its group"));
+            return Err(self.compiler_bug(v, "a reduction is not part of its group"));
         };
         let inner = self.space.resolve_map(inner);
         let operand = node.inputs[0];
@@ -569,17 +568,17 @@ impl<'a> Emitter<'a> {
                 let reduced = self.k.def(Expr::Reduce { op: *op, a }, dtype);
                 match bool_operand {
                     true => self.k.convert(reduced, DType::Bool),
-                    false if wide(dtype) != dtype => self.k.wrapped(reduced),
+                    false if wide(dtype) != dtype => self.k.wrap(reduced),
                     false => reduced,
                 }
             }
-            _ => unreachable!("called on reductions"),
+            _ => unreachable!("the caller matches reductions"),
         })
     }
 }
 
 /// Returns a readable name: the ops of these nodes, operands first.
-fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
+fn kernel_name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
     const MAX_OPS: usize = 6;
     nodes.sort();
     nodes.dedup();

@@ -30,7 +30,7 @@ pub(crate) fn preferred(work: &Work, options: &Options) -> Option<(schedule::Gpu
 /// Returns the candidates for some work according to the options.
 ///
 /// # Errors
-/// Lists what is not supported.
+/// If the machine does not support the work.
 pub(crate) fn candidates(work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
     match &work.body {
         Body::Library(Kernel::Custom(custom)) => custom_candidates(custom, work, options),
@@ -51,14 +51,14 @@ fn custom_candidates(
     options: &Options,
 ) -> Result<Vec<Candidate>, String> {
     let kernels = custom::find(&custom.name)?;
-    let gpu = options.machine.gpu().is_some();
-    if gpu {
+    let on_gpu = options.machine.gpu().is_some();
+    if on_gpu {
         kernels.cuda(custom.kernel.as_deref())?;
     }
     let mut candidates = Candidate::only(KernelCalls::one(Kernel::Custom(custom.clone()), work));
     let has_known_sizes = || work.args.iter().all(|a| a.len.as_const().is_some());
     let names = match options.candidates && has_known_sizes() {
-        true => kernels.alternatives(gpu),
+        true => kernels.alternatives(on_gpu),
         false => Vec::new(),
     };
     let candidate = |name: String| {

@@ -1,10 +1,10 @@
-//! The graph in the few ops that matter to fusion.
+//! The graph in the few ops that fusion distinguishes.
 //!
 //! Every view becomes one affine [`View`], windows included. Matrix products and convolutions that have no library
-//! kernel become products of views under a reduction. Composites are refused. Each node remembers the value of the
-//! graph that it represents.
+//! kernel become products of views under a reduction. Composites are errors. Each node names the value of the graph
+//! that it computes.
 
-use crate::affine::{Affine, flatten, stored};
+use crate::affine::{Affine, flatten, flatten_layout};
 use crate::{Hint, LowerError};
 use kiln_base::prim::{RandomKind, Reduction};
 use kiln_base::{DType, Dim, Scalar};
@@ -13,8 +13,7 @@ use kiln_plan::Conv;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The maximum number of values of one concatenation. Concatenations of more are done in steps, whose results are in
-/// memory.
+/// The maximum number of operands of a concatenation. More are concatenated in steps, with results in memory.
 pub(crate) const WIDE: usize = 32;
 
 mod build;
@@ -28,12 +27,12 @@ pub(crate) use ops::{Library, LibraryCall, scores};
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;
 
-/// The place where a cast to a dtype of fewer bits rounds.
+/// The point at which a cast to a dtype of fewer bits rounds.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// At the cast.
     Here,
-    /// Where the value is stored or compared; see [`kiln_ir::ops::Cast::is_step`].
+    /// When the value is stored or compared; see [`kiln_ir::ops::Cast::is_step`].
     Stored,
 }
 
@@ -45,7 +44,7 @@ pub(crate) enum Op {
     Scalar(Scalar),
     /// The index along axis 0, as i64.
     Iota,
-    /// A number that follows from sizes.
+    /// A number computed from sizes.
     Size(Dim),
     Random(RandomKind),
     Pw(Pw),
@@ -59,7 +58,7 @@ pub(crate) enum Op {
     Reduce(Reduction, SmallVec<[usize; 4]>),
     ArgReduce(Reduction, usize),
     MatMul,
-    /// Operands are those of the node, and the result is the node.
+    /// A convolution of the node's inputs.
     Conv(Box<Conv>),
     Attention(kiln_ir::ops::Attention),
     /// An op that a kernel of its own computes, by name.
@@ -68,7 +67,7 @@ pub(crate) enum Op {
     Control(Arc<kiln_ir::Op>),
     /// An output of the operand.
     Part,
-    /// The first operand, in its own memory, once all operands are computed.
+    /// The first operand, in its memory, after all operands are computed.
     After,
 }
 
@@ -81,7 +80,7 @@ pub(crate) struct View {
 }
 
 impl Op {
-    /// Makes a view without padding.
+    /// Returns a view without padding.
     fn view(index: Vec<Affine>) -> Op {
         Op::View(View { index, fill: None })
     }
@@ -111,15 +110,15 @@ pub(crate) struct Node {
     pub inputs: SmallVec<[Nid; 3]>,
     pub dtype: DType,
     pub shape: SmallVec<[Dim; 4]>,
-    /// The value of the graph that this is, or is a step towards.
+    /// The value of the graph that this computes, or is a step towards.
     pub source: Value,
     /// True if this is a step towards `source`, not `source` itself.
     pub helper: bool,
     /// True if it depends on parameters and constants only.
     pub parameter_only: bool,
-    /// True if it is stored in memory as `[batch, spatial.., channels]`, if it is stored.
+    /// True if it is stored as `[batch, spatial.., channels]`, if at all.
     pub channels_last: bool,
-    /// True if it must be computed by a launch of its own, even where it could be fused.
+    /// True if it must be computed by a launch of its own, even if it could be fused.
     pub apart: bool,
     /// The measured choice for a convolution, as [`Hint::Images`](crate::Hint::Images) describes.
     pub measured: Option<(u32, u32)>,
@@ -145,27 +144,27 @@ impl Flow {
         kiln_base::numel(&self.nodes[n].shape)
     }
 
-    /// True if the ops before a value, at most `depth` of them, prove that none of its numbers is above a limit that is
-    /// not negative. NaN of floats is an exception, which casts turn into 0.
+    /// True if a chain of at most `depth` ops proves that no element of a value exceeds a non-negative limit. Floats
+    /// may be NaN, which casts to integers convert to 0.
     pub fn is_at_most(&self, n: Nid, limit: f64, depth: u32) -> bool {
         let Some(depth) = depth.checked_sub(1) else {
             return false;
         };
         let node = &self.nodes[n];
-        let is = |n: &Nid| self.is_at_most(*n, limit, depth);
+        let fits = |n: &Nid| self.is_at_most(*n, limit, depth);
         match &node.op {
             Op::Scalar(number) => number.as_f64() <= limit,
-            Op::Pw(Pw::Minimum) => node.inputs.iter().any(is),
-            Op::Pw(Pw::Clip | Pw::Clamp) => is(&node.inputs[2]),
-            Op::Pw(Pw::Maximum) | Op::Concat(_) => node.inputs.iter().all(is),
+            Op::Pw(Pw::Minimum) => node.inputs.iter().any(fits),
+            Op::Pw(Pw::Clip | Pw::Clamp) => fits(&node.inputs[2]),
+            Op::Pw(Pw::Maximum) | Op::Concat(_) => node.inputs.iter().all(fits),
             // Casts of floats saturate, others wrap around.
-            Op::Cast(_) => self.nodes[node.inputs[0]].dtype.is_float() && is(&node.inputs[0]),
+            Op::Cast(_) => self.nodes[node.inputs[0]].dtype.is_float() && fits(&node.inputs[0]),
             Op::View(view) => {
                 let fill = view.fill.as_ref();
-                fill.is_none_or(|(_, number)| number.as_f64() <= limit) && is(&node.inputs[0])
+                fill.is_none_or(|(_, number)| number.as_f64() <= limit) && fits(&node.inputs[0])
             }
             Op::Pw(Pw::Relu) | Op::Reshape | Op::Copy | Op::Reduce(Reduction::Max, _) => {
-                is(&node.inputs[0])
+                fits(&node.inputs[0])
             }
             _ => false,
         }
@@ -175,23 +174,23 @@ impl Flow {
 impl Node {
     /// Returns the offset of an element in the value's memory.
     pub fn address(&self, map: &[Affine]) -> Affine {
-        stored(map, &self.shape, self.channels_last)
+        flatten_layout(map, &self.shape, self.channels_last)
     }
 
     /// Returns the offset of an element in the raw result of the node's library kernel.
     pub fn raw_address(&self, map: &[Affine]) -> Affine {
         match &self.op {
-            Op::Conv(c) => stored(map, &self.shape, c.writes_channels_last()),
+            Op::Conv(c) => flatten_layout(map, &self.shape, c.writes_channels_last()),
             _ => flatten(map, &self.shape),
         }
     }
 
-    /// True if the value lies in memory without a launch.
+    /// True if the value is in memory without a launch.
     pub fn is_leaf(&self) -> bool {
         matches!(self.op, Op::Input(_) | Op::Data(_) | Op::After)
     }
 
-    /// True if the node only describes an index or a number, which is rematerialised where it is read.
+    /// True if the node is an index map or a number, which is rematerialised at each use.
     pub fn is_index_map(&self) -> bool {
         matches!(
             self.op,
@@ -220,7 +219,7 @@ impl Node {
         matches!(self.op, Op::Library(..) | Op::Control(_))
     }
 
-    /// Returns the name that its kernels are called by.
+    /// Returns its name in the names of kernels.
     pub fn name(&self) -> &'static str {
         match &self.op {
             Op::Input(_) => "input",

@@ -4,8 +4,8 @@
 //! reads and writes either layout through strides. So a layout is an attribute of stored values, and no kernel is added
 //! for one. It is chosen once the kernels are known.
 //!
-//! Each launch gets one of two labels, channels first or last. It walks over its values, and stores them, in that
-//! order; a convolution also reads its image in it. The labels are chosen for the smallest cost:
+//! Each launch gets one of two labels, channels first or last: the order of its loops and of the values that it stores.
+//! A convolution also reads its image in that order. The labels minimise the cost:
 //!
 //! * a convolution costs the time of its kernel in that layout, by measurement if it was measured, else by
 //!   a formula of the engine ([`cpu`], [`gpu`]);
@@ -15,12 +15,12 @@
 //! On a GPU, a convolution reads an image in one layout and writes its result in another at no cost. So an image that
 //! convolutions read has a label of its own: they read it as it is stored, or as a copy with channels last.
 //!
-//! Each cost depends on at most two labels. So the labels of least cost are a minimum cut between the launches with
-//! channels first and those with channels last. A value keeps channels first if it is a result, or is read by a reshape
-//! or by a library kernel that is not a convolution. On a GPU, filters have the layout of images ([`filters`]).
+//! Each cost depends on at most two labels, so the labels with the minimum cost are a minimum cut between the launches
+//! with channels first and those with channels last. A value keeps channels first if it is a result, or is read by a
+//! reshape or by a library kernel other than a convolution. On a GPU, filters have the layout of images ([`filters`]).
 
 use crate::affine::estimate;
-use crate::cpu::only_sums;
+use crate::cpu::must_be_direct;
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::Group;
 use crate::program::NEVER;
@@ -36,7 +36,7 @@ mod cpu;
 mod filters;
 mod gpu;
 
-/// The cost of an impossible label, above the sum of all costs of labels that contradict the options.
+/// The cost of an impossible label. It exceeds the total cost of labels that contradict the options.
 const IMPOSSIBLE: u64 = NEVER << 6;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
@@ -50,12 +50,12 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
         return report;
     }
     let network = Network::new(flow, groups, convs, options);
-    let last = network.labels();
+    let last = network.min_cost_labels();
     report.conversions = network.conversions(flow, groups, &last);
     report.cost = network.cost(&last);
-    report.first_cost = network.cost(&vec![false; network.own.len()]);
+    report.first_cost = network.cost(&vec![false; network.label_costs.len()]);
     report.last_cost = network.cost(&network.all_last());
-    let stored = |n: &Nid| network.storer.get(n).is_some_and(|g| last[*g]);
+    let stored = |n: &Nid| network.writers.get(n).is_some_and(|g| last[*g]);
     for n in network.free.iter().filter(|n| stored(n)) {
         flow.nodes[*n].channels_last = true;
     }
@@ -71,17 +71,17 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
         if let (Some(_), Some(anchor)) = (&network.convs[g], &group.anchor) {
             let inputs = &flow.nodes[anchor.node].inputs;
             let operands = anchor.operands.iter().zip(inputs);
-            let free = |n: Nid| last[g] && !differs(flow, n);
-            // The value in memory may not be an image: for example a list of numbers that is reshaped.
-            let is_last = operands.map(|(o, n)| flow.nodes[o.held].channels_last || free(*n));
+            let is_either = |n: Nid| last[g] && !differs(flow, n);
+            // The stored value may not be an image: it may be a vector that is reshaped.
+            let is_last = operands.map(|(o, n)| flow.nodes[o.held].channels_last || is_either(*n));
             let is_last: Vec<bool> = is_last.collect();
-            // Of a result of one position, only channels are contiguous.
+            // A result of one position has only channels.
             let is_position = flow.nodes[anchor.node].shape[2..].iter().all(|d| d.is(1));
-            let written = last[g] || on_gpu && is_last[0] && is_position;
+            let writes_last = last[g] || on_gpu && is_last[0] && is_position;
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
                 spec.images = Images::of(match spec.role {
-                    ConvRole::Result => [is_last[0], written],
-                    ConvRole::Input => [written, is_last[0]],
+                    ConvRole::Result => [is_last[0], writes_last],
+                    ConvRole::Input => [writes_last, is_last[0]],
                     ConvRole::Weight => [is_last[0], is_last[1]],
                 });
                 reads_last[g] &= spec.reads_channels_last();
@@ -144,17 +144,17 @@ fn reads_filters(convs: &[Option<Conv>]) -> Vec<bool> {
 /// The launches, and the costs of labels.
 struct Network {
     machine: Machine,
-    /// True if convolutions must be computed as sums of products.
+    /// True if convolutions must not be transformed.
     exact: bool,
     /// The launch that stores a value.
-    storer: HashMap<Nid, usize>,
+    writers: HashMap<Nid, usize>,
     /// The values that may have channels last.
     free: HashSet<Nid>,
     convs: Vec<Option<Conv>>,
     /// The images that convolutions of a GPU read.
     images: Vec<Image>,
     /// The costs of channels first, and last, of each launch, then of each of the images.
-    own: Vec<(u64, u64)>,
+    label_costs: Vec<(u64, u64)>,
     /// The images that one launch reads and another writes.
     pairs: Vec<Pair>,
     /// The values that keep channels first, each with a reader.
@@ -182,28 +182,28 @@ struct Pair {
 impl Network {
     fn new(flow: &Flow, groups: &[Group], convs: Vec<Option<Conv>>, options: &Options) -> Network {
         let roots = groups.iter().enumerate();
-        let storer: HashMap<Nid, usize> = roots
+        let writers: HashMap<Nid, usize> = roots
             .flat_map(|(g, group)| group.roots.iter().map(move |(n, _)| (*n, g)))
             .collect();
         let filters = filters::Filters::of(flow, groups, &reads_filters(&convs));
         let mut network = Network {
             machine: options.machine,
             exact: options.exact,
-            free: free(flow, groups, &convs),
-            storer,
+            free: free_values(flow, groups, &convs),
+            writers,
             images: Vec::new(),
-            own: vec![(0, 0); groups.len()],
+            label_costs: vec![(0, 0); groups.len()],
             pairs: Vec::new(),
             pinned: Vec::new(),
             convs,
         };
         for (g, group) in groups.iter().enumerate() {
-            network.own[g] = network.own_cost(flow, group, g, options.layout);
+            network.label_costs[g] = network.launch_cost(flow, group, g, options.layout);
             let conv = network.convs[g].clone().zip(group.anchor.as_ref());
             // In a gradient of filters, no operand counts as an image.
             let reads_images = !matches!(&conv, Some((c, _)) if c.role == ConvRole::Weight);
-            for n in read(group).filter(|_| reads_images) {
-                network.read(flow, group, g, n);
+            for n in strided_reads(group).filter(|_| reads_images) {
+                network.add_read(flow, group, g, n);
             }
             if let Some((conv, anchor)) = conv {
                 let inputs = &flow.nodes[anchor.node].inputs;
@@ -211,10 +211,10 @@ impl Network {
                 for i in images.filter(|i| differs(flow, inputs[**i])) {
                     match options.machine {
                         Machine::Cpu(_) => {
-                            network.image(flow, g, &conv, anchor.operands[*i].held);
+                            network.add_image(flow, g, &conv, anchor.operands[*i].held);
                         }
                         Machine::Gpu(_) => {
-                            network.image_of_gpu(flow, group, g, *i, (options.layout, &filters));
+                            network.add_gpu_image(flow, group, g, *i, (options.layout, &filters));
                         }
                     }
                 }
@@ -224,18 +224,18 @@ impl Network {
     }
 
     /// Returns the costs of a launch with channels first, and last, without those of reads.
-    fn own_cost(&self, flow: &Flow, group: &Group, g: usize, layout: Layout) -> (u64, u64) {
+    fn launch_cost(&self, flow: &Flow, group: &Group, g: usize, layout: Layout) -> (u64, u64) {
         let pinned = group.roots.iter().map(|(n, _)| *n);
         let pinned = pinned.filter(|n| differs(flow, *n) && !self.free.contains(n));
         let pinned: u64 = pinned
-            .map(|n| elements(flow, n) * self.strided(flow, n))
+            .map(|n| elements(flow, n) * self.strided_cost(flow, n))
             .sum();
         let Some(conv) = &self.convs[g] else {
             let is_free =
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
             let (first, last) = match self.machine {
                 Machine::Cpu(_) => (
-                    windows(flow, group) * cpu::WINDOW,
+                    window_reads(flow, group) * cpu::WINDOW,
                     pinned + concat_cost(flow, group),
                 ),
                 Machine::Gpu(_) => (0, pinned),
@@ -244,24 +244,25 @@ impl Network {
         };
         let writes_filters = conv.role == ConvRole::Weight;
         // A result without an epilogue is written by the convolution itself, in its own layout.
-        let alone = group.members.len() == 1 && pinned > 0;
+        let writes_pinned = group.members.len() == 1 && pinned > 0;
         if self.machine.gpu().is_some() {
             let is_free = group.roots.iter().any(|(n, _)| self.free.contains(n));
             let forced = is_free && layout == Layout::ChannelsLast;
             let first = if forced { NEVER } else { 0 };
-            return match writes_filters || alone {
+            return match writes_filters || writes_pinned {
                 true => (0, IMPOSSIBLE),
                 false => (first, gpu::write_cost(conv) + pinned),
             };
         }
-        let only_sums = only_sums(self.exact, conv, &self.machine);
-        let [mut first, mut last] = cpu::conv_cost(conv, self.packs(flow, group) && !only_sums);
+        let must_be_direct = must_be_direct(self.exact, conv, &self.machine);
+        let packs = self.packs_weights(flow, group) && !must_be_direct;
+        let [mut first, mut last] = cpu::conv_cost(conv, packs);
         let measured = (group.anchor.as_ref()).and_then(|a| flow.nodes[a.node].measured);
         if let Some((by_first, by_last)) = measured {
             last = first / 1000 * u64::from(by_last);
             first = first / 1000 * u64::from(by_first);
-        } else if !writes_filters && !self.packs(flow, group) {
-            // They are packed into panels.
+        } else if !writes_filters && !self.packs_weights(flow, group) {
+            // Its weights are packed in each run.
             let weights = group.anchor.iter().map(|a| a.operands[1].held);
             last += weights
                 .map(|w| elements(flow, w) * cpu::PACKED)
@@ -270,49 +271,49 @@ impl Network {
         match layout {
             _ if writes_filters && layout == Layout::Auto => (first, last),
             _ if writes_filters => (NEVER, last),
-            _ if alone => (first, IMPOSSIBLE),
+            _ if writes_pinned => (first, IMPOSSIBLE),
             Layout::ChannelsLast => (NEVER, last),
             _ => (first, last + pinned),
         }
     }
 
-    /// True if the weights of a launch's convolution depend on parameters only.
-    fn packs(&self, flow: &Flow, group: &Group) -> bool {
+    /// True if a launch's convolution has weights that depend on parameters only, so they are packed once.
+    fn packs_weights(&self, flow: &Flow, group: &Group) -> bool {
         let anchor = group.anchor.as_ref();
         anchor.is_some_and(|a| flow.nodes[a.operands[1].held].parameter_only)
     }
 
-    /// Returns the cost of an element of a value that is read or written in the other order.
-    fn strided(&self, flow: &Flow, n: Nid) -> u64 {
+    /// Returns the cost of reading or writing an element of a value in the other order.
+    fn strided_cost(&self, flow: &Flow, n: Nid) -> u64 {
         match self.machine {
             Machine::Cpu(_) => cpu::STRIDED,
-            Machine::Gpu(_) => gpu::strided(flow.nodes[n].dtype.size()),
+            Machine::Gpu(_) => gpu::strided_cost(flow.nodes[n].dtype.size()),
         }
     }
 
     /// Adds the cost of a launch for a value that it reads through strides.
-    fn read(&mut self, flow: &Flow, group: &Group, g: usize, n: Nid) {
-        // If whole images are reduced, both orders walk rows and columns of positions and channels equally well.
+    fn add_read(&mut self, flow: &Flow, group: &Group, g: usize, n: Nid) {
+        // A reduction of whole images costs the same in both orders.
         if differs(flow, n) && group.roots.iter().any(|(r, _)| differs(flow, *r)) {
             let points = group.space.points().clamp(0, 1 << 32) as u64;
-            let each = match group.anchor.is_none() && group.space.inner.is_empty() {
+            let cost_per_point = match group.anchor.is_none() && group.space.inner.is_empty() {
                 true if self.machine.gpu().is_some() => gpu::TRANSPOSE * 1000,
-                _ => self.strided(flow, n),
+                _ => self.strided_cost(flow, n),
             };
-            let cost = points.max(elements(flow, n)) * each;
+            let cost = points.max(elements(flow, n)) * cost_per_point;
             self.add_difference(n, g, cost, cost);
         }
     }
 
     /// Adds the cost of a convolution of the CPU for its image.
-    fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, n: Nid) {
+    fn add_image(&mut self, flow: &Flow, g: usize, conv: &Conv, n: Nid) {
         let to_last = elements(flow, n) * cpu::TO_CHANNELS_LAST;
         self.add_difference(n, g, to_last, cpu::channels_last_read_cost(conv));
     }
 
-    /// Adds the costs of a reader with channels last and a value with channels first, and vice versa.
+    /// Adds the costs of a read by a launch of the other layout than the value's.
     fn add_difference(&mut self, n: Nid, reader: usize, to_last: u64, to_first: u64) {
-        match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
+        match self.writers.get(&n).filter(|_| self.free.contains(&n)) {
             Some(g) if *g != reader => self.pairs.push(Pair {
                 value: n,
                 writer: *g,
@@ -322,20 +323,22 @@ impl Network {
             }),
             Some(_) => {}
             None => {
-                self.own[reader].1 = (self.own[reader].1 + to_last).min(IMPOSSIBLE);
+                let last = &mut self.label_costs[reader].1;
+                *last = (*last + to_last).min(IMPOSSIBLE);
                 self.pinned.push((n, reader));
             }
         }
     }
 
-    /// Returns, for each launch, whether it has channels last in the labels of the smallest cost.
-    fn labels(&self) -> Vec<bool> {
+    /// Returns the labels with the minimum cost: for each launch and image, true for channels last.
+    fn min_cost_labels(&self) -> Vec<bool> {
         let mut graph: DiGraph<(), u64> = DiGraph::new();
-        let nodes: Vec<NodeIndex> = self.own.iter().map(|_| graph.add_node(())).collect();
+        let nodes = self.label_costs.iter().map(|_| graph.add_node(()));
+        let nodes: Vec<NodeIndex> = nodes.collect();
         let (first, last) = (graph.add_node(()), graph.add_node(()));
-        for (node, own) in nodes.iter().zip(&self.own) {
-            graph.add_edge(first, *node, own.1);
-            graph.add_edge(*node, last, own.0);
+        for (node, cost) in nodes.iter().zip(&self.label_costs) {
+            graph.add_edge(first, *node, cost.1);
+            graph.add_edge(*node, last, cost.0);
         }
         for p in &self.pairs {
             let (writer, reader) = (nodes[p.writer], nodes[p.reader]);
@@ -343,7 +346,7 @@ impl Network {
             graph.add_edge(reader, writer, p.to_first);
         }
         let (_, flows) = dinics(&graph, first, last);
-        // The launches that can still reach `last` have channels last; on a tie, first.
+        // The launches that reach `last` in the residual graph have channels last; ties have channels first.
         let mut reached = vec![false; graph.node_count()];
         let mut stack = vec![last];
         reached[last.index()] = true;
@@ -367,10 +370,10 @@ impl Network {
 
     /// Returns the labels with as many channels last as possible.
     fn all_last(&self) -> Vec<bool> {
-        self.own.iter().map(|own| own.1 < NEVER).collect()
+        self.label_costs.iter().map(|cost| cost.1 < NEVER).collect()
     }
 
-    /// Returns the reads of images in a launch of the other layout.
+    /// Returns the images that launches of the other layout read.
     fn conversions(&self, flow: &Flow, groups: &[Group], last: &[bool]) -> Vec<Conversion> {
         let conversion = |value: Nid, reader: usize, kept: bool| {
             let image = reader.checked_sub(groups.len());
@@ -398,8 +401,8 @@ impl Network {
 
     /// Returns the cost of labels.
     fn cost(&self, last: &[bool]) -> u64 {
-        let own = self.own.iter().zip(last);
-        let own = own.map(|((f, l), last)| if *last { *l } else { *f });
+        let labels = self.label_costs.iter().zip(last);
+        let labels = labels.map(|((f, l), last)| if *last { *l } else { *f });
         let pairs = self
             .pairs
             .iter()
@@ -408,13 +411,13 @@ impl Network {
                 (true, false) => p.to_first,
                 _ => 0,
             });
-        own.chain(pairs).fold(0, u64::saturating_add)
+        labels.chain(pairs).fold(0, u64::saturating_add)
     }
 }
 
 /// Returns the values that may have channels last.
-fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
-    let mut pinned = pinned(flow);
+fn free_values(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
+    let mut pinned = pinned_values(flow);
     for (group, conv) in groups.iter().zip(convs) {
         if let Some(anchor) = &group.anchor {
             let images = conv.as_ref().map_or(&[][..], Conv::image_operands);
@@ -433,9 +436,9 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
         .collect()
 }
 
-/// Returns the values that keep channels first whatever the launches are: results, and operands of reshapes. A reshape
-/// that only adds axes of 1 to an operand of a reduction, as poolings do, accepts any layout.
-fn pinned(flow: &Flow) -> HashSet<Nid> {
+/// Returns the values that keep channels first in any grouping: results, and operands of reshapes. A reshape that only
+/// adds axes of size 1 to an operand of a reduction, as in pooling, accepts any layout.
+fn pinned_values(flow: &Flow) -> HashSet<Nid> {
     let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
     let mut read: HashSet<Nid> = pinned.clone();
     for node in flow
@@ -457,14 +460,14 @@ fn pinned(flow: &Flow) -> HashSet<Nid> {
     pinned
 }
 
-/// True if a value has another memory layout with channels last.
+/// True if channels last is another memory layout of a value than channels first.
 fn differs(flow: &Flow, n: Nid) -> bool {
     let shape = &flow.nodes[n].shape;
     shape.len() >= 3 && !shape[1].is(1) && shape[2..].iter().any(|d| !d.is(1))
 }
 
-/// Returns the number of elements that the windows of a launch read.
-fn windows(flow: &Flow, group: &Group) -> u64 {
+/// Returns the number of elements that a launch reads through overlapping windows.
+fn window_reads(flow: &Flow, group: &Group) -> u64 {
     let slides = |m: &Nid| match &flow.nodes[*m].op {
         Op::View(view) => view.index.iter().any(|i| i.terms.len() > 1),
         _ => false,
@@ -492,7 +495,7 @@ fn concat_cost(flow: &Flow, group: &Group) -> u64 {
 }
 
 /// Returns the values that a launch reads through strides.
-fn read(group: &Group) -> impl Iterator<Item = Nid> {
+fn strided_reads(group: &Group) -> impl Iterator<Item = Nid> {
     let is_operand = |n: &Nid| {
         group
             .anchor
@@ -532,7 +535,7 @@ mod tests {
                 1 => 0,
                 _ => r(40),
             };
-            let own = (0..n).map(|_| (cost().min(1000), cost())).collect();
+            let label_costs = (0..n).map(|_| (cost().min(1000), cost())).collect();
             let pairs = (0..2 * n).map(|i| Pair {
                 value: 0,
                 writer: i % n,
@@ -543,23 +546,23 @@ mod tests {
             let network = Network {
                 machine: Machine::default(),
                 exact: false,
-                storer: HashMap::new(),
+                writers: HashMap::new(),
                 free: HashSet::new(),
                 convs: Vec::new(),
                 images: Vec::new(),
-                own,
+                label_costs,
                 pairs: pairs.filter(|p| p.writer != p.reader).collect(),
                 pinned: Vec::new(),
             };
-            let all = (0..1u32 << n).map(|bits| (0..n).map(|i| bits >> i & 1 == 1).collect());
-            let all: Vec<Vec<bool>> = all.collect();
-            let least = all.iter().map(|l| network.cost(l)).min().unwrap();
-            let labels = network.labels();
-            assert_eq!(network.cost(&labels), least, "seed {seed}");
+            let labelings = (0..1u32 << n).map(|bits| (0..n).map(|i| bits >> i & 1 == 1).collect());
+            let labelings: Vec<Vec<bool>> = labelings.collect();
+            let min_cost = labelings.iter().map(|l| network.cost(l)).min().unwrap();
+            let labels = network.min_cost_labels();
+            assert_eq!(network.cost(&labels), min_cost, "seed {seed}");
             let count = |l: &[bool]| l.iter().filter(|l| **l).count();
-            let fewest = all.iter().filter(|l| network.cost(l) == least);
+            let optimal = labelings.iter().filter(|l| network.cost(l) == min_cost);
             assert_eq!(
-                fewest.map(|l| count(l)).min(),
+                optimal.map(|l| count(l)).min(),
                 Some(count(&labels)),
                 "seed {seed}"
             );

@@ -2,7 +2,7 @@
 //!
 //! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers, and tasks over them. The stages are, in order:
 //! `flow` (the graph in ops that index maps and reductions express), `fuse` (the nodes that share a task), `layout`
-//! (the memory layout of images), `emit` (groups as [`kir`]) and `engine`. The latter makes the candidates for each
+//! (the memory layout of images), `emit` (groups as [`kir`]) and `engine`. The latter emits the candidates for each
 //! task's [`Work`], in kernels of the CPU engine (`cpu`, with Kernel IR emitted as tile programs by `tile`) or in CUDA
 //! C++ (`cuda`). With chosen candidates, a program is a [`Sequence`] of kernel launches.
 
@@ -75,11 +75,11 @@ pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
 /// # Errors
 /// As [`lower`].
 pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Program, LowerError> {
-    lowered(graph, options, hints, Keeps::Parameters)
+    lower_keeping(graph, options, hints, Keeps::Parameters)
 }
 
-/// Lowers a graph, a body of a loop, or a side of a branch, whose runs have some data in common.
-fn lowered(
+/// Lowers a graph, the body of a loop, or a branch. `keeps` is the data that is the same in all runs.
+fn lower_keeping(
     graph: &Graph,
     options: &Options,
     hints: &Hints,
@@ -100,7 +100,7 @@ fn absorbed(flow: &flow::Flow, groups: Vec<fuse::Group>, options: &Options) -> V
 }
 
 /// Returns an estimate of the peak bytes of live temporaries of the program that [`lower`] returns, for typical values
-/// of symbols. It is not more than the program's plan needs. No kernel is made for it.
+/// of symbols. The program's plan needs at least as much. No kernel is emitted.
 ///
 /// # Errors
 /// As for [`lower`].

@@ -8,7 +8,7 @@ use kiln_plan::{self as plan, schedule};
 use std::fmt;
 use std::sync::Arc;
 
-/// A cost of the impossible.
+/// The cost of an impossible choice.
 pub(crate) const NEVER: u64 = 1 << 50;
 
 /// A buffer of a [`Program`]: an index into [`Program::buffers`].
@@ -235,7 +235,7 @@ impl Task {
     }
 }
 
-/// An estimate of work.
+/// The estimated cost of some work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The arithmetic operations.

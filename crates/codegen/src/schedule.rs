@@ -10,28 +10,28 @@ use std::fmt;
 pub enum Schedule {
     /// The engine's own choice, or the only one.
     Default,
-    /// A tile program that is cut differently.
+    /// A tile program with other tile sizes.
     Tiles(TileSizes),
-    /// A tile program that walks the other axes.
+    /// A tile program whose tiles run along the other axes.
     OtherAxis,
-    /// An algorithm of the CPU engine, or several that sizes choose from, or one of a family of kernels.
+    /// An algorithm of the CPU engine, several that are chosen from by size, or one of a family of kernels.
     Algorithm(Decision),
     /// A further kernel of a user's operator.
     Custom(String),
     /// This many neighbouring elements per thread.
     Elements(u32),
-    /// Tiles that pass through shared memory, so that threads read along one axis and write along another.
+    /// Tiles transposed in shared memory: threads read along one axis and write along another.
     Transposed,
-    /// Rows that threads share.
+    /// Rows that several threads share.
     Rows {
         /// The number of threads of a row.
         threads: u32,
-        /// True if later walks read values again that they could have kept.
+        /// True if later loops recompute values that could have been kept.
         again: bool,
     },
     /// Tiles of a contraction's result on a GPU.
     Gpu(schedule::Gpu),
-    /// A thread per element of the result, which computes its whole sum.
+    /// A thread per element of a contraction's result.
     Sums,
     /// An algorithm of a library, such as `cublaslt 13.0.2 #1`.
     Library(String),
@@ -41,7 +41,7 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Schedule::Default => f.write_str("default"),
-            Schedule::Tiles(cut) => write_sizes(cut, f),
+            Schedule::Tiles(sizes) => write_sizes(sizes, f),
             Schedule::OtherAxis => f.write_str("turned"),
             Schedule::Algorithm(algorithm) => algorithm.fmt(f),
             Schedule::Custom(name) | Schedule::Library(name) => f.write_str(name),

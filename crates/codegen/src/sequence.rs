@@ -12,11 +12,11 @@ use std::sync::Arc;
 pub struct Sequence {
     /// The target machine.
     pub machine: Machine,
-    /// The buffers of the program, then memory that only the launches of one task use.
+    /// The buffers of the program, then the scratch memory of tasks.
     pub buffers: Vec<BufferInfo>,
     /// The launches, in an order in which they can run.
     pub launches: Vec<Launch>,
-    /// The buffer of each graph output, as the program has them.
+    /// The buffer of each graph output, as in the program.
     pub outputs: Vec<Option<BufId>>,
 }
 
@@ -54,14 +54,14 @@ impl Program {
             outputs: self.outputs.clone(),
         };
         for (i, task) in self.tasks.iter().enumerate() {
-            sequence.add(i, task);
+            sequence.add_task(i, task);
         }
         sequence
     }
 }
 
 impl Sequence {
-    fn add(&mut self, task_index: usize, task: &Task) {
+    fn add_task(&mut self, task_index: usize, task: &Task) {
         let calls = &task.candidate().calls;
         let scratch = self.buffers.len() as u32;
         if !calls.scratch.is_empty() {
@@ -71,7 +71,7 @@ impl Sequence {
                 Origin::Value(v) | Origin::Derived(v) => {
                     (result.parameter_only, Origin::Derived(v))
                 }
-                _ => unreachable!("nothing else is written"),
+                _ => unreachable!("tasks write values of the graph"),
             };
             let buffers = calls.scratch.iter().map(|(dtype, shape)| BufferInfo {
                 dtype: *dtype,
@@ -109,7 +109,7 @@ impl Sequence {
 }
 
 impl Task {
-    /// For each of its arguments, true if a step writes it.
+    /// For each argument of a step, true if the step writes it.
     fn written_by(&self, step: &KernelCall) -> Vec<bool> {
         if let Kernel::Cuda(kernel) = &*step.kernel {
             return kernel.args.iter().map(|a| a.written).collect();

@@ -32,8 +32,8 @@ pub struct Work {
     pub in_place: Vec<(usize, usize)>,
 }
 
-/// The main part of some work. Descriptions say nothing about their computation: their algorithm is open, and their
-/// prologues and epilogues are in the [`Work`].
+/// The main part of some work. Products and convolutions have no algorithm yet, and their prologues and epilogues are
+/// in the [`Work`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// A kernel of Kernel IR.
@@ -61,7 +61,7 @@ pub struct Arg {
     pub len: Dim,
     /// True if it is written, false if it is read.
     pub written: bool,
-    /// True if it is read in runs and depends on parameters and constants only: values packed from it are kept.
+    /// True if it is read and depends on parameters and constants only, so that panels packed from it are kept.
     pub fixed: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Arg {
 pub struct Candidate {
     /// The division among threads.
     pub schedule: Schedule,
-    /// The precision that it gives up; the default gives up none.
+    /// The precision that it gives up; `None` for the default.
     pub approximation: Option<Approximation>,
     /// Its cost by a model, in a unit that the candidates for some work share.
     pub predicted: Option<f64>,
@@ -91,7 +91,7 @@ pub(crate) trait Engine {
     /// Returns the candidates for some work: the default, and every other if the options request them.
     ///
     /// # Errors
-    /// Lists what is not supported.
+    /// If the machine does not support the work.
     fn candidates(&self, work: &Work, options: &Options) -> Result<Vec<Candidate>, String>;
 }
 
@@ -127,7 +127,7 @@ pub enum Slot {
 }
 
 impl Work {
-    /// Returns its Kernel IR, in the order in which it runs: prologues, then the body or the epilogue.
+    /// Returns its Kernel IR in execution order: prologues, then the body or the epilogue.
     pub fn kernels(&self) -> impl Iterator<Item = &kir::Kernel> {
         let body = match &self.body {
             Body::Fused(kernel) => Some(kernel),
@@ -151,14 +151,14 @@ impl Work {
 
     /// Returns a readable name.
     pub fn name(&self) -> &str {
-        let own = match &self.body {
+        let body_name = match &self.body {
             Body::Fused(kernel) => Some(&kernel.name[..]),
             body => body.described().map(|d| d.name()),
         };
-        self.fused_name().or(own).unwrap_or_default()
+        self.fused_name().or(body_name).unwrap_or_default()
     }
 
-    /// Returns the name of the kernel that is fused into it: of the epilogue, or else of a prologue.
+    /// Returns the name of its epilogue, or else of a prologue, if it has one.
     pub(crate) fn fused_name(&self) -> Option<&str> {
         let prologues = self.prologues.iter().flatten().map(|k| &**k);
         let kernel = self.epilogue.iter().chain(prologues).next();
@@ -223,7 +223,7 @@ impl Work {
 }
 
 impl Body {
-    /// Returns the contraction that it is, if it is one.
+    /// Returns the body as a contraction, if it is one.
     fn contraction(&self, machine: &Machine) -> Option<Contraction> {
         match self {
             Body::MatMul(m) => Some(m.into()),
@@ -248,15 +248,15 @@ impl Body {
     /// Returns the arithmetic operations of a run, without those of Kernel IR.
     fn flops(&self) -> Dim {
         let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
-        let twice = |dims: &[&Dim]| &product(dims) * &Dim::Const(2);
-        let inside = |program: &Program| {
+        let multiply_adds = |dims: &[&Dim]| &product(dims) * &Dim::Const(2);
+        let program_flops = |program: &Program| {
             let tasks = program.tasks.iter();
             tasks.fold(Dim::ZERO, |n, t| &n + &t.work.cost().flops)
         };
         match self {
             Body::Fused(_) => Dim::ZERO,
-            Body::MatMul(m) => twice(&[&numel(&m.batch), &m.m, &m.n, &m.k]),
-            Body::Conv(c) => twice(&[
+            Body::MatMul(m) => multiply_adds(&[&numel(&m.batch), &m.m, &m.n, &m.k]),
+            Body::Conv(c) => multiply_adds(&[
                 &c.batch,
                 &c.groups,
                 &c.in_channels,
@@ -267,11 +267,11 @@ impl Body {
             Body::Attention(a) => {
                 let s = &a.scores;
                 let scores = product(&[&numel(&s.batch), &s.length, &s.keys]);
-                twice(&[&scores, &(&s.width + &a.columns)])
+                multiply_adds(&[&scores, &(&s.width + &a.columns)])
             }
             Body::Library(kernel) => kernel.operations(),
-            Body::Loop(l, body) => &inside(body) * &l.trips,
-            Body::If(_, branches) => &inside(&branches[0]) + &inside(&branches[1]),
+            Body::Loop(l, body) => &program_flops(body) * &l.trips,
+            Body::If(_, branches) => &program_flops(&branches[0]) + &program_flops(&branches[1]),
         }
     }
 
@@ -302,12 +302,12 @@ impl Candidate {
         }
     }
 
-    /// Returns the only candidate.
+    /// Returns kernels as the only candidate.
     pub(crate) fn only(calls: KernelCalls) -> Vec<Candidate> {
         vec![Candidate::new(Schedule::Default, calls)]
     }
 
-    /// Makes an exact candidate without a prediction.
+    /// Returns an exact candidate without a prediction.
     pub(crate) fn new(schedule: Schedule, calls: KernelCalls) -> Candidate {
         Candidate {
             schedule,
@@ -319,7 +319,7 @@ impl Candidate {
 }
 
 impl KernelCalls {
-    /// Returns one kernel, which takes the arguments of the work.
+    /// Returns the call of one kernel with all arguments of the work.
     pub fn one(kernel: Kernel, work: &Work) -> KernelCalls {
         KernelCalls {
             steps: vec![KernelCall {

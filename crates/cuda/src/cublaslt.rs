@@ -172,7 +172,9 @@ pub fn library_algorithms(
             .operands
             .each_ref()
             .map(|x| alignment(product, x.offset));
-        for (attribute, alignment) in (5..).zip([b, a, ARGUMENT_ALIGN as u32, ARGUMENT_ALIGN as u32]) {
+        for (attribute, alignment) in
+            (5..).zip([b, a, ARGUMENT_ALIGN as u32, ARGUMENT_ALIGN as u32])
+        {
             preference.set(attribute, &alignment)?;
         }
         let [x, y, result] = described.layouts;

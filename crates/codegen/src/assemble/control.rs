@@ -1,6 +1,6 @@
 //! Loops and branches, which run programs, and collective operations.
 
-use super::{Assembler, Keeps, Operands};
+use super::{Assembler, Keeps, WorkParts};
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
 use crate::work::Body;
@@ -9,8 +9,8 @@ use kiln_ir::{Op as IrOp, ops};
 use kiln_plan::{self as plan, Plan};
 
 impl Assembler<'_> {
-    /// Makes the work of a loop, branch or collective operation. Their bodies become plans when memory is planned.
-    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Operands, LowerError> {
+    /// Returns the work of a loop, branch or collective operation. Bodies become plans when memory is planned.
+    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<WorkParts, LowerError> {
         let node = &self.flow.nodes[anchor.node];
         let mut nodes: Vec<Nid> = Vec::new();
         let operands = anchor.operands.iter().map(|o| {
@@ -28,7 +28,7 @@ impl Assembler<'_> {
             return Err(LowerError::new(node.source.node, "not a loop or branch"));
         };
         if let IrOp::Collective(op) = &**op {
-            return Ok(self.collective(op, &operands, nodes, reads));
+            return Ok(self.collective_work(op, &operands, nodes, reads));
         }
         let on_gpu = self.options.machine.gpu().is_some();
         if matches!(&**op, IrOp::Loop(l) if l.conditional && on_gpu) {
@@ -39,16 +39,16 @@ impl Assembler<'_> {
             IrOp::Loop(l) => Keeps::Inputs((1 + l.carried + l.scanned) as u32),
             _ => Keeps::Nothing,
         };
-        let lowered =
-            (op.bodies().iter()).map(|b| crate::lowered(b, self.options, &Hints::default(), keeps));
+        let lowered = (op.bodies().iter())
+            .map(|b| crate::lower_keeping(b, self.options, &Hints::default(), keeps));
         let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
         let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
         let mut bodies = bodies.into_iter();
         let mut next = || Box::new(bodies.next().expect("loops have a body, branches two"));
         let body = match &**op {
             IrOp::Loop(l) => {
-                let (first, others) = operands.split_at(l.carried);
-                let (scanned, alike) = others.split_at(l.scanned);
+                let (first, inputs) = operands.split_at(l.carried);
+                let (scanned, alike) = inputs.split_at(l.scanned);
                 let (last, stacked) = outputs.split_at(l.carried);
                 let op = plan::Loop {
                     trips: l.trips.clone(),
@@ -78,14 +78,14 @@ impl Assembler<'_> {
         Ok((work, nodes, Vec::new()))
     }
 
-    /// Makes the work of a collective operation on these nodes, which it writes from number `reads` on.
-    fn collective(
+    /// Returns the work of a collective operation, which reads the first `reads` nodes and writes the others.
+    fn collective_work(
         &self,
         op: &ops::Collective,
         operands: &[u16],
         nodes: Vec<Nid>,
         reads: usize,
-    ) -> Operands {
+    ) -> WorkParts {
         let array = |arg: u16| {
             let node = &self.flow.nodes[nodes[usize::from(arg)]];
             plan::Array {
@@ -111,7 +111,7 @@ impl Assembler<'_> {
         };
         let in_place = collective.is_in_place().then_some(usize::from(operands[0]));
         let body = Body::Library(plan::Kernel::Collective(collective));
-        let args = self.args(&nodes, |at| at >= reads);
+        let args = self.args(&nodes, |index| index >= reads);
         let mut work = self.work(body, args, Vec::new(), &nodes);
         work.in_place
             .extend(in_place.map(|operand| (operand, reads)));

@@ -7,17 +7,17 @@ use kiln_ir::Op as IrOp;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// An order in which groups can run, and its peak: the largest number of bytes of live temporaries, if every operand
-/// that dies is overwritten by a result of its size.
+/// An order in which groups can run, and its peak of live temporaries in bytes, if every operand that dies is
+/// overwritten by a result of its size.
 pub(crate) struct Order {
     pub groups: Vec<usize>,
     pub peak: i64,
 }
 
-/// Chooses an order in which groups can run. Among those that are ready, a group that frees more temporary memory than
-/// it takes comes first (a weight's gradient as soon as the activation that it needs has no other reader). Then comes
-/// the first in the program. A second order always continues with the group that takes least memory; it is chosen if it
-/// needs clearly less memory. Collective operations come as early as possible.
+/// Returns an order in which groups can run. Of the ready groups, those that free more temporary memory than they
+/// allocate come first (a weight's gradient as soon as nothing else needs its activation), others in program order. A
+/// second order always continues with the group that allocates least; it is chosen if it needs clearly less memory.
+/// Collective operations come as early as possible.
 pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
     let dependences = Dependences::new(flow, groups);
     let program = freeing_first(Scheduler::new(&dependences));
@@ -48,8 +48,7 @@ fn is_collective(flow: &Flow, group: &Group) -> bool {
     matches!(anchor, Some(Op::Control(op)) if matches!(**op, IrOp::Collective(_)))
 }
 
-/// Moves collective operations forward, in their order, each with its dependences. Other groups run while they are in
-/// progress.
+/// Returns the order with collective operations and their dependences first. Other groups then run concurrently.
 fn collectives_first(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usize> {
     let mut position = vec![0; groups.len()];
     for (i, g) in order.iter().enumerate() {
@@ -58,7 +57,7 @@ fn collectives_first(order: &[usize], groups: &[Group], collectives: &[usize]) -
     let mut sorted = collectives.to_vec();
     sorted.sort_by_key(|g| position[*g]);
     let mut is_placed = vec![false; groups.len()];
-    let mut forward = Vec::with_capacity(order.len());
+    let mut reordered = Vec::with_capacity(order.len());
     for collective in sorted {
         let mut needed = Vec::new();
         let mut stack = vec![collective];
@@ -69,17 +68,18 @@ fn collectives_first(order: &[usize], groups: &[Group], collectives: &[usize]) -
             }
         }
         needed.sort_by_key(|g| position[*g]);
-        forward.append(&mut needed);
+        reordered.append(&mut needed);
     }
-    forward.extend(order.iter().filter(|g| !is_placed[**g]));
-    forward
+    reordered.extend(order.iter().filter(|g| !is_placed[**g]));
+    reordered
 }
 
+/// Returns the order by groups that free memory, then by program order.
 fn freeing_first(mut s: Scheduler) -> Vec<usize> {
     let n = s.waiting.len();
     let mut ready: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
     let mut freeing: BinaryHeap<Reverse<(Nid, usize)>> = BinaryHeap::new();
-    ready.extend(s.ready().map(|g| Reverse((s.key(g), g))));
+    ready.extend(s.ready_groups().map(|g| Reverse((s.key(g), g))));
     let mut out = Vec::with_capacity(n);
     while let Some(Reverse((_, g))) = freeing.pop().or_else(|| ready.pop()) {
         if s.has_run[g] {
@@ -101,11 +101,12 @@ fn freeing_first(mut s: Scheduler) -> Vec<usize> {
     out
 }
 
+/// Returns the order by the bytes that groups allocate.
 fn smallest_first(mut s: Scheduler) -> Vec<usize> {
     // A group is pushed again whenever its net bytes decrease, so its first entry in the heap is up to date.
     let mut ready: BinaryHeap<Reverse<(i64, Nid, usize)>> = BinaryHeap::new();
     let entry = |s: &Scheduler, g: usize| Reverse((s.net_bytes(g), s.key(g), g));
-    ready.extend(s.ready().map(|g| entry(&s, g)));
+    ready.extend(s.ready_groups().map(|g| entry(&s, g)));
     let mut out = Vec::with_capacity(s.waiting.len());
     while let Some(Reverse((_, _, g))) = ready.pop() {
         if s.has_run[g] {
@@ -119,7 +120,7 @@ fn smallest_first(mut s: Scheduler) -> Vec<usize> {
     out
 }
 
-/// The dependences between groups, whatever the order.
+/// The dependences between groups.
 struct Dependences {
     /// The bytes of each temporary of the run.
     bytes: Vec<i64>,
@@ -216,7 +217,7 @@ impl Scheduler<'_> {
     }
 
     /// Returns the groups that wait for no other.
-    fn ready(&self) -> impl Iterator<Item = usize> {
+    fn ready_groups(&self) -> impl Iterator<Item = usize> {
         (0..self.waiting.len()).filter(|g| self.waiting[*g] == 0)
     }
 
@@ -243,15 +244,15 @@ impl Scheduler<'_> {
         (last_readers, ready)
     }
 
-    /// Returns the bytes of each temporary whose last reader is this group, which has not run.
-    fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
+    /// Returns the bytes of each temporary that a group frees when it runs.
+    fn freed_bytes(&self, g: usize) -> impl Iterator<Item = i64> {
         let freed = self.dependences.groups[g].reads.iter();
         let freed = freed.filter(|t| self.unread[**t] == 1);
         freed.map(|t| self.dependences.bytes[*t])
     }
 
     /// Returns the bytes of each temporary that a group writes and another reads.
-    fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
+    fn written_bytes(&self, g: usize) -> impl Iterator<Item = i64> {
         let written = self.dependences.groups[g].writes.iter();
         let read = written.filter(|t| self.unread[**t] > 0);
         read.map(|t| self.dependences.bytes[*t])
@@ -259,8 +260,8 @@ impl Scheduler<'_> {
 
     /// Returns the bytes of temporaries that a group writes, less those that it frees.
     fn net_bytes(&self, g: usize) -> i64 {
-        let freed = self.frees(g).fold(0, i64::saturating_add);
-        let allocated = self.writes(g).fold(0, i64::saturating_add);
+        let freed = self.freed_bytes(g).fold(0, i64::saturating_add);
+        let allocated = self.written_bytes(g).fold(0, i64::saturating_add);
         allocated.saturating_sub(freed)
     }
 
@@ -268,9 +269,9 @@ impl Scheduler<'_> {
     fn peak(mut self, order: &[usize]) -> i64 {
         let (mut alive, mut peak_bytes) = (0i64, 0i64);
         for &g in order {
-            let mut freed: Vec<i64> = self.frees(g).collect();
+            let mut freed: Vec<i64> = self.freed_bytes(g).collect();
             let mut allocated = 0i64;
-            for bytes in self.writes(g) {
+            for bytes in self.written_bytes(g) {
                 match freed.iter().position(|f| *f == bytes) {
                     Some(i) => drop(freed.swap_remove(i)),
                     None => allocated = allocated.saturating_add(bytes),

@@ -5,7 +5,7 @@ use crate::kir::{Expr, Kernel};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, Reduction, Unary};
 
-/// The error bound of `exp` over all its normal results.
+/// The error bound of `exp` over all normal results.
 const EXP: f64 = 1.0 / 65536.0;
 /// A unit in the last place.
 const UNIT: f64 = f32::EPSILON as f64;
@@ -23,14 +23,14 @@ pub(super) fn unary(op: Unary, x: &str) -> Option<(String, f64)> {
     })
 }
 
-/// Returns the fast form of a primitive on two values, likewise.
+/// Returns the fast form of a primitive on two values, with its error bound, if it has one.
 pub(super) fn binary(op: Binary, a: &str, b: &str) -> Option<(String, f64)> {
     (op == Binary::Div).then(|| (format!("kiln_fast_div({a}, {b})"), 2.0 * UNIT))
 }
 
-/// Returns the precision that a kernel gives up with fast math. `None` in three cases. The kernel may have none of
-/// these functions. Its results may be integers or masks, which would change. Or it compares results of such a
-/// function: another kernel, which may compute them differently, may have chosen the value to compare with.
+/// Returns the precision that a kernel gives up with fast math, if it may use it. It must have a function with a fast
+/// form. Its results must be floats: integers and masks would change. It must not compare results of such functions:
+/// the value to compare with may come from a kernel that computes them differently.
 pub(super) fn approximation(kernel: &Kernel) -> Option<Approximation> {
     if kernel.args.iter().any(|a| a.written && !a.dtype.is_float()) {
         return None;
@@ -41,17 +41,18 @@ pub(super) fn approximation(kernel: &Kernel) -> Option<Approximation> {
             Expr::Binary { op, a, .. } => (a, binary(*op, "", "")),
             _ => return None,
         };
-        let single = kernel.body[operand.index()].dtype.compute() == Compute::F32;
-        form.filter(|_| single).map(|(_, error)| error)
+        let is_f32 = kernel.body[operand.index()].dtype.compute() == Compute::F32;
+        form.filter(|_| is_f32).map(|(_, error)| error)
     };
-    let mut changed = vec![false; kernel.body.len()];
+    let mut is_approximate = vec![false; kernel.body.len()];
     for (i, def) in kernel.body.iter().enumerate() {
-        let mut operands = false;
-        def.expr.operands(|o| operands |= changed[o.index()]);
-        if operands && compares(&def.expr) {
+        let mut is_inexact = false;
+        def.expr
+            .operands(|o| is_inexact |= is_approximate[o.index()]);
+        if is_inexact && compares(&def.expr) {
             return None;
         }
-        changed[i] = operands || error(&def.expr).is_some();
+        is_approximate[i] = is_inexact || error(&def.expr).is_some();
     }
     let errors: Vec<f64> = kernel
         .body

@@ -1,6 +1,6 @@
-//! Plain products by cuBLASLt, with the fused work behind them as a kernel of its own.
+//! Plain products by cuBLASLt, with their epilogue as a kernel of its own.
 
-use super::fused;
+use super::fused_candidates;
 use super::job::Job;
 use crate::Approximation;
 use crate::cuda::set_footprints;
@@ -9,15 +9,15 @@ use crate::work::{Body, Candidate, KernelCall, KernelCalls, Slot, Work};
 use kiln_base::{DType, Dim, Gpu, numel};
 use kiln_plan::{Kernel, LibraryMatrix, LibraryProduct};
 
-/// Returns the product that some work begins with as a library may compute it, without an algorithm; `None` if none
-/// can. Operands have no prologue, and all sizes are known.
+/// Returns the product of some work for a library, without an algorithm. `None` if operands have prologues, sizes are
+/// unknown, or the dtype or layout is not supported.
 pub fn library_product(work: &Work) -> Option<LibraryProduct> {
     let Body::MatMul(m) = &work.body else {
         return None;
     };
     let dtype = m.dtype();
-    let is_known = matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8);
-    if !is_known || m.dtypes != [dtype; 2] || work.prologues.iter().any(Option::is_some) {
+    let is_supported = matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8);
+    if !is_supported || m.dtypes != [dtype; 2] || work.prologues.iter().any(Option::is_some) {
         return None;
     }
     let extents = m
@@ -53,7 +53,7 @@ pub fn library_product(work: &Work) -> Option<LibraryProduct> {
     })
 }
 
-/// Returns the candidate for some work by a product that has its algorithm. Its name ends in `name`.
+/// Returns the candidate that computes some work by a product with its algorithm. `name` names its schedule.
 pub fn library_candidate(
     work: &Work,
     gpu: &Gpu,
@@ -61,22 +61,22 @@ pub fn library_candidate(
     name: String,
 ) -> Candidate {
     let Body::MatMul(m) = &work.body else {
-        unreachable!("library_product finds products alone");
+        unreachable!("library_product returns products only");
     };
     let mut scratch = Vec::new();
     // The arguments of the kernel, each once.
     let mut args: Vec<Slot> = Vec::new();
-    let mut place = |slot: Slot| {
-        let at = args.iter().position(|s| *s == slot);
-        at.unwrap_or_else(|| {
+    let mut arg_of = |slot: Slot| {
+        let index = args.iter().position(|s| *s == slot);
+        index.unwrap_or_else(|| {
             args.push(slot);
             args.len() - 1
         }) as u16
     };
     for x in &mut product.operands {
-        x.arg = place(Slot::Arg(x.arg.into()));
+        x.arg = arg_of(Slot::Arg(x.arg.into()));
     }
-    product.out = place(match &work.epilogue {
+    product.out = arg_of(match &work.epilogue {
         None => Slot::Arg(m.out.into()),
         Some(_) => {
             let sizes = [product.batch, product.m, product.n];
@@ -85,7 +85,7 @@ pub fn library_candidate(
         }
     });
     if product.workspace_bytes > 0 {
-        product.workspace = Some(place(Slot::Scratch(scratch.len())));
+        product.workspace = Some(arg_of(Slot::Scratch(scratch.len())));
         scratch.push((DType::U8, vec![Dim::from(product.workspace_bytes as i64)]));
     }
     let approximation = product.tf32.then_some(Approximation::Tf32);
@@ -101,7 +101,7 @@ pub fn library_candidate(
             gpu,
             schedule: None,
         };
-        let epilogue = fused(job, kernel, false).swap_remove(0).calls;
+        let epilogue = fused_candidates(job, kernel, false).swap_remove(0).calls;
         in_place = epilogue.in_place;
         steps.extend(epilogue.steps.into_iter().map(|mut step| {
             // The result of the product comes last.

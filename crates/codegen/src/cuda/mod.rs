@@ -3,7 +3,7 @@
 
 use crate::Approximation;
 use crate::kir;
-use crate::limits::{Few, HeldRows, Limits, TwoSteps};
+use crate::limits::{HeldRows, Limits, MultiplyAdds, TwoSteps};
 use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::work::{Body, Candidate, Engine, KernelCall, KernelCalls, Slot, Work};
@@ -41,21 +41,21 @@ impl Engine for Cuda<'_> {
         let (busy, filled) = (self.0.busy(), self.0.filled());
         Limits {
             two_steps: TwoSteps {
-                few: 4 * busy,
-                long: 1 << 16,
+                few_rows: 4 * busy,
+                min_long: 1 << 16,
                 few_columns: filled,
-                large: 2 * filled,
+                min_large: 2 * filled,
             },
-            longest_row: 1 << 16,
-            fewest_rows: busy / 2,
-            few_points: 2 * filled,
+            max_row: 1 << 16,
+            min_rows: busy / 2,
+            max_serial_points: 2 * filled,
             // The threads of a block keep them in registers.
-            most_columns: 1 << 13,
+            max_columns: 1 << 13,
             held_rows: HeldRows {
-                longest: Some(128),
-                // Blocks of 16 rows that keep it busy, since their sums are not split.
-                least: 16 * busy,
-                few: Few::ARow(1 << 14),
+                max_row: Some(128),
+                // Enough blocks of 16 rows to keep the GPU busy, since their sums are not split.
+                min_rows: 16 * busy,
+                max_small: MultiplyAdds::PerRow(1 << 14),
             },
         }
     }
@@ -76,7 +76,7 @@ impl Engine for Cuda<'_> {
         };
         let all = options.candidates;
         let mut candidates = match &work.body {
-            Body::Fused(kernel) => fused(job, kernel, all),
+            Body::Fused(kernel) => fused_candidates(job, kernel, all),
             _ => families::emit(job, all)?,
         };
         let footprints = work.footprints();
@@ -87,35 +87,35 @@ impl Engine for Cuda<'_> {
     }
 }
 
-/// Sets the footprints of kernels: for the work's arguments those of the work, for memory between kernels all of it.
+/// Sets the footprints of kernels: for the work's arguments those of the work, for scratch memory all of it.
 fn set_footprints(calls: &mut KernelCalls, work: &[Footprint]) {
     let KernelCalls { steps, scratch, .. } = calls;
     for KernelCall { kernel, args, .. } in steps {
         let Kernel::Cuda(kernel) = Arc::make_mut(kernel) else {
             continue;
         };
-        let of = |(arg, slot): (u16, &Slot)| match *slot {
+        let footprints_of = |(arg, slot): (u16, &Slot)| match *slot {
             Slot::Arg(a) => {
-                let own = work.iter().filter(|r| usize::from(r.arg) == a);
-                own.map(|r| Footprint { arg, ..r.clone() }).collect()
+                let of_arg = work.iter().filter(|r| usize::from(r.arg) == a);
+                of_arg.map(|r| Footprint { arg, ..r.clone() }).collect()
             }
             Slot::Scratch(s) => vec![Footprint::whole(arg, &scratch[s].1)],
         };
-        kernel.footprints = (0..).zip(&*args).flat_map(of).collect();
+        kernel.footprints = (0..).zip(&*args).flat_map(footprints_of).collect();
     }
 }
 
-/// Returns the candidates of a kernel that Kernel IR describes fully.
-fn fused(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Candidate> {
+/// Returns the candidates of a kernel in Kernel IR.
+fn fused_candidates(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Candidate> {
     let fast = fast::approximation(kernel).filter(|_| all);
-    let by = |approximation| fused_by(job, kernel, all, approximation);
-    let mut candidates = by(None);
-    candidates.extend(fast.into_iter().flat_map(|a| by(Some(a))));
+    let approximated = |approximation| candidates_with(job, kernel, all, approximation);
+    let mut candidates = approximated(None);
+    candidates.extend(fast.into_iter().flat_map(|a| approximated(Some(a))));
     candidates
 }
 
-/// Returns the candidates that give up nothing, or those with fast math.
-fn fused_by(
+/// Returns the candidates without fast math, or with it if it is the approximation.
+fn candidates_with(
     job: Job,
     kernel: &kir::Kernel,
     all: bool,
@@ -127,7 +127,7 @@ fn fused_by(
         approximation,
         predicted: None,
         calls: KernelCalls {
-            steps: vec![whole(kernel)],
+            steps: vec![call_with_args(kernel)],
             scratch: Vec::new(),
             in_place,
         },
@@ -138,8 +138,8 @@ fn fused_by(
                 let kernel = points::emit(job, kernel, &vector, fast);
                 candidate(Schedule::Elements(vector.width), kernel, in_place.clone())
             };
-            let by_tiles = Transposition::of(kernel).map(|by| {
-                let kernel = transposed::emit(job, kernel, &by, fast);
+            let by_tiles = Transposition::of(kernel).map(|transposition| {
+                let kernel = transposed::emit(job, kernel, &transposition, fast);
                 candidate(Schedule::Transposed, kernel, in_place.clone())
             });
             let mut candidates: Vec<Candidate> = by_tiles.into_iter().collect();
@@ -159,8 +159,8 @@ fn fused_by(
     }
 }
 
-/// Makes a step with the arguments of the work.
-fn whole(kernel: CudaKernel) -> KernelCall {
+/// Returns the call of a kernel with all arguments of the work.
+fn call_with_args(kernel: CudaKernel) -> KernelCall {
     KernelCall {
         args: (0..kernel.args.len()).map(Slot::Arg).collect(),
         sites: (0..kernel.sites as usize).collect(),

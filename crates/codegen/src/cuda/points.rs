@@ -1,4 +1,4 @@
-//! Kernels without reductions: a thread for each point, or for each vector of points.
+//! Kernels without reductions: one thread per point, or per vector of points.
 
 use super::job::Job;
 use super::source::Index;
@@ -15,8 +15,7 @@ const THREADS: u32 = 256;
 /// The maximum number of values that a thread defines if its points exceed 16 bytes.
 const MAX_DEFINED_VALUES: usize = 256;
 
-/// Returns the vectors of points that a thread takes: the default, and with `all` each other width, up to two vectors
-/// of 16 bytes.
+/// Returns the default vector of points per thread; with `all` also each other width, up to two vectors of 16 bytes.
 pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
     let default = match kernel.axes.len() {
         0 => Vector::scalar(kernel),
@@ -60,7 +59,7 @@ pub(super) fn emit(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> Cu
     let end = source.dim(&points);
     source.line(format!("if (p >= {end}) return;"));
     values.decompose(&mut source, "p");
-    walk::each(&mut source, &mut values, kernel, vector);
+    walk::emit(&mut source, &mut values, kernel, vector);
     let grid = Blocks {
         points,
         each: THREADS * vector.width,

@@ -22,49 +22,51 @@ pub(super) struct Shape {
     pub rows: u32,
     /// A power of 2.
     pub lanes: u32,
-    /// The inner points that a thread takes at once.
+    /// The inner points that a thread computes at once.
     pub vector: Vector,
-    /// The number of trips of a thread over its points, where that is known and small.
+    /// The number of iterations of a thread's loop over its points, if it is known and small.
     pub trips: Option<u32>,
-    /// The values that are kept in registers between walks.
+    /// The values that are kept in registers between loops.
     pub keep: SlotPolicy,
 }
 
-/// The maximum number of trips of an unrolled loop.
+/// The maximum number of iterations of an unrolled loop.
 const MAX_UNROLLED_TRIPS: i64 = 8;
-/// The maximum number of points of a row whose sums over rows a thread keeps.
-const MAX_ROW_SUMS: u32 = 16;
+/// The maximum number of accumulators of a thread that combines rows.
+const MAX_ROW_ACCUMULATORS: u32 = 16;
 /// The number of threads of a block of short rows.
 const THREADS: u32 = 256;
 /// The number of rows of a block whose neighbouring threads read neighbouring rows.
 const ROWS_FIRST_ROWS: u32 = 32;
 
-/// Returns the shapes of a kernel, each also as data: the default, and with `all` others. They differ in the number of
-/// threads of a row, and in whether values are kept for later walks.
+/// Returns the default shape of a kernel with its schedule. With `all`, returns others too, with more or fewer threads
+/// per row, and with values recomputed instead of kept for later loops.
 pub(super) fn shapes(kernel: &Kernel, gpu: &Gpu, all: bool) -> Vec<(Schedule, Shape)> {
     let default = Shape::of(kernel, gpu);
     let (order, vector, lanes) = (default.order, default.vector.clone(), default.lanes);
-    let keeps = default.keep.most > 0;
-    let mut shapes = vec![(rows(lanes, false), default)];
+    let keeps_values = default.keep.max_slots > 0;
+    let mut shapes = vec![(schedule(lanes, false), default)];
     if !all {
         return shapes;
     }
-    for other in other_lanes(kernel, gpu, order, &vector, lanes) {
-        let shape = Shape::new(kernel, order, vector.clone(), other);
-        if kernel.serial == 0 || shape.trips.unwrap_or(0) * shape.vector.width <= MAX_ROW_SUMS {
-            shapes.push((rows(other, false), shape));
+    for threads in other_lanes(kernel, gpu, order, &vector, lanes) {
+        let shape = Shape::new(kernel, order, vector.clone(), threads);
+        if kernel.serial == 0
+            || shape.trips.unwrap_or(0) * shape.vector.width <= MAX_ROW_ACCUMULATORS
+        {
+            shapes.push((schedule(threads, false), shape));
         }
     }
-    let mut again = Shape::new(kernel, order, vector, lanes);
-    again.keep.most = 0;
-    let kept = |shape: &Shape| crate::tile::plan(kernel, &shape.keep).1;
-    if keeps && kept(&shapes[0].1) != kept(&again) {
-        shapes.push((rows(lanes, true), again));
+    let mut recomputing = Shape::new(kernel, order, vector, lanes);
+    recomputing.keep.max_slots = 0;
+    let slots = |shape: &Shape| crate::tile::plan(kernel, &shape.keep).1;
+    if keeps_values && slots(&shapes[0].1) != slots(&recomputing) {
+        shapes.push((schedule(lanes, true), recomputing));
     }
     shapes
 }
 
-fn rows(threads: u32, again: bool) -> Schedule {
+fn schedule(threads: u32, again: bool) -> Schedule {
     Schedule::Rows { threads, again }
 }
 
@@ -81,8 +83,8 @@ impl Shape {
         let lanes = match order {
             Order::InnerFirst => inner_lanes(kernel, gpu, rows, steps),
             Order::RowsFirst => {
-                let wanted = power(gpu.filled() / rows)
-                    .min(power(steps / 4))
+                let wanted = power_of_2(gpu.filled() / rows)
+                    .min(power_of_2(steps / 4))
                     .clamp(1, 32) as u32;
                 wanted.min(max_row_lanes(kernel, gpu))
             }
@@ -90,16 +92,16 @@ impl Shape {
         Shape::new(kernel, order, vector, lanes)
     }
 
-    /// Returns the shape of a block of `threads` threads that has the points of its rows in shared memory.
+    /// Returns the shape of a block of `threads` threads whose rows are in shared memory.
     pub fn of_block(kernel: &Kernel, threads: u32) -> Shape {
         let points = estimate(&numel(&kernel.inner));
-        let lanes = power(points).clamp(2, 32) as u32;
+        let lanes = power_of_2(points).clamp(2, 32) as u32;
         let (vector, trips) = (Vector::scalar(kernel), trips(kernel, lanes, 1));
         Shape {
             order: Order::InnerFirst,
             rows: threads / lanes,
             lanes,
-            keep: keep(kernel, &vector, trips, threads),
+            keep: slot_policy(kernel, &vector, trips, threads),
             vector,
             trips,
         }
@@ -115,7 +117,7 @@ impl Shape {
             Order::RowsFirst => ROWS_FIRST_ROWS,
         };
         let trips = trips(kernel, lanes, vector.width);
-        let keep = keep(kernel, &vector, trips, rows * lanes);
+        let keep = slot_policy(kernel, &vector, trips, rows * lanes);
         Shape {
             order,
             rows,
@@ -127,20 +129,19 @@ impl Shape {
     }
 }
 
-/// Returns the number of steps of a row that one thread alone would take.
+/// Returns the number of vectors in a row.
 fn steps(kernel: &Kernel, vector: &Vector) -> i64 {
     let length = estimate(&numel(&kernel.inner)).max(1);
     (length + i64::from(vector.width) - 1) / i64::from(vector.width)
 }
 
-/// Returns the maximum number of lanes of blocks whose neighbouring threads read neighbouring rows, by the shared
-/// memory that they take.
+/// Returns the maximum number of lanes for which the accumulators of [`Order::RowsFirst`] fit into shared memory.
 fn max_row_lanes(kernel: &Kernel, gpu: &Gpu) -> u32 {
-    let room = gpu.shared / (ROWS_FIRST_ROWS * shared_bytes(kernel).max(1));
-    (power(i64::from(room) + 1) as u32 / 2).clamp(1, 32)
+    let lanes = gpu.shared / (ROWS_FIRST_ROWS * shared_bytes(kernel).max(1));
+    (power_of_2(i64::from(lanes) + 1) as u32 / 2).clamp(1, 32)
 }
 
-/// Returns other numbers of lanes than the default: a quarter and a sixteenth, four and sixteen times as many.
+/// Returns alternatives to the default number of lanes: 1/16, 1/4, 4 and 16 times as many.
 fn other_lanes(
     kernel: &Kernel,
     gpu: &Gpu,
@@ -148,15 +149,15 @@ fn other_lanes(
     vector: &Vector,
     default: u32,
 ) -> Vec<u32> {
-    let most = match order {
-        Order::InnerFirst => power(steps(kernel, vector)).min(1024) as u32,
+    let max_lanes = match order {
+        Order::InnerFirst => power_of_2(steps(kernel, vector)).min(1024) as u32,
         Order::RowsFirst => max_row_lanes(kernel, gpu),
     };
-    let all = [default / 16, default / 4, default * 4, default * 16];
-    all.into_iter().filter(|l| (1..=most).contains(l)).collect()
+    let lanes = [default / 16, default / 4, default * 4, default * 16].into_iter();
+    lanes.filter(|l| (1..=max_lanes).contains(l)).collect()
 }
 
-/// Chooses the coordinate of neighbouring threads by the direction in which more accesses are contiguous.
+/// Returns the order in which more accesses of neighbouring threads are contiguous.
 fn order(kernel: &Kernel) -> Order {
     let outer = kernel.axes.len();
     if outer == 0 || kernel.serial > 0 {
@@ -176,7 +177,7 @@ fn order(kernel: &Kernel) -> Order {
     }
 }
 
-/// Returns the number of lanes of a row whose threads go `steps` steps in all.
+/// Returns the number of lanes of a row of `steps` vectors.
 fn inner_lanes(kernel: &Kernel, gpu: &Gpu, rows: i64, steps: i64) -> u32 {
     if numel(&kernel.inner).as_const().is_none() {
         return 128;
@@ -184,19 +185,20 @@ fn inner_lanes(kernel: &Kernel, gpu: &Gpu, rows: i64, steps: i64) -> u32 {
     if steps <= 4 && rows * steps >= gpu.filled() {
         return 1;
     }
-    let mut lanes = power(steps).min(32).max(power((steps + 3) / 4)).min(1024);
-    while rows * lanes < gpu.filled() && lanes < power(steps) && lanes < 1024 {
+    let lanes_of_4_steps = power_of_2((steps + 3) / 4);
+    let mut lanes = power_of_2(steps).min(32).max(lanes_of_4_steps).min(1024);
+    while rows * lanes < gpu.filled() && lanes < power_of_2(steps) && lanes < 1024 {
         lanes *= 2;
     }
     lanes as u32
 }
 
-/// Returns the smallest power of 2 that is not below `n`.
-fn power(n: i64) -> i64 {
+/// Returns the smallest power of 2 that is at least `n`.
+fn power_of_2(n: i64) -> i64 {
     (n.max(1) as u64).next_power_of_two() as i64
 }
 
-/// Returns the bytes that a lane leaves in shared memory.
+/// Returns the bytes of a lane's accumulators in shared memory.
 fn shared_bytes(kernel: &Kernel) -> u32 {
     let bytes = kernel.body.iter().map(|def| match def.expr {
         Expr::Reduce { .. } => def.dtype.compute().size(),
@@ -206,28 +208,28 @@ fn shared_bytes(kernel: &Kernel) -> u32 {
     bytes.sum::<usize>() as u32
 }
 
-/// Returns the trips of a thread over the inner points, if an unrolled loop is not too long.
+/// Returns the number of iterations of a thread's loop over inner points, if unrolling does not make it too long.
 fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
     let points = numel(&kernel.inner).as_const()?;
-    let each = i64::from(lanes * width);
-    let trips = (points + each - 1) / each;
-    let text = trips * i64::from(width) * kernel.body.len() as i64;
-    let few = (1..=MAX_UNROLLED_TRIPS).contains(&trips) && text <= 1024;
-    (few || kernel.serial > 0).then_some(trips as u32)
+    let points_per_trip = i64::from(lanes * width);
+    let trips = (points + points_per_trip - 1) / points_per_trip;
+    let unrolled_values = trips * i64::from(width) * kernel.body.len() as i64;
+    let is_short = (1..=MAX_UNROLLED_TRIPS).contains(&trips) && unrolled_values <= 1024;
+    (is_short || kernel.serial > 0).then_some(trips as u32)
 }
 
-/// Selects the values to keep: loads and costly values, as far as the registers go.
-fn keep(kernel: &Kernel, vector: &Vector, trips: Option<u32>, threads: u32) -> SlotPolicy {
+/// Returns the policy that keeps loads and costly values, as far as the registers go.
+fn slot_policy(kernel: &Kernel, vector: &Vector, trips: Option<u32>, threads: u32) -> SlotPolicy {
     let varies = kernel.varies_inside();
     let mut expensive = expensive(kernel);
     for (i, def) in kernel.body.iter().enumerate() {
-        let load = matches!(def.expr, Expr::Load { .. } | Expr::LoadAt { .. });
-        expensive[i] |= load && varies[i];
+        let is_load = matches!(def.expr, Expr::Load { .. } | Expr::LoadAt { .. });
+        expensive[i] |= is_load && varies[i];
     }
     let budget = if threads > 512 { 32 } else { 64 };
-    let most = trips.map_or(0, |trips| budget / (trips * vector.width));
+    let max_slots = trips.map_or(0, |trips| budget / (trips * vector.width));
     SlotPolicy {
         expensive,
-        most: most as u16,
+        max_slots: max_slots as u16,
     }
 }

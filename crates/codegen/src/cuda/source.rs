@@ -25,7 +25,7 @@ impl Index {
     }
 }
 
-/// The text of a kernel: its lines, and the parameters that they need.
+/// The text of a kernel: its lines, and the parameters that they refer to.
 ///
 /// Arguments are named `arg0`, `arg1`, …; numbers that are known only at run time are parameters `s0`, `s1`, … (see
 /// [`Source::dim`]); sites are `site0`, …; then `errors` and `guarded`.
@@ -33,7 +33,7 @@ impl Index {
 pub(super) struct Source {
     /// The number of threads for which a multiprocessor has enough registers.
     resident: u32,
-    /// The number of blocks that a multiprocessor is to hold, where that is known.
+    /// The number of blocks that a multiprocessor is to hold, if it is known.
     min_blocks: Option<u32>,
     /// The number of blocks of a cluster.
     pub cluster: u32,
@@ -54,9 +54,9 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Makes a kernel for a GPU, without a body. `sites` is the number of data-error sites that it names.
+    /// Returns a kernel for a GPU, without a body. `sites` is the number of its data-error sites.
     pub fn new(gpu: &Gpu, name: &str, args: &[Arg], sites: u32, index: Index) -> Source {
-        let alone = |a: &Arg| Pointer {
+        let unaliased = |a: &Arg| Pointer {
             dtype: a.dtype,
             written: a.written,
             alone: true,
@@ -66,7 +66,7 @@ impl Source {
             min_blocks: None,
             cluster: 1,
             name: name.into(),
-            args: args.iter().map(alone).collect(),
+            args: args.iter().map(unaliased).collect(),
             scalars: Vec::new(),
             sites,
             index,
@@ -80,7 +80,7 @@ impl Source {
         }
     }
 
-    /// Marks two arguments as ones that may alias.
+    /// Declares that two arguments may alias.
     pub fn may_alias(&mut self, a: usize, b: usize) {
         self.args[a].alone = false;
         self.args[b].alone = false;
@@ -102,7 +102,7 @@ impl Source {
         }
     }
 
-    /// Returns the lines that `emit` adds, as text of their own.
+    /// Returns the lines that `emit` adds, without adding them to the body.
     pub fn capture(&mut self, emit: impl FnOnce(&mut Source)) -> String {
         let body = std::mem::take(&mut self.body);
         emit(self);
@@ -112,18 +112,18 @@ impl Source {
             .collect()
     }
 
-    /// Adds text at file scope, where its names are the kernel's own.
+    /// Adds text at file scope.
     pub fn scope(&mut self, text: &str) {
         self.scope += text.trim_end();
         self.scope += "\n";
     }
 
-    /// Gives a block static shared memory: the object `shared` of a class in the scope.
+    /// Declares static shared memory: the object `shared` of a class at file scope.
     pub fn shared(&mut self, class: &str) {
         self.shared = Some(class.into());
     }
 
-    /// Gives a block the same in at least `bytes` bytes of dynamic shared memory.
+    /// Declares `shared` in at least `bytes` bytes of dynamic shared memory.
     pub fn dynamic_shared(&mut self, class: &str, bytes: u32) {
         self.shared(class);
         self.dynamic = bytes;
@@ -144,17 +144,17 @@ impl Source {
     pub fn dim(&mut self, d: &Dim) -> String {
         match d {
             Dim::Const(c) => {
-                let small = i32::try_from(*c).is_ok();
-                let compute = if small { Compute::I32 } else { Compute::I64 };
+                let is_small = i32::try_from(*c).is_ok();
+                let compute = if is_small { Compute::I32 } else { Compute::I64 };
                 CudaCpp::literal(Scalar::Int(*c), compute)
             }
             d => {
                 let known = self.scalars.iter().position(|s| s == d);
-                let at = known.unwrap_or_else(|| {
+                let index = known.unwrap_or_else(|| {
                     self.scalars.push(d.clone());
                     self.scalars.len() - 1
                 });
-                format!("s{at}")
+                format!("s{index}")
             }
         }
     }
@@ -176,8 +176,8 @@ impl Source {
         terms.join(" + ")
     }
 
-    /// Returns the kernel, called with a grid of blocks of threads. The registers of a thread are bounded by the number
-    /// of threads that a multiprocessor is to hold. Without a bound the compiler aims at more threads, and spills.
+    /// Returns the kernel with its grid and block. The number of threads that a multiprocessor is to hold bounds the
+    /// registers of a thread; without a bound the compiler aims at more threads, and spills.
     pub fn finish(self, grid: [Blocks; 3], block: [u32; 3]) -> CudaKernel {
         let threads: u32 = block.iter().product();
         let max_blocks = self.resident / threads;

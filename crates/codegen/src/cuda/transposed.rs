@@ -1,9 +1,9 @@
-//! Kernels that read along one axis what they write along another. A block passes tiles of it through shared memory, so
-//! that the threads of a warp read neighbouring elements, and write neighbouring ones.
+//! Kernels that read along one axis and write along another. A block transposes tiles in shared memory: the threads of
+//! a warp both read and write neighbouring elements.
 
 use super::job::Job;
 use super::source::{Source, memory};
-use super::values::{Values, decomposed};
+use super::values::{Values, declare_indices};
 use super::vector::Vector;
 use super::walk;
 use crate::kir::{Expr, Kernel, Val};
@@ -14,20 +14,20 @@ use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
 /// The number of points of a tile along either axis.
 const TILE: i64 = 32;
 const THREADS: u32 = 256;
-/// The minimum extent of either axis; tiles of shorter ones are nearly empty.
+/// The minimum extent of either axis. Shorter ones leave tiles nearly empty.
 const MIN_EXTENT: i64 = 16;
-/// The maximum number of loads, for which a block has shared memory.
+/// The maximum number of loads whose tiles fit into shared memory.
 const MAX_LOADS: usize = 4;
 
-/// The loads of a kernel that pass through shared memory.
+/// The loads of a kernel that go through shared memory.
 pub(super) struct Transposition {
-    /// The axis along which they read neighbours. Stores write these along the last axis.
+    /// The axis along which loads are contiguous. Stores are contiguous along the last axis.
     axis: usize,
     loads: Vec<Val>,
 }
 
 impl Transposition {
-    /// Returns that of a kernel, if tiles serve all of its accesses.
+    /// Returns the transposition of a kernel, if tiles suit all of its accesses.
     pub fn of(kernel: &Kernel) -> Option<Transposition> {
         let last = kernel.axes.len().checked_sub(1)?;
         let access = |i: u16| &kernel.accesses[usize::from(i)];
@@ -44,8 +44,8 @@ impl Transposition {
                 continue;
             }
             let axis = a.strides[..last].iter().position(|s| s.is(1))?;
-            let others = kernel.accesses.iter().filter(|o| o.arg == a.arg);
-            if !a.bounds.is_empty() || others.count() > 1 || read_along.is_some_and(|r| r != axis) {
+            let of_arg = kernel.accesses.iter().filter(|o| o.arg == a.arg);
+            if !a.bounds.is_empty() || of_arg.count() > 1 || read_along.is_some_and(|r| r != axis) {
                 return None;
             }
             read_along = Some(axis);
@@ -63,16 +63,16 @@ impl Transposition {
 }
 
 /// Emits the kernel, with fast math if `fast`.
-pub(super) fn emit(job: Job, kernel: &Kernel, by: &Transposition, fast: bool) -> CudaKernel {
+pub(super) fn emit(job: Job, kernel: &Kernel, plan: &Transposition, fast: bool) -> CudaKernel {
     let mut source = job.source(kernel, &job.in_place);
     let index = source.index;
     let mut values = Values::new(kernel);
     values.fast = fast;
-    let staged = |v: &Val| match &kernel.body[v.index()].expr {
+    let arg_of = |v: &Val| match &kernel.body[v.index()].expr {
         Expr::Load { access } => usize::from(kernel.accesses[usize::from(*access)].arg),
         _ => unreachable!("only loads are staged"),
     };
-    let staged: Vec<(Val, usize)> = by.loads.iter().map(|v| (*v, staged(v))).collect();
+    let staged: Vec<(Val, usize)> = plan.loads.iter().map(|v| (*v, arg_of(v))).collect();
     let tile = |(_, arg): &(Val, usize)| {
         let ty = memory(kernel.args[*arg].dtype);
         format!(" {ty} tile{arg}[{TILE}][{TILE} + 1];")
@@ -82,23 +82,23 @@ pub(super) fn emit(job: Job, kernel: &Kernel, by: &Transposition, fast: bool) ->
     source.shared("Shared");
     let last = kernel.axes.len() - 1;
     let mut extents = kernel.axes.clone();
-    for axis in [by.axis, last] {
+    for axis in [plan.axis, last] {
         let extent = extents[axis].as_const().expect("tiles have known extents");
         extents[axis] = Dim::Const(ceil(extent, TILE));
     }
     let ty = index.name();
     source.line(format!("const {ty} tile = blockIdx.x;"));
-    let names = decomposed(&mut source, "a", &extents, "tile", &|_| true);
+    let names = declare_indices(&mut source, "a", &extents, "tile", &|_| true);
     source.line(format!(
         "const {ty} read = {} * {TILE}, written = {} * {TILE};",
-        names[by.axis], names[last]
+        names[plan.axis], names[last]
     ));
     source.line("const int lane = threadIdx.x % 32;");
     values.indices[..names.len()].clone_from_slice(&names);
     let mut walk = |source: &mut Source, [at_read, at_written]: [&str; 2]| {
-        values.indices[by.axis] = format!("(read + {at_read})");
+        values.indices[plan.axis] = format!("(read + {at_read})");
         values.indices[last] = format!("(written + {at_written})");
-        let [read, written] = [by.axis, last].map(|axis| source.dim(&kernel.axes[axis]));
+        let [read, written] = [plan.axis, last].map(|axis| source.dim(&kernel.axes[axis]));
         source.line("#pragma unroll");
         let step = THREADS / 32;
         source.line(format!(
@@ -118,7 +118,7 @@ pub(super) fn emit(job: Job, kernel: &Kernel, by: &Transposition, fast: bool) ->
                 let element = CudaCpp::loaded(&element, kernel.args[*arg].dtype);
                 values.replace(*arg, element);
             }
-            walk::each(source, &mut values, kernel, &Vector::scalar(kernel));
+            walk::emit(source, &mut values, kernel, &Vector::scalar(kernel));
         }
         source.line("}");
     };

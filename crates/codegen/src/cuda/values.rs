@@ -3,7 +3,7 @@
 use super::fast;
 use super::source::{Index, Source};
 use crate::kir::{Access, Dynamic, Expr, Kernel, Store, Val};
-use crate::tile::same;
+use crate::tile::without_casts;
 use kiln_base::{Compute, Dim};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
@@ -22,18 +22,18 @@ pub(super) struct Values<'a> {
     kernel: &'a Kernel,
     /// A C expression for the index of each of `axes`, then of each of `inner`.
     pub indices: Vec<String>,
-    /// True if functions of f32 are emitted in cheaper forms.
+    /// True if f32 functions are emitted as fast math.
     pub fast: bool,
     /// The argument whose vectors stay in registers: in `out{arg}`, of the compute type.
     pub in_registers: Option<usize>,
-    /// The C expression of each value, where it has one.
+    /// The C expression of each value that is defined.
     names: Vec<Option<String>>,
     /// For each argument, the expression that replaces a load of it.
     replaced: Vec<Option<String>>,
 }
 
 impl<'a> Values<'a> {
-    /// Makes an emitter in which no value is defined yet, and every index is 0.
+    /// Returns an emitter without defined values, whose indices are all 0.
     pub fn new(kernel: &'a Kernel) -> Values<'a> {
         Values {
             kernel,
@@ -61,7 +61,7 @@ impl<'a> Values<'a> {
     /// Declares the indices of `axes` from the row-major number of a point.
     pub fn decompose(&mut self, source: &mut Source, point: &str) {
         let extents = &self.kernel.axes;
-        let names = decomposed(source, "a", extents, point, &|a| self.uses(a));
+        let names = declare_indices(source, "a", extents, point, &|a| self.uses(a));
         self.indices[..extents.len()].clone_from_slice(&names);
     }
 
@@ -69,11 +69,11 @@ impl<'a> Values<'a> {
     pub fn decompose_inner(&mut self, source: &mut Source, point: &str) {
         let outer = self.kernel.axes.len();
         let extents = &self.kernel.inner;
-        let names = decomposed(source, "i", extents, point, &|a| self.uses(outer + a));
+        let names = declare_indices(source, "i", extents, point, &|a| self.uses(outer + a));
         self.indices[outer..].clone_from_slice(&names);
     }
 
-    /// True if anything depends on the index of an axis.
+    /// True if an access or a value depends on the index of an axis.
     fn uses(&self, axis: usize) -> bool {
         let k = self.kernel;
         let moves = |s: &[Dim]| !s[axis].is(0);
@@ -97,7 +97,7 @@ impl<'a> Values<'a> {
     /// # Panics
     /// If the value has not been defined.
     pub fn name(&self, v: Val) -> String {
-        let v = same(self.kernel, v);
+        let v = without_casts(self.kernel, v);
         let def = &self.kernel.body[v.index()];
         if let Expr::Const(c) = def.expr {
             return CudaCpp::literal(c, def.dtype.compute());
@@ -117,7 +117,7 @@ impl<'a> Values<'a> {
     /// If it is a reduction: the caller emits these, see [`Values::set`].
     pub fn define(&mut self, source: &mut Source, v: Val) {
         let def = &self.kernel.body[v.index()];
-        if same(self.kernel, v) != v || matches!(def.expr, Expr::Const(_)) {
+        if without_casts(self.kernel, v) != v || matches!(def.expr, Expr::Const(_)) {
             return;
         }
         let expression = self.expression(source, v);
@@ -126,8 +126,7 @@ impl<'a> Values<'a> {
         self.set(v, v.to_string());
     }
 
-    /// Declares a value that the caller has read itself where the bounds of its access hold: `raw` is the element in
-    /// memory.
+    /// Declares a value that the caller has loaded within the bounds of its access. `raw` is the stored element.
     pub fn define_loaded(&mut self, source: &mut Source, v: Val, access: u16, raw: &str) {
         let dtype = self.kernel.body[v.index()].dtype;
         let compute = CudaCpp::ctype(dtype.compute());
@@ -187,7 +186,7 @@ impl<'a> Values<'a> {
                 CudaCpp::random(*kind, [&seed, &offset, &index], def.dtype.compute())
             }
             Expr::Reduce { .. } | Expr::ArgReduce { .. } => {
-                unreachable!("reductions are written by the schedule")
+                unreachable!("the caller emits reductions")
             }
         }
     }
@@ -208,13 +207,13 @@ impl<'a> Values<'a> {
     fn or_fill(&self, source: &mut Source, access: u16, value: String) -> String {
         let a = &self.kernel.accesses[access as usize];
         let compute = self.kernel.args[a.arg as usize].dtype.compute();
-        match self.inside(source, access) {
-            Some(inside) => format!("{inside} ? {value} : {}", CudaCpp::literal(a.fill, compute)),
+        match self.bounds_condition(source, access) {
+            Some(test) => format!("{test} ? {value} : {}", CudaCpp::literal(a.fill, compute)),
             None => value,
         }
     }
 
-    /// Returns the element offset that a load reads at, including data-dependent parts and their checks.
+    /// Returns the element offset of a load, with its data-dependent terms and their checks.
     pub fn load_address(&self, source: &mut Source, v: Val) -> String {
         let (access, dynamic): (u16, &[Dynamic]) = match &self.kernel.body[v.index()].expr {
             Expr::Load { access } => (*access, &[]),
@@ -238,8 +237,8 @@ impl<'a> Values<'a> {
         source.affine(&a.offset, &a.strides, &self.indices)
     }
 
-    /// Returns a condition that the bounds of an access hold, if it has any.
-    pub fn inside(&self, source: &mut Source, access: u16) -> Option<String> {
+    /// Returns the condition that an access is within its bounds, if it has any.
+    pub fn bounds_condition(&self, source: &mut Source, access: u16) -> Option<String> {
         let a = &self.kernel.accesses[access as usize];
         let unsigned = match source.index {
             Index::Int => "unsigned",
@@ -261,27 +260,27 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Performs a store.
+    /// Emits a store.
     pub fn store(&self, source: &mut Source, store: &Store) {
         self.store_as(source, store, &self.name(store.value));
     }
 
-    /// Performs a store of a C expression in place of the value.
+    /// Emits a store of a C expression instead of the value.
     pub fn store_as(&self, source: &mut Source, store: &Store, value: &str) {
         let a = &self.kernel.accesses[store.access as usize];
         let dtype = self.kernel.args[a.arg as usize].dtype;
         let value = CudaCpp::stored(value, dtype);
         let address = self.address(source, store.access);
         let statement = format!("arg{}[{address}] = {value};", a.arg);
-        match self.inside(source, store.access) {
-            Some(inside) => source.line(format!("if {inside} {statement}")),
+        match self.bounds_condition(source, store.access) {
+            Some(condition) => source.line(format!("if {condition} {statement}")),
             None => source.line(statement),
         }
     }
 }
 
-/// Declares the indices into `extents` of the row-major number `point` as `<prefix>0`, …
-pub(super) fn decomposed(
+/// Declares the indices of the row-major number `point` as `<prefix>0`, …, and returns their names. Unused ones are 0.
+pub(super) fn declare_indices(
     source: &mut Source,
     prefix: &str,
     extents: &[Dim],
@@ -296,7 +295,7 @@ pub(super) fn decomposed(
     let mut size = Dim::ONE;
     for (axis, extent) in extents.iter().enumerate().rev() {
         let name = format!("{prefix}{axis}");
-        let by = match size.is(1) {
+        let quotient = match size.is(1) {
             true => point.to_string(),
             false => format!("{point} / {}", source.dim(&size)),
         };
@@ -306,8 +305,8 @@ pub(super) fn decomposed(
             continue;
         }
         let value = match axis {
-            0 => by,
-            _ => format!("{by} % {}", source.dim(extent)),
+            0 => quotient,
+            _ => format!("{quotient} % {}", source.dim(extent)),
         };
         source.line(format!("const {index} {name} = {value};"));
         names.push(name);
@@ -316,10 +315,10 @@ pub(super) fn decomposed(
     names
 }
 
-/// True if every number of points, and every part of an affine expression at any point, is small.
+/// True if every number of points, and every affine expression at any point, fits into 30 bits.
 fn fits_int(kernel: &Kernel) -> bool {
     const LIMIT: i64 = 1 << 30;
-    let reach = |offset: &Dim, strides: &[Dim]| -> Option<i64> {
+    let max_offset = |offset: &Dim, strides: &[Dim]| -> Option<i64> {
         let extents = kernel.axes.iter().chain(&kernel.inner);
         strides
             .iter()
@@ -329,22 +328,22 @@ fn fits_int(kernel: &Kernel) -> bool {
                 sum.checked_add(s.as_const()?.checked_mul(last)?.checked_abs()?)
             })
     };
-    let small = |n: Option<i64>| n.is_some_and(|n| n < LIMIT);
+    let is_small = |n: Option<i64>| n.is_some_and(|n| n < LIMIT);
     let product = |dims: &[Dim]| {
         dims.iter()
             .try_fold(1i64, |n, d| n.checked_mul(d.as_const()?.max(1)))
     };
-    let access = |a: &Access| {
-        let bound = |b: &kiln_plan::tile::Bound| {
-            small(reach(&b.offset, &b.strides)) && small(b.extent.as_const())
+    let access_fits = |a: &Access| {
+        let bound_fits = |b: &kiln_plan::tile::Bound| {
+            is_small(max_offset(&b.offset, &b.strides)) && is_small(b.extent.as_const())
         };
-        small(reach(&a.offset, &a.strides)) && a.bounds.iter().all(bound)
+        is_small(max_offset(&a.offset, &a.strides)) && a.bounds.iter().all(bound_fits)
     };
-    small(product(&kernel.axes))
-        && small(product(&kernel.inner))
-        && kernel.accesses.iter().all(access)
+    is_small(product(&kernel.axes))
+        && is_small(product(&kernel.inner))
+        && kernel.accesses.iter().all(access_fits)
         && kernel.body.iter().all(|d| match &d.expr {
-            Expr::Index { offset, strides } => small(reach(offset, strides)),
+            Expr::Index { offset, strides } => is_small(max_offset(offset, strides)),
             _ => true,
         })
 }

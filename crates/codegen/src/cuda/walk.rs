@@ -1,29 +1,29 @@
-//! One step of a thread: the values and stores of one point, or of a vector of neighbouring points.
+//! One iteration of a thread's loop: the values and stores of a point, or of a vector of neighbouring points.
 
 use super::source::{Source, memory};
 use super::values::Values;
 use super::vector::Vector;
 use crate::kir::{Expr, Kernel, Store, Val};
-use crate::tile::{ValueSource, same};
+use crate::tile::{ValueSource, without_casts};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
-/// The work of a step.
+/// The values and stores of an iteration.
 pub(super) struct Walk<'a> {
     pub kernel: &'a Kernel,
     pub vector: &'a Vector,
     /// Values to define, ascending.
     pub defs: &'a [ValueSource],
     pub stores: &'a [Store],
-    /// For each value, true if it is kept for later steps.
+    /// For each value, true if later loops reuse it.
     pub keeps: &'a [bool],
-    /// True if stores happen only where `live` is true.
+    /// True if stores are conditional on `live`.
     pub live: bool,
 }
 
-/// Emits all values and stores of a kernel without inner axes, at the point whose indices are those of `values` and at
-/// its neighbours in `vector`.
-pub(super) fn each(source: &mut Source, values: &mut Values, kernel: &Kernel, vector: &Vector) {
+/// Emits all values and stores of a kernel without inner axes, at the point at `values`' indices and its neighbours in
+/// `vector`.
+pub(super) fn emit(source: &mut Source, values: &mut Values, kernel: &Kernel, vector: &Vector) {
     let defs = (0..kernel.body.len() as u32).map(|v| ValueSource::Compute(Val(v)));
     let walk = Walk {
         kernel,
@@ -37,11 +37,11 @@ pub(super) fn each(source: &mut Source, values: &mut Values, kernel: &Kernel, ve
 }
 
 impl Walk<'_> {
-    /// Emits the step. The indices of the first point are those of `values`.
+    /// Emits the iteration, whose first point is at `values`' indices.
     pub fn emit(&self, source: &mut Source, values: &mut Values) {
-        let (still, moving): (Vec<ValueSource>, Vec<ValueSource>) =
-            self.defs.iter().partition(|d| !self.moves(val(d)));
-        for d in &still {
+        let (invariant, varying): (Vec<ValueSource>, Vec<ValueSource>) =
+            self.defs.iter().partition(|d| !self.varies(val(d)));
+        for d in &invariant {
             self.define(source, values, d, None);
         }
         let width = self.vector.width;
@@ -57,20 +57,20 @@ impl Walk<'_> {
             }
             return;
         }
-        for d in &moving {
+        for d in &varying {
             self.load_vector(source, values, d);
         }
         let in_registers = values.in_registers;
-        let stays = |arg: u16| in_registers == Some(usize::from(arg));
-        let whole_stores: Vec<&Store> = self
+        let is_in_registers = |arg: u16| in_registers == Some(usize::from(arg));
+        let vector_stores: Vec<&Store> = self
             .stores
             .iter()
-            .filter(|s| s.combine.is_none() && self.whole(s.access))
+            .filter(|s| s.combine.is_none() && self.is_vector(s.access))
             .collect();
-        for s in &whole_stores {
+        for s in &vector_stores {
             let access = &self.kernel.accesses[s.access as usize];
             let dtype = self.kernel.args[access.arg as usize].dtype;
-            let ty = match stays(access.arg) {
+            let ty = match is_in_registers(access.arg) {
                 true => CudaCpp::ctype(dtype.compute()),
                 false => memory(dtype),
             };
@@ -83,15 +83,15 @@ impl Walk<'_> {
             "0" => "k".into(),
             first => format!("({first} + k)"),
         };
-        for d in &moving {
+        for d in &varying {
             self.define(source, values, d, Some("k"));
         }
         for s in self.stores {
             let access = &self.kernel.accesses[s.access as usize];
-            if s.combine.is_none() && self.whole(s.access) {
+            if s.combine.is_none() && self.is_vector(s.access) {
                 let dtype = self.kernel.args[access.arg as usize].dtype;
                 let value = values.name(s.value);
-                let value = match stays(access.arg) {
+                let value = match is_in_registers(access.arg) {
                     true => value,
                     false => CudaCpp::stored(&value, dtype),
                 };
@@ -102,48 +102,48 @@ impl Walk<'_> {
         }
         values.indices[self.vector.axis] = first;
         source.line("}");
-        for s in whole_stores {
+        for s in vector_stores {
             let arg = self.kernel.accesses[s.access as usize].arg;
-            if stays(arg) {
+            if is_in_registers(arg) {
                 continue;
             }
             let address = values.address(source, s.access);
             let statement = format!("kiln_store(arg{arg} + ({address}), out{arg});");
-            match values.inside(source, s.access) {
-                Some(inside) => source.line(format!("if {inside} {statement}")),
+            match values.bounds_condition(source, s.access) {
+                Some(condition) => source.line(format!("if {condition} {statement}")),
                 None => source.line(statement),
             }
         }
     }
 
-    /// Emits a store, or combines its value at point `k` of this trip with that of the rows before.
+    /// Emits a store, or combines its value at point `k` with that of earlier rows.
     fn store(&self, source: &mut Source, values: &Values, s: &Store, k: &str) {
         let Some(op) = s.combine else {
             return values.store(source, s);
         };
-        let sum = format!("{}[t][{k}]", sum(self.kernel, s));
+        let acc = format!("{}[t][{k}]", accumulator_name(self.kernel, s));
         let value = values.name(s.value);
-        source.line(format!("{sum} = {}::of({sum}, {value});", combine(op)));
+        source.line(format!("{acc} = {}::of({acc}, {value});", combiner(op)));
     }
 
-    fn whole(&self, access: u16) -> bool {
+    fn is_vector(&self, access: u16) -> bool {
         self.vector.whole[access as usize]
     }
 
-    /// True if a value is written for each point of the vector.
-    fn moves(&self, v: Val) -> bool {
+    /// True if a value is computed for each point of the vector.
+    fn varies(&self, v: Val) -> bool {
         let reduction = self.kernel.body[v.index()].expr.is_reduction();
         self.vector.width > 1 && (reduction || self.vector.varies[v.index()])
     }
 
-    /// Returns the access of a load that is one vector.
+    /// Returns the access of a load that reads one vector.
     fn vector_load(&self, d: &ValueSource) -> Option<u16> {
         let ValueSource::Compute(v) = d else {
             return None;
         };
         match &self.kernel.body[v.index()].expr {
             Expr::Load { access } | Expr::LoadAt { access, .. } => {
-                self.whole(*access).then_some(*access)
+                self.is_vector(*access).then_some(*access)
             }
             _ => None,
         }
@@ -159,11 +159,11 @@ impl Walk<'_> {
         let (ty, width) = (memory(self.kernel.args[arg].dtype), self.vector.width);
         let address = values.load_address(source, v);
         let load = format!("kiln_load<{width}>(arg{arg} + ({address}))");
-        match values.inside(source, access) {
+        match values.bounds_condition(source, access) {
             None => source.line(format!("const kiln_vec<{ty}, {width}> in{} = {load};", v.0)),
-            Some(inside) => {
+            Some(condition) => {
                 source.line(format!("kiln_vec<{ty}, {width}> in{};", v.0));
-                source.line(format!("if {inside} in{} = {load};", v.0));
+                source.line(format!("if {condition} in{} = {load};", v.0));
             }
         }
     }
@@ -171,24 +171,24 @@ impl Walk<'_> {
     /// Defines a value at the point, or at point `k` of the vector.
     fn define(&self, source: &mut Source, values: &mut Values, d: &ValueSource, k: Option<&str>) {
         let v = val(d);
-        if same(self.kernel, v) != v {
+        if without_casts(self.kernel, v) != v {
             return;
         }
         let def = &self.kernel.body[v.index()];
-        let at = k.map_or(String::new(), |k| format!("[{k}]"));
+        let at_k = k.map_or(String::new(), |k| format!("[{k}]"));
         match (d, &def.expr) {
-            (ValueSource::InSlot(_), _) => return values.set(v, format!("kept{}[t]{at}", v.0)),
+            (ValueSource::InSlot(_), _) => return values.set(v, format!("kept{}[t]{at_k}", v.0)),
             (_, Expr::Reduce { op, a }) => {
-                let (acc, a) = (format!("{v}{at}"), values.name(*a));
-                source.line(format!("{acc} = {}::of({acc}, {a});", combine(*op)));
+                let (acc, a) = (format!("{v}{at_k}"), values.name(*a));
+                source.line(format!("{acc} = {}::of({acc}, {a});", combiner(*op)));
                 return;
             }
             (_, Expr::ArgReduce { op, a }) => {
-                let (acc, a) = (format!("{v}{at}"), values.name(*a));
-                let place = k.map_or("i".into(), |k| format!("i + {k}"));
-                let ty = CudaCpp::ctype(self.kernel.body[a_dtype(def)].dtype.compute());
-                let here = format!("kiln_place<{ty}>{{{a}, {place}}}");
-                source.line(format!("{acc} = {}::of({acc}, {here});", first(*op)));
+                let (acc, a) = (format!("{v}{at_k}"), values.name(*a));
+                let index = k.map_or("i".into(), |k| format!("i + {k}"));
+                let ty = CudaCpp::ctype(self.kernel.body[arg_reduce_operand(def)].dtype.compute());
+                let candidate = format!("kiln_place<{ty}>{{{a}, {index}}}");
+                source.line(format!("{acc} = {}::of({acc}, {candidate});", chooser(*op)));
                 return;
             }
             _ => {}
@@ -200,20 +200,20 @@ impl Walk<'_> {
             _ => values.define(source, v),
         }
         if self.keeps[v.index()] {
-            source.line(format!("kept{}[t]{at} = {};", v.0, values.name(v)));
+            source.line(format!("kept{}[t]{at_k} = {};", v.0, values.name(v)));
         }
     }
 }
 
 /// Returns the name of the array in which a store accumulates.
-pub(super) fn sum(kernel: &Kernel, s: &Store) -> String {
+pub(super) fn accumulator_name(kernel: &Kernel, s: &Store) -> String {
     format!("sum{}", kernel.accesses[s.access as usize].arg)
 }
 
-fn a_dtype(def: &crate::kir::Def) -> usize {
+fn arg_reduce_operand(def: &crate::kir::Def) -> usize {
     match &def.expr {
         Expr::ArgReduce { a, .. } => a.index(),
-        _ => unreachable!("called for arg-reductions"),
+        _ => unreachable!("the caller matches arg-reductions"),
     }
 }
 
@@ -223,7 +223,7 @@ fn val(d: &ValueSource) -> Val {
 }
 
 /// Returns the prelude's function that combines two values.
-pub(super) fn combine(op: kiln_base::prim::Reduction) -> &'static str {
+pub(super) fn combiner(op: kiln_base::prim::Reduction) -> &'static str {
     use kiln_base::prim::Reduction::*;
     match op {
         Sum => "kiln_sum",
@@ -233,8 +233,8 @@ pub(super) fn combine(op: kiln_base::prim::Reduction) -> &'static str {
     }
 }
 
-/// Returns the prelude's function that chooses one of two places.
-pub(super) fn first(op: kiln_base::prim::Reduction) -> &'static str {
+/// Returns the prelude's function that chooses one of two values with their indices.
+pub(super) fn chooser(op: kiln_base::prim::Reduction) -> &'static str {
     match op {
         kiln_base::prim::Reduction::Min => "kiln_first<false>",
         _ => "kiln_first<true>",

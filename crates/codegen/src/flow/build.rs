@@ -14,14 +14,14 @@ use std::sync::Arc;
 /// The first of the two steps of a reduction.
 #[derive(Copy, Clone)]
 enum FirstStep {
-    /// Rows along the last axis, in a reduction of everything. A kernel that reduces the rows of the same value
-    /// computes these in passing.
+    /// Rows along the last axis, in a reduction of all axes. A kernel that reduces the rows of the same value can also
+    /// compute these.
     Rows,
-    /// A number of chunks of some contiguous axes.
+    /// A number of chunks of some adjacent axes.
     Chunks(AxisRun, i64),
 }
 
-/// Contiguous reduced axes: the first, their number, and their elements.
+/// Adjacent reduced axes: the first, their number, and their elements.
 #[derive(Copy, Clone)]
 struct AxisRun {
     first: usize,
@@ -29,18 +29,18 @@ struct AxisRun {
     extent: i64,
 }
 
-/// The minimum number of elements of a row, and the number of rows that is too many for the second step.
-const ROW: i64 = 256;
+/// The minimum number of elements of a row, and the upper bound of the number of rows, for [`FirstStep::Rows`].
+const MIN_ROW: i64 = 256;
 const MAX_ROWS: i64 = 1 << 13;
 
-/// Lowers the graph to few ops.
+/// Lowers the graph to a flow.
 ///
 /// # Errors
 /// On composites and ops without a kernel.
 pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<Flow> {
     let mut b = FlowBuilder {
         flow: Flow::default(),
-        at: Value {
+        source_value: Value {
             node: NodeId(0),
             output: 0,
         },
@@ -54,7 +54,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
     };
     let mut of_node: Vec<SmallVec<[Nid; 1]>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.iter() {
-        b.at = id.value();
+        b.source_value = id.value();
         b.hint = hints.get(&id).copied();
         let inputs: SmallVec<[Nid; 3]> = node
             .inputs
@@ -64,7 +64,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
         of_node.push(match &node.op {
             IrOp::If(_) | IrOp::Loop(_) | IrOp::Collective(_) => b.control(node, &inputs),
             IrOp::Barrier(_) => b.barrier(&inputs),
-            _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
+            _ => SmallVec::from_iter([b.append_node(graph, id, &inputs)?]),
         });
         if let (Some(hint), Some([n])) = (b.hint, of_node.last().map(|n| &n[..])) {
             // A convolution may come before the cast of its result.
@@ -81,7 +81,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
 /// A builder that appends nodes.
 pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
-    at: Value,
+    source_value: Value,
     two_steps: Option<TwoSteps>,
     /// The hint that overrides the rules for lowering the current node.
     hint: Option<Hint>,
@@ -113,7 +113,7 @@ impl FlowBuilder {
             inputs: inputs.into(),
             dtype,
             shape: shape.into_iter().collect(),
-            source: self.at,
+            source: self.source_value,
             helper: true,
             parameter_only,
             channels_last: false,
@@ -123,8 +123,8 @@ impl FlowBuilder {
         self.flow.nodes.len() - 1
     }
 
-    /// Appends a concatenation of many values in steps. Its kernels, which examine each of their parts for every
-    /// element, then have few parts.
+    /// Appends a concatenation of many values in steps. A kernel selects among all of its operands for every element,
+    /// so each step has few.
     pub(super) fn wide_concat(&mut self, axis: usize, parts: &[Nid], shape: &[Dim]) -> Nid {
         let dtype = self.dtype(parts[0]);
         let mut parts = parts.to_vec();
@@ -155,7 +155,7 @@ impl FlowBuilder {
         let facts = node.facts.iter().enumerate();
         facts
             .map(|(i, f)| {
-                self.at.output = i as u32;
+                self.source_value.output = i as u32;
                 let part = self.helper(Op::Part, &[call], f.dtype, f.shape.iter().cloned());
                 self.flow.nodes[part].helper = false;
                 part
@@ -170,7 +170,7 @@ impl FlowBuilder {
         }
         let mut outputs = SmallVec::new();
         for i in 0..inputs.len() {
-            self.at.output = i as u32;
+            self.source_value.output = i as u32;
             let mut operands: SmallVec<[Nid; 3]> = inputs.into();
             operands.swap(0, i);
             let (dtype, shape) = (self.dtype(inputs[i]), self.shape(inputs[i]));
@@ -192,15 +192,15 @@ impl FlowBuilder {
             .filter(|a| !axes.contains(a))
             .map(|a| shape[a].clone())
             .collect();
-        // One element is its own sum, product and extreme.
+        // A reduction of one element is the element.
         if axes.iter().all(|a| shape[*a].is(1)) {
             return self.helper(Op::Reshape, &[x], dtype, kept);
         }
         let one_step =
             |b: &mut Self| b.helper(Op::Reduce(kind, axes.into()), &[x], dtype, kept.clone());
         let first_step = match self.hint {
-            Some(Hint::Parts(parts)) => split_into_about(parts, &shape, axes),
-            _ => self.two_steps.and_then(|by| by.cut(&shape, axes, &kept)),
+            Some(Hint::Parts(parts)) => split_into_chunks(parts, &shape, axes),
+            _ => (self.two_steps).and_then(|limits| limits.first_step(&shape, axes, &kept)),
         };
         let Some(first_step) = first_step else {
             return one_step(self);
@@ -222,7 +222,7 @@ impl FlowBuilder {
                 let split: SmallVec<[Dim; 4]> =
                     before.iter().chain(&parts).chain(after).cloned().collect();
                 let x = self.helper(Op::Reshape, &[x], wide, split.clone());
-                // The chunks themselves stay for step two.
+                // The axis of chunks remains for the second step.
                 let end = run.first + run.axes;
                 let before = axes.iter().copied().filter(|a| *a < run.first);
                 let after = axes.iter().filter(|a| **a >= end).map(|a| a + 2 - run.axes);
@@ -230,12 +230,13 @@ impl FlowBuilder {
                 (x, split, reduced.collect::<SmallVec<[usize; 4]>>())
             }
         };
-        let rest = (0..split.len()).filter(|a| !reduced.contains(a));
-        let partial_shape: SmallVec<[Dim; 4]> = rest.clone().map(|a| split[a].clone()).collect();
+        let kept_axes = (0..split.len()).filter(|a| !reduced.contains(a));
+        let partial_shape = kept_axes.clone().map(|a| split[a].clone());
+        let partial_shape: SmallVec<[Dim; 4]> = partial_shape.collect();
         let second = match first_step {
             FirstStep::Rows => (0..last).collect(),
             FirstStep::Chunks(run, _) => {
-                SmallVec::from_iter([rest.filter(|a| *a < run.first).count()])
+                SmallVec::from_iter([kept_axes.filter(|a| *a < run.first).count()])
             }
         };
         let partial = self.helper(Op::Reduce(kind, reduced), &[x], wide, partial_shape);
@@ -246,8 +247,7 @@ impl FlowBuilder {
         result
     }
 
-    /// Adds the outputs, each with a separate buffer: inputs, constants and values that already are an output are
-    /// copied.
+    /// Adds the outputs, each with a separate buffer. Inputs, constants and duplicate outputs are copied.
     fn outputs(&mut self, graph: &Graph, of_node: &[SmallVec<[Nid; 1]>]) {
         let mut is_output = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
@@ -260,9 +260,9 @@ impl FlowBuilder {
                 self.flow.outputs.push(output);
                 continue;
             }
-            let leaf = self.flow.nodes[n].is_leaf();
-            let node = if is_output[n] || leaf {
-                self.at = o.value;
+            let is_leaf = self.flow.nodes[n].is_leaf();
+            let node = if is_output[n] || is_leaf {
+                self.source_value = o.value;
                 let (dtype, shape) = {
                     let x = &self.flow.nodes[n];
                     (x.dtype, x.shape.clone())
@@ -301,7 +301,7 @@ pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> Op {
 
 impl TwoSteps {
     /// Returns the first of the two steps of a long reduction; `None` if one step is enough.
-    fn cut(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<FirstStep> {
+    fn first_step(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<FirstStep> {
         let results = kiln_base::numel(kept).as_const()?;
         let elements = axes
             .iter()
@@ -309,34 +309,34 @@ impl TwoSteps {
         let row = shape.last()?.as_const()?;
         let rows = elements / row.max(1);
         if kept.is_empty()
-            && elements >= self.long
-            && row >= ROW
-            && (self.few..MAX_ROWS).contains(&rows)
+            && elements >= self.min_long
+            && row >= MIN_ROW
+            && (self.few_rows..MAX_ROWS).contains(&rows)
         {
             return Some(FirstStep::Rows);
         }
-        let columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
-        let (few, long_enough) = match columns {
+        let reduces_columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
+        let (few, is_long) = match reduces_columns {
             true => (
                 self.few_columns,
-                results.saturating_mul(elements) >= self.large,
+                results.saturating_mul(elements) >= self.min_large,
             ),
-            false => (self.few, elements >= self.long),
+            false => (self.few_rows, elements >= self.min_long),
         };
-        if results >= few || !long_enough || results == 0 {
+        if results >= few || !is_long || results == 0 {
             return None;
         }
         runs(shape, axes).find_map(|run| {
             let extent = run.extent;
             let min = (few / results).max(2);
-            let max = (4 * min).min(extent / 8).min(4 * self.few);
+            let max = (4 * min).min(extent / 8).min(4 * self.few_rows);
             let chunks = (min.min(max).max(2)..=max).find(|c| extent % c == 0)?;
             Some(FirstStep::Chunks(run, chunks))
         })
     }
 }
 
-/// Returns the runs of neighbours among `axes` whose extents are known.
+/// Returns the runs of adjacent `axes` whose extents are known.
 fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = AxisRun> + 'a {
     let is_start = |i: usize| i == 0 || axes[i - 1] + 1 != axes[i];
     let is_start = (0..axes.len()).filter(move |i| is_start(*i));
@@ -354,16 +354,16 @@ fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = AxisRun
     })
 }
 
-/// Splits axes into about `parts` chunks; `None` if `parts` is below 2, or no axes divide into equal chunks near that
-/// number.
-fn split_into_about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<FirstStep> {
+/// Returns the division of some axes into about `parts` equal chunks. `None` if `parts` is below 2, or nothing divides
+/// near that number.
+fn split_into_chunks(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<FirstStep> {
     if parts < 2 {
         return None;
     }
     runs(shape, axes).find_map(|run| {
         let extent = run.extent;
         let divides = |c: &i64| extent % c == 0 && extent / c > 1;
-        let near = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
-        Some(FirstStep::Chunks(run, near.into_iter().find(divides)?))
+        let mut counts = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
+        Some(FirstStep::Chunks(run, counts.find(divides)?))
     })
 }

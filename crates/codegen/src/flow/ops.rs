@@ -1,5 +1,5 @@
-//! The lowering of each op. Ops with a kernel of their own, which reads operands in memory, define it here: scans,
-//! sorts, scatters, users' operators.
+//! The lowering of each op, and the kernels of ops that no other op fuses with: scans, sorts, scatters, users'
+//! operators.
 
 use super::build::{FlowBuilder, broadcast, permute};
 use super::{Nid, Op, Result, Rounding, WIDE};
@@ -11,13 +11,13 @@ use kiln_plan::{self as plan, Array, ConvRole, Kernel, SiteKind, Strided};
 use std::fmt::Debug;
 
 impl FlowBuilder {
-    pub(super) fn node(&mut self, graph: &Graph, id: NodeId, inputs: &[Nid]) -> Result<Nid> {
+    pub(super) fn append_node(&mut self, graph: &Graph, id: NodeId, inputs: &[Nid]) -> Result<Nid> {
         let node = graph.node(id);
         let n = self.lower(&node.op, id, node.fact(), inputs)?;
-        let last = &mut self.flow.nodes[n];
-        last.helper = false;
+        let lowered = &mut self.flow.nodes[n];
+        lowered.helper = false;
         if let IrOp::Input(i) = &node.op {
-            last.parameter_only = i.role == Role::Parameter;
+            lowered.parameter_only = i.role == Role::Parameter;
         }
         Ok(n)
     }
@@ -87,7 +87,7 @@ impl FlowBuilder {
             IrOp::ArgReduce(r) if operand(self, 0)[r.axis].is(1) => Op::Scalar(Scalar::Int(0)),
             IrOp::ArgReduce(r) => Op::ArgReduce(r.kind, r.axis),
             IrOp::Collective(_) | IrOp::If(_) | IrOp::Loop(_) | IrOp::Barrier(_) => {
-                unreachable!("`build` lowers these")
+                unreachable!("`build` lowers ops with several outputs")
             }
         };
         let inputs = match op {
@@ -98,7 +98,7 @@ impl FlowBuilder {
     }
 }
 
-/// The interface of an op with a kernel of its own to the later stages.
+/// An op with a kernel of its own, for the later stages.
 pub(crate) trait Library: Debug + Send + Sync {
     /// True if the kernel reads an operand through strides; false if it needs it contiguous.
     fn is_strided(&self, operand: usize) -> bool {
@@ -115,7 +115,7 @@ pub(crate) trait Library: Debug + Send + Sync {
     }
 }
 
-/// The arguments of such a kernel's call.
+/// The arguments of a [`Library`] kernel.
 pub(crate) struct LibraryCall {
     /// The operands.
     pub operands: Vec<Array>,
@@ -188,11 +188,11 @@ impl Library for ops::AttentionGrad {
     }
 
     fn kernel(&self, call: &LibraryCall) -> Kernel {
-        let others: Vec<usize> = (4..call.operands.len()).collect();
+        let extra: Vec<usize> = (4..call.operands.len()).collect();
         let matrix = |i: usize| call.strided[i].clone().into();
         let last = call.operands[2].shape.last();
         Kernel::AttentionGrad(Box::new(plan::AttentionGrad {
-            scores: scores(&self.of, call, &others),
+            scores: scores(&self.of, call, &extra),
             columns: last.cloned().unwrap_or(Dim::ONE),
             value: matrix(2),
             gradient: matrix(3),
@@ -201,7 +201,7 @@ impl Library for ops::AttentionGrad {
     }
 }
 
-/// Returns the scores of attention, whose mask and random key are among these operands.
+/// Returns the scores of attention. Its mask and random key are among operands `extra`.
 pub(crate) fn scores(spec: &ops::Attention, call: &LibraryCall, extra: &[usize]) -> plan::Scores {
     let (query, key) = (&call.operands[0].shape, &call.operands[1].shape);
     let batch = query.len() - 2;

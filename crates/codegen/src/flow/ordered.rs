@@ -26,7 +26,7 @@ impl FlowBuilder {
         self.own_kernel(scan, &[x], dtype, shape)
     }
 
-    /// Appends a sort. The kernel sorts contiguous lanes, so an axis other than the last is moved there and back.
+    /// Appends a sort. The kernel sorts along the last axis; another axis is swapped with it and back.
     pub(super) fn arg_sort(&mut self, sort: &ops::ArgSort, x: Nid, result: &[Dim]) -> Nid {
         let (dtype, mut shape) = (self.dtype(x), self.shape(x));
         let (axis, last) = (sort.axis, shape.len() - 1);
@@ -52,7 +52,7 @@ impl FlowBuilder {
     pub(super) fn scatter(&mut self, scatter: &ops::Scatter, inputs: &[Nid]) -> Nid {
         let (x, index, mut src) = (inputs[0], inputs[1], inputs[2]);
         let (dtype, shape) = (self.dtype(x), self.shape(x));
-        // A scalar for all elements is read from a single element.
+        // A scalar for all elements is stored once and broadcast.
         if matches!(self.flow.nodes[src].op, Op::Scalar(_)) {
             let number = self.flow.nodes[src].op.clone();
             let scalar = self.helper(number, &[], dtype, []);

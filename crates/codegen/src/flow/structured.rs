@@ -1,12 +1,12 @@
 //! Matrix products, convolutions and pooling.
 //!
 //! Products and convolutions of floats, of signed integers, or of bytes keep a node for the library kernel. A GPU
-//! multiplies f16, bf16 and bytes. The CPU multiplies f16 and bf16 in convolutions, where one matrix is multiplied with
-//! many, and in batches of matrices if it multiplies pairs. This also holds if both operands were cast to f32 first, as
-//! they are for a bias: they are summed in f32 all the same. Likewise, the CPU multiplies u8, i8 and i16, which are
-//! summed in i32. Other products of these become a product of f32 or i32 between casts. Other integers, and pooling,
-//! become a reduction over a window view or a product of two views. With f16 or bf16 images, the weights of a
-//! convolution may be f32.
+//! multiplies f16, bf16 and bytes. The CPU multiplies f16 and bf16 in convolutions, in products of one matrix with
+//! many, and in batches of matrices if it multiplies pairs. Operands that were cast to f32, for example for a bias, are
+//! read without the cast, as accumulators are f32. Likewise, the CPU multiplies u8, i8 and i16 with i32 accumulators.
+//! Other products of these dtypes become a product of f32 or i32 between casts. Other integers, and pooling, become a
+//! reduction over a window view or a product of two views. With f16 or bf16 images, the weights of a convolution may be
+//! f32.
 
 use super::build::{FlowBuilder, permute};
 use super::{Nid, Op, Result, Rounding};
@@ -18,10 +18,9 @@ use kiln_ir::{NodeId, Pw, ops};
 use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
 
-/// The numbers of rows and columns below which copying the Bs of a batch, for numbers to share words, takes
-/// longer than it saves, as measured on a Zen 5.
-const MIN_COPIED_ROWS: i64 = 32;
-const MIN_COPIED_COLUMNS: i64 = 8;
+/// The minimum rows and columns for which packing the Bs of a batch saves time, as measured on a Zen 5.
+const MIN_PACKED_ROWS: i64 = 32;
+const MIN_PACKED_COLUMNS: i64 = 8;
 
 /// Returns the dtype in which library kernels compute products of a dtype; `None` if there are no such kernels.
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
@@ -42,10 +41,10 @@ impl FlowBuilder {
         self.flow.nodes[n].shape.clone()
     }
 
-    /// Appends the node of a library kernel of these operands, between casts if it computes in another dtype.
+    /// Appends the node of a library kernel, between casts if it computes in another dtype.
     fn library(&mut self, mut op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
         let dtype = self.dtype(operands[0]);
-        let operands: SmallVec<[Nid; 3]> = match self.narrow(&op, operands, wide) {
+        let operands: SmallVec<[Nid; 3]> = match self.narrow_pair(&op, operands, wide) {
             Some(narrow) => {
                 if let Op::Conv(spec) = &mut op {
                     spec.dtypes = narrow.map(|n| self.dtype(n));
@@ -79,13 +78,13 @@ impl FlowBuilder {
         cast
     }
 
-    /// Returns the operands in a dtype of fewer bits than their sums, if an engine multiplies that dtype. They may have
-    /// been cast to the dtype of sums; the result is from before the cast.
-    fn narrow(&mut self, op: &Op, operands: &[Nid], sums: DType) -> Option<[Nid; 2]> {
-        let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, sums));
+    /// Returns the operands in a dtype narrower than accumulators, without casts to `acc`, if the engine multiplies
+    /// that dtype.
+    fn narrow_pair(&mut self, op: &Op, operands: &[Nid], acc: DType) -> Option<[Nid; 2]> {
+        let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, acc));
         let has_weights = matches!(op, Op::Conv(c) if c.role != ConvRole::Weight);
         if let (Some(half), None) = (a, b)
-            && (has_weights && sums == DType::F32 && !self.on_gpu())
+            && (has_weights && acc == DType::F32 && !self.on_gpu())
         {
             return Some([self.read_as_narrow(operands[0], half), operands[1]]);
         }
@@ -96,12 +95,12 @@ impl FlowBuilder {
         fits.then(|| [(operands[0], a), (operands[1], b)].map(|(n, d)| self.read_as_narrow(n, d)))
     }
 
-    /// Returns a B of bytes, of parameters, as a view of a copy in which a column is contiguous: tensor
-    /// cores read no others. *Prepare* makes the copy.
+    /// Returns B, or for bytes of parameters a view of a copy with contiguous columns, as tensor cores require.
+    /// *Prepare* makes the copy.
     fn with_contiguous_terms(&mut self, op: &Op, b: Nid) -> Nid {
         let node = &self.flow.nodes[b];
         let (dtype, shape, last) = (node.dtype, node.shape.clone(), node.shape.len() - 1);
-        let is_wanted = matches!(op, Op::MatMul) && dtype.is_byte() && self.on_gpu();
+        let needs_columns = matches!(op, Op::MatMul) && dtype.is_byte() && self.on_gpu();
         let is_transposed = match &node.op {
             Op::View(view) => view
                 .index
@@ -112,7 +111,7 @@ impl FlowBuilder {
                 }),
             _ => false,
         };
-        if !is_wanted || is_transposed || !node.parameter_only {
+        if !needs_columns || is_transposed || !node.parameter_only {
             return b;
         }
         let mut perm: Vec<usize> = (0..=last).collect();
@@ -124,9 +123,8 @@ impl FlowBuilder {
         self.helper(permute(&perm), &[copy], dtype, shape)
     }
 
-    /// True if an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does if
-    /// several numbers share a word. It copies B for that, so it does not if either matrix has few rows or
-    /// columns.
+    /// True if the engine multiplies a batch of matrices of a dtype narrower than accumulators. A CPU must pack B for
+    /// that, with several numbers in a word, which does not pay for few rows or columns.
     fn multiplies_batches(&self, operands: &[Nid], dtype: DType) -> bool {
         let Some(level) = self.level else {
             return true;
@@ -134,31 +132,31 @@ impl FlowBuilder {
         let share_words = Instruction::of([dtype; 2], false, level, true).count() > 1;
         let [left, right] = [operands[0], operands[1]].map(|n| self.shape(n));
         let rank = right.len();
-        let is_below = |d: &Dim, is_below: i64| d.as_const().is_some_and(|n| n < is_below);
+        let is_below = |d: &Dim, limit: i64| d.as_const().is_some_and(|n| n < limit);
         share_words
-            && !is_below(&left[rank - 2], MIN_COPIED_ROWS)
-            && !is_below(&right[rank - 1], MIN_COPIED_COLUMNS)
+            && !is_below(&left[rank - 2], MIN_PACKED_ROWS)
+            && !is_below(&right[rank - 1], MIN_PACKED_COLUMNS)
     }
 
-    /// Returns the narrow dtype that a value has, or from which it was widened to that of sums, looking through views.
-    fn narrow_dtype(&self, n: Nid, sums: DType) -> Option<DType> {
+    /// Returns the narrow dtype of a value, or that which it was widened from, looking through views.
+    fn narrow_dtype(&self, n: Nid, accumulator: DType) -> Option<DType> {
         use DType::{BF16, F16, F32, I16, I32};
         let node = &self.flow.nodes[n];
-        let is_narrow = |d: DType| match sums {
+        let is_narrow = |d: DType| match accumulator {
             F32 => d.is_half(),
-            // Results of f16 and bf16 on a GPU have the same dtype.
-            F16 | BF16 => d == sums,
+            // On a GPU, products of f16 and bf16 have their operands' dtype.
+            F16 | BF16 => d == accumulator,
             I32 => d.is_byte() || d == I16 && !self.on_gpu(),
             _ => false,
         };
         match &node.op {
             _ if is_narrow(node.dtype) => Some(node.dtype),
-            Op::Cast(_) if node.dtype == sums => {
+            Op::Cast(_) if node.dtype == accumulator => {
                 let from = self.dtype(node.inputs[0]);
                 is_narrow(from).then_some(from)
             }
-            Op::Reshape => self.narrow_dtype(node.inputs[0], sums),
-            Op::View(view) if view.fill.is_none() => self.narrow_dtype(node.inputs[0], sums),
+            Op::Reshape => self.narrow_dtype(node.inputs[0], accumulator),
+            Op::View(view) if view.fill.is_none() => self.narrow_dtype(node.inputs[0], accumulator),
             _ => None,
         }
     }
@@ -182,11 +180,11 @@ impl FlowBuilder {
         view
     }
 
-    /// Appends `Σ a · b` over the trailing `over` dims of two views of one shape.
-    fn sum_of_products(&mut self, a: Nid, b: Nid, shape: &[Dim], over: usize) -> Nid {
+    /// Appends `Σ a · b` over the last `reduced` dims of two views of one shape.
+    fn sum_of_products(&mut self, a: Nid, b: Nid, shape: &[Dim], reduced: usize) -> Nid {
         let dtype = self.dtype(a);
         let product = self.helper(Op::Pw(Pw::Mul), &[a, b], dtype, shape.iter().cloned());
-        let kept = shape.len() - over;
+        let kept = shape.len() - reduced;
         let is_single = shape[kept..].iter().all(|d| d.is(1));
         let axes = (kept..shape.len()).collect();
         let kept = shape[..kept].iter().cloned();
@@ -218,8 +216,8 @@ impl FlowBuilder {
         self.sum_of_products(a, b, &shape, 1)
     }
 
-    /// Appends a library convolution or gradient of one: its operands are two of x, w and y, in this order, and its
-    /// result is the third.
+    /// Appends a library convolution or gradient of one. Its operands are two of x, w and y, in this order; its result
+    /// is the third.
     pub(super) fn library_conv(
         &mut self,
         conv: &ops::Conv,
@@ -242,7 +240,7 @@ impl FlowBuilder {
             batch: x[0].clone(),
             groups: conv.groups.into(),
             in_channels: w[1].clone(),
-            out_channels: group_of(&w[0], conv),
+            out_channels: channels_per_group(&w[0], conv),
             input: x[2..].to_vec(),
             output: y[2..].to_vec(),
             kernel: w[2..].to_vec(),
@@ -286,9 +284,9 @@ impl FlowBuilder {
         let dtype = self.dtype(x);
         let sw = self.shape(w);
         let groups = Dim::from(conv.groups);
-        let out = group_of(&sw[0], conv);
-        // Vectors run over the channels of a group, so a single channel would leave them nearly empty. For i32, a CPU
-        // has tiles for that.
+        let out = channels_per_group(&sw[0], conv);
+        // Vectors run over the channels of a group, so a single channel leaves them nearly empty. The CPU has depthwise
+        // tiles for i32.
         let is_depthwise = dtype.is_int() && out.is(1) && (self.on_gpu() || dtype == DType::I64);
         if let Some(wide) = library_dtype(dtype, self.on_gpu()).filter(|_| !is_depthwise) {
             return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
@@ -350,8 +348,8 @@ impl FlowBuilder {
     }
 }
 
-/// Returns the part of `channels` that belongs to one group.
-fn group_of(channels: &Dim, conv: &ops::Conv) -> Dim {
+/// Returns the number of channels in one group.
+fn channels_per_group(channels: &Dim, conv: &ops::Conv) -> Dim {
     channels
         .div_exact(&Dim::from(conv.groups))
         .expect("inference checked that groups divide the output channels")

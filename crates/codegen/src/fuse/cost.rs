@@ -8,7 +8,7 @@ use kiln_ir::Pw;
 
 /// The highest cost of a value that every group that reads it rematerialises.
 pub(super) const MAX_CHEAP_COST: u32 = 3;
-/// The cost of a primitive that is much dearer than a load.
+/// The cost of a primitive that costs much more than a load.
 const EXPENSIVE: u32 = 8;
 /// The lowest cost of a value that is not rematerialised for each element that it is broadcast to.
 pub(super) const MIN_COSTLY: u32 = 6;
@@ -19,7 +19,7 @@ pub(super) struct NodeFacts {
     pub cost: Vec<u32>,
     /// Number of elements, at typical sizes.
     pub numel: Vec<i64>,
-    /// The maximum number of elements of an input or constant that it depends on; 0 where there is none.
+    /// The maximum number of elements of an input or constant that it depends on; 0 without any.
     pub sources: Vec<i64>,
     /// The number of nodes and outputs that read it.
     pub readers: Vec<u32>,
@@ -33,14 +33,14 @@ impl NodeFacts {
             sources: Vec::with_capacity(flow.nodes.len()),
             readers: vec![0; flow.nodes.len()],
         };
-        let read = flow.nodes.iter().flat_map(|node| &node.inputs);
-        let read = read.copied().chain(flow.outputs.iter().map(|o| o.node));
-        read.for_each(|v| f.readers[v] += 1);
+        let reads = flow.nodes.iter().flat_map(|node| &node.inputs);
+        let reads = reads.copied().chain(flow.outputs.iter().map(|o| o.node));
+        reads.for_each(|v| f.readers[v] += 1);
         for (v, node) in flow.nodes.iter().enumerate() {
             let numel = estimate(&flow.numel(v));
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();
             f.cost.push(match &node.op {
-                Op::Cast(_) if is_part_of_memory(flow, v) => operands,
+                Op::Cast(_) if is_free_cast(flow, v) => operands,
                 Op::Input(_) | Op::Data(_) | Op::Scalar(_) | Op::Iota | Op::Size(_) => 0,
                 Op::Part | Op::After => 0,
                 Op::Reduce(..) | Op::ArgReduce(..) => 0,
@@ -60,9 +60,9 @@ impl NodeFacts {
     }
 }
 
-/// True if a cast costs as much as a load or a store: from f16 or bf16 to f32, or [`is_result`]. So a value that was
-/// narrow in memory stays narrow, and all its readers widen it.
-fn is_part_of_memory(flow: &Flow, v: Nid) -> bool {
+/// True if a cast is free beside a load or a store: it widens f16 or bf16 to f32, or [`is_result`]. A value that is
+/// narrow in memory then stays narrow, and its readers widen it.
+fn is_free_cast(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
     let widens = node.dtype == DType::F32 && flow.nodes[node.inputs[0]].dtype.is_half();
     widens || is_result(flow, v)
@@ -93,7 +93,7 @@ pub(super) fn own_cost(op: &Op) -> u32 {
 }
 
 fn pointwise_cost(pw: Pw) -> u32 {
-    /// The cost so far. Values have no names.
+    /// The cost so far. Values are not distinguished.
     struct Count(u32);
     impl Count {
         fn op(&mut self, expensive: bool) -> u32 {

@@ -1,4 +1,4 @@
-//! Groups under construction: the demands on nodes, and the groups that have them.
+//! Groups under construction, and their demands on nodes.
 
 use super::cost::{MAX_CHEAP_COST, NodeFacts, is_result};
 use crate::Options;
@@ -26,7 +26,7 @@ pub(crate) struct Group {
     /// The nodes it computes, users before operands.
     pub members: Vec<Nid>,
     pub parameter_only: bool,
-    /// The groups that must run before it; during construction, some occur more than once.
+    /// The groups that must run before it. During construction, there may be duplicates.
     pub deps: Vec<usize>,
     /// The reasons why values that cross its border were not fused.
     pub why_not: Vec<String>,
@@ -36,8 +36,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes a launch that writes `copy`, a copy of a value, after the groups `deps`.
-    pub fn copying(flow: &Flow, value: Nid, copy: Nid, deps: Vec<usize>) -> Group {
+    /// Returns a launch that writes `copy`, a copy of a value, after the groups `deps`.
+    pub fn for_copy(flow: &Flow, value: Nid, copy: Nid, deps: Vec<usize>) -> Group {
         let node = &flow.nodes[copy];
         let (space, map) = Space::over(&node.shape);
         Group {
@@ -68,7 +68,7 @@ pub(crate) struct LibraryOperand {
     pub held: Nid,
     /// In elements, for operands that are read through strides.
     pub offset: Dim,
-    /// One per axis (of a matrix product: `[batch.., row, column]`); none if it is read as a whole.
+    /// One per axis (of a matrix product: `[batch.., row, column]`); empty if it is contiguous.
     pub strides: Vec<Dim>,
 }
 
@@ -96,19 +96,19 @@ pub(crate) struct Prologue {
     pub group: Group,
 }
 
-/// The fate of a group that was merged into another.
+/// The group that a group was merged into.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     pub into: usize,
-    /// The space that it had, and the names of its axes in the other's.
+    /// Its former space, and the names of its axes in the other group's.
     pub(super) space: Space,
     pub(super) names: Names,
 }
 
 impl Merged {
-    /// Returns a map over the other's space, from a map over the space that the group had.
-    pub fn map(&self, map: &Map) -> Map {
-        renamed(&self.space, &self.names, map)
+    /// Returns a map over the former space as one over the other group's.
+    pub fn rename_map(&self, map: &Map) -> Map {
+        rename_map(&self.space, &self.names, map)
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Fuser<'a> {
     pub(super) groups: Vec<Group>,
     pub(super) demands: Vec<Vec<Demand>>,
     pub(super) required: Vec<bool>,
-    /// The groups of loops and branches of which an output is needed.
+    /// The groups of loops and branches with an output that is needed.
     pub(super) control: HashMap<Nid, usize>,
     /// The outputs of loops and branches.
     pub(super) parts: HashMap<Nid, Vec<Nid>>,
@@ -136,23 +136,23 @@ impl<'a> Fuser<'a> {
         representative(&self.groups, g)
     }
 
-    /// Returns the group that a demand's is part of now, and the map over its space.
-    pub(super) fn current(&self, demand: Demand) -> (usize, Option<Map>) {
+    /// Returns the group that a demand belongs to now, and its map over that group's space.
+    pub(super) fn resolve_demand(&self, demand: Demand) -> (usize, Option<Map>) {
         let Demand { group, mut map } = demand;
         let mut g = group;
         while let Some(merged) = &self.groups[g].merged {
-            map = map.map(|m| merged.map(&m));
+            map = map.map(|m| merged.rename_map(&m));
             g = merged.into;
         }
         (g, map.map(|m| self.groups[g].space.resolve_map(&m)))
     }
 
-    /// Returns the demands on a node, by group, with resolved maps and without repetition.
-    pub(super) fn uses(&mut self, v: Nid) -> Vec<Use> {
+    /// Removes the demands on a node, and returns them by group, with resolved maps and without duplicates.
+    pub(super) fn take_uses(&mut self, v: Nid) -> Vec<Use> {
         let mut uses: Vec<Use> = Vec::new();
         let mut index_of: HashMap<usize, usize> = HashMap::new();
         for d in std::mem::take(&mut self.demands[v]) {
-            let (group, map) = self.current(d);
+            let (group, map) = self.resolve_demand(d);
             let index = *index_of.entry(group).or_insert_with(|| {
                 uses.push(Use {
                     group,
@@ -170,13 +170,13 @@ impl<'a> Fuser<'a> {
         uses
     }
 
-    /// Makes `readers` load `v`, which `own` stores.
-    pub(super) fn load_from(&mut self, v: Nid, own: usize, readers: &[usize]) {
+    /// Makes `readers` load `v`, which `writer` stores.
+    pub(super) fn load_from(&mut self, v: Nid, writer: usize, readers: &[usize]) {
         for &g in readers {
             let group = &mut self.groups[g];
             group.loaded.insert(v);
-            if group.deps.last() != Some(&own) {
-                group.deps.push(own);
+            if group.deps.last() != Some(&writer) {
+                group.deps.push(writer);
             }
         }
     }
@@ -219,21 +219,21 @@ impl<'a> Fuser<'a> {
         false
     }
 
-    /// Returns the flat index of a value under a map, over the space as it is now.
+    /// Returns the flat index of a value under a map, over the current space.
     pub(super) fn flat(&self, v: Nid, g: usize, map: &[Affine]) -> Affine {
         let map = self.groups[g].space.resolve_map(map);
         flatten(&map, &self.node(v).shape)
     }
 
-    /// True if every group that reads the value may compute it. The result of a product of f16 or bf16 is excluded: its
-    /// sums would be stored, which are twice as wide.
+    /// True if every group that reads the value may compute it. A cast of a product's result to f16 or bf16 is
+    /// excluded: the product would store f32 instead.
     pub(super) fn is_cheap(&self, v: Nid) -> bool {
         matches!(self.node(v).op, Op::Pw(_) | Op::Cast(_))
             && self.facts.cost[v] <= MAX_CHEAP_COST
             && !is_result(self.flow, v)
     }
 
-    /// Drops merged groups and renumbers the rest.
+    /// Returns the groups that are not merged, renumbered.
     pub(super) fn finish(mut self) -> Vec<Group> {
         let mut groups = std::mem::take(&mut self.groups);
         for g in 0..groups.len() {
@@ -258,7 +258,7 @@ fn representative(groups: &[Group], mut g: usize) -> usize {
     g
 }
 
-/// Returns the remaining groups, renumbered, each with its dependences once.
+/// Returns the remaining groups, with renumbered dependences and without duplicates of these.
 pub(super) fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
     let mut new_index = Vec::with_capacity(groups.len());
     let mut next = 0;
@@ -278,11 +278,12 @@ pub(super) fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
 /// The names of one space's axes in another.
 pub(super) type Names = SmallVec<[(Ax, Ax); 4]>;
 
-pub(super) fn renamed(space: &Space, names: &[(Ax, Ax)], map: &Map) -> Map {
+pub(super) fn rename_map(space: &Space, names: &[(Ax, Ax)], map: &Map) -> Map {
     let map = space.resolve_map(map);
-    map.iter().map(|e| e.renamed(|a| to(names, a))).collect()
+    let renamed = map.iter().map(|e| e.renamed(|a| rename_axis(names, a)));
+    renamed.collect()
 }
 
-pub(super) fn to(rename: &[(Ax, Ax)], a: Ax) -> Ax {
+pub(super) fn rename_axis(rename: &[(Ax, Ax)], a: Ax) -> Ax {
     rename.iter().find(|r| r.0 == a).map_or(a, |r| r.1)
 }

@@ -4,14 +4,14 @@ use super::cost::{MIN_COSTLY, own_cost};
 use super::fuser::{Anchor, Fuser, Group, Use};
 use crate::affine::{Affine, Ax, Map, Space, estimate};
 use crate::flow::{Nid, Op};
-use crate::limits::{Few, Limits};
+use crate::limits::{Limits, MultiplyAdds};
 use kiln_base::{Dim, numel};
 
 /// The maximum number of values that a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
 /// A buffer of at most this many elements stays in the first-level cache.
 const MAX_CACHED_ELEMENTS: i64 = 1024;
-/// The weight of a larger buffer; that of such a small one is 1.
+/// The weight of a larger buffer, relative to a cached one.
 pub(super) const LARGE_BUFFER_WEIGHT: usize = 4;
 
 /// The maximum length of a row of a product that a group may reduce, in elements: a block of some such rows stays in
@@ -36,13 +36,12 @@ pub(super) enum Join {
     },
 }
 
-/// True if enough rows run in parallel: the row of a reduction is not too long and there are enough rows. A space that
-/// is so small that it is done at once is exempt.
+/// True if enough rows run in parallel, and they are not too long. Small spaces are exempt.
 pub(super) fn keeps_parallel(space: &Space, limits: &Limits) -> bool {
     let parallel = space.axes.iter().filter(|a| !space.ordered.contains(a));
     let points = |n: i64, a: &Ax| n.saturating_mul(estimate(space.extent(*a)));
     let (rows, row) = (parallel.fold(1, points), space.inner.iter().fold(1, points));
-    space.points() <= limits.few_points || (rows >= limits.fewest_rows && row <= limits.longest_row)
+    space.points() <= limits.max_serial_points || (rows >= limits.min_rows && row <= limits.max_row)
 }
 
 impl Fuser<'_> {
@@ -51,7 +50,7 @@ impl Fuser<'_> {
         let node = self.node(v);
         let facts = &self.facts;
         if u.in_memory {
-            return Err(self.reader(v, u.group));
+            return Err(self.describe_reader(v, u.group));
         }
         let group = &self.groups[u.group];
         if node.parameter_only
@@ -66,8 +65,8 @@ impl Fuser<'_> {
             return Err(format!("the group already holds {} operations", group.ops));
         }
         let is_new = |i: &&Nid| !group.pending.contains(*i) && !group.loaded.contains(*i);
-        let new_buffers = self.load(node.inputs.iter().filter(is_new));
-        let old_buffers = self.touched(group);
+        let new_buffers = self.weigh(node.inputs.iter().filter(is_new));
+        let old_buffers = self.buffer_weight(group);
         if old_buffers + new_buffers > self.options.max_buffers * LARGE_BUFFER_WEIGHT
             && new_buffers > LARGE_BUFFER_WEIGHT
         {
@@ -83,7 +82,7 @@ impl Fuser<'_> {
     }
 
     /// Describes the node of a group that reads a value from memory.
-    fn reader(&self, v: Nid, group: usize) -> String {
+    fn describe_reader(&self, v: Nid, group: usize) -> String {
         let group = &self.groups[group];
         let reads = |a: &&Anchor| a.operands.iter().any(|o| o.held == v);
         let anchor = group.anchor.as_ref().filter(reads).map(|a| a.node);
@@ -95,13 +94,13 @@ impl Fuser<'_> {
         }
     }
 
-    /// Returns the weight of the buffers that a group touches, [`LARGE_BUFFER_WEIGHT`] for a large one.
-    pub(super) fn touched(&self, group: &Group) -> usize {
+    /// Returns the total weight of the buffers that a group touches.
+    pub(super) fn buffer_weight(&self, group: &Group) -> usize {
         let roots = group.roots.iter().map(|(v, _)| v);
-        self.load(group.pending.iter().chain(&group.loaded).chain(roots))
+        self.weigh(group.pending.iter().chain(&group.loaded).chain(roots))
     }
 
-    fn load<'v>(&self, values: impl Iterator<Item = &'v Nid>) -> usize {
+    fn weigh<'v>(&self, values: impl Iterator<Item = &'v Nid>) -> usize {
         let weight = |v: &Nid| match self.facts.numel[*v].min(self.facts.sources[*v]) {
             0 => 0,
             1..=MAX_CACHED_ELEMENTS => 1,
@@ -144,13 +143,13 @@ impl Fuser<'_> {
         let flat = self.flat(v, u.group, &u.maps[0]);
         let space = &group.space;
         let uses = |a: &Ax| !flat.coefficient(*a).is(0);
-        let by_row =
+        let once_per_row =
             !space.inner.is_empty() && !space.inner.iter().any(uses) && space.axes.iter().all(uses);
-        let free = free(&flat, &space.axes);
+        let free = free_axes(&flat, &space.axes);
         let becomes_row = space.inner.is_empty()
             && group.anchor.is_none()
             && self.leads_to_reduction(v, &numel(&space.extents(&free)));
-        if by_row || becomes_row {
+        if once_per_row || becomes_row {
             return Ok(Join::Inline);
         }
         Err(format!(
@@ -158,8 +157,7 @@ impl Fuser<'_> {
         ))
     }
 
-    /// True if a value is the end of pointwise work on a product's result, which nothing else reads. The product's
-    /// kernel stores it instead of the result.
+    /// True if a value is the end of an epilogue of a product: pointwise work on its result, which nothing else reads.
     fn finishes_product(&self, v: Nid) -> bool {
         let mut worklist = vec![v];
         while let Some(n) = worklist.pop() {
@@ -178,7 +176,7 @@ impl Fuser<'_> {
         false
     }
 
-    /// True if a value is stored with fewer bits than a product from which it follows by pointwise work.
+    /// True if a value is a cast to fewer bits of pointwise work on a product's result.
     fn narrows_product(&self, v: Nid) -> bool {
         let (node, numel) = (self.node(v), self.facts.numel[v]);
         let is_wide = |p: Nid| {
@@ -193,8 +191,8 @@ impl Fuser<'_> {
     /// True if pointwise work leads from a reduction over `extent` elements to this value.
     fn leads_to_reduction(&self, v: Nid, extent: &Dim) -> bool {
         let reduces = |v: Nid| {
-            let is_one = matches!(self.node(v).op, Op::Reduce(..));
-            is_one && numel(&self.reduced_dims(v)) == *extent
+            let is_reduction = matches!(self.node(v).op, Op::Reduce(..));
+            is_reduction && numel(&self.reduced_dims(v)) == *extent
         };
         self.leads_to(v, reduces)
     }
@@ -236,7 +234,7 @@ impl Fuser<'_> {
         if !group.space.is_bijection(&flat, &self.flow.numel(v)) {
             return Err("the group would run the reduction more than once per element".into());
         }
-        let free = free(&flat, &group.space.axes);
+        let free = free_axes(&flat, &group.space.axes);
         if group.space.inner.iter().any(uses) {
             let nested = || String::from("the reduction would run inside another one");
             let mut space = self
@@ -305,14 +303,14 @@ impl Fuser<'_> {
         })
     }
 
-    /// Checks that a group that reduces may work on the rows of product `v`. The axes of `sorted` after the first
-    /// `rows` then run over these rows. A block of the product must hold whole rows.
+    /// Checks that a group that reduces may be the epilogue of product `v`, whose blocks must then hold whole rows. The
+    /// axes of `sorted` after the first `rows` run over a row.
     fn can_reduce_rows(&self, v: Nid, sorted: &Space, rows: usize) -> Result<(), String> {
         let node = self.node(v);
         let columns = &node.shape[node.shape.len() - 1];
         let limits = &self.limits.held_rows;
         let is_short = |limit| columns.as_const().is_some_and(|n| n <= limit);
-        if !matches!(node.op, Op::MatMul) || !limits.longest.is_none_or(is_short) {
+        if !matches!(node.op, Op::MatMul) || !limits.max_row.is_none_or(is_short) {
             return Err("no block of it holds a whole row that is reduced".into());
         }
         if sorted.axes[rows..] != sorted.inner || numel(&sorted.extents(&sorted.inner)) != *columns
@@ -321,19 +319,19 @@ impl Fuser<'_> {
         }
         let (columns, points) = (estimate(columns), self.facts.numel[v]);
         let terms = self.node(node.inputs[0]).shape.last().map_or(1, estimate);
-        let has_few = match limits.few {
-            Few::InAll(limit) => points.saturating_mul(terms) <= limit,
-            Few::ARow(limit) => columns.saturating_mul(terms) <= limit,
+        let is_small = match limits.max_small {
+            MultiplyAdds::Total(limit) => points.saturating_mul(terms) <= limit,
+            MultiplyAdds::PerRow(limit) => columns.saturating_mul(terms) <= limit,
         };
-        let is_parallel = points >= limits.least.saturating_mul(columns) || has_few;
+        let is_parallel = points >= limits.min_rows.saturating_mul(columns) || is_small;
         match is_parallel && (2..=MAX_ROW).contains(&columns) {
             true => Ok(()),
             false => Err("too few rows of the product to run in parallel, or too long ones".into()),
         }
     }
 
-    /// Makes the axes that a group does not need for `v` its inner ones, if a reduction over these is on the way to `v`
-    /// and will join. The group then stores `v` once per row.
+    /// Makes the axes that a group does not need for `v` its inner ones, if `v` depends on a reduction over these that
+    /// will join. The group then stores `v` once per row.
     pub(super) fn commit_rows(&mut self, v: Nid, u: &Use) {
         let group = &self.groups[u.group];
         let [map] = &u.maps[..] else { return };
@@ -346,7 +344,7 @@ impl Fuser<'_> {
         }
         let flat = self.flat(v, u.group, map);
         let mut space = group.space.clone();
-        let free = free(&flat, &space.axes);
+        let free = free_axes(&flat, &space.axes);
         if free.is_empty() || !space.is_bijection(&flat, &self.flow.numel(v)) {
             return;
         }
@@ -399,7 +397,7 @@ impl Fuser<'_> {
     }
 }
 
-/// Returns the index of `dims` over the inner axes, if both hold the same points in the same order.
+/// Returns the index of `dims` over the inner axes, if both have the same points in the same order.
 fn match_inner(space: &mut Space, dims: &[Dim]) -> Option<Map> {
     let extents = space.extents(&space.inner);
     if numel(&extents) != numel(dims) {
@@ -410,7 +408,7 @@ fn match_inner(space: &mut Space, dims: &[Dim]) -> Option<Map> {
 }
 
 /// Returns the axes that an index does not move along.
-pub(super) fn free<'a>(flat: &Affine, axes: impl IntoIterator<Item = &'a Ax>) -> Vec<Ax> {
+pub(super) fn free_axes<'a>(flat: &Affine, axes: impl IntoIterator<Item = &'a Ax>) -> Vec<Ax> {
     let axes = axes.into_iter().copied();
     axes.filter(|a| flat.coefficient(*a).is(0)).collect()
 }

@@ -1,7 +1,7 @@
 //! Merging groups that read the same value over the same space.
 
-use super::fuser::{Fuser, Group, Merged, Names, Use, renamed, to};
-use super::join::{LARGE_BUFFER_WEIGHT, MAX_ROOTS, free, keeps_parallel};
+use super::fuser::{Fuser, Group, Merged, Names, Use, rename_axis, rename_map};
+use super::join::{LARGE_BUFFER_WEIGHT, MAX_ROOTS, free_axes, keeps_parallel};
 use super::transpose::keeps_columns;
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
@@ -10,8 +10,7 @@ use crate::flow::Nid;
 const MAX_READERS: usize = 8;
 
 impl Fuser<'_> {
-    /// Merges the groups that read `v` where they run over the same space and none needs another's
-    /// results.
+    /// Merges groups that read `v` over the same space, if neither depends on the other.
     pub(super) fn merge_readers(&mut self, v: Nid, uses: &mut Vec<Use>) {
         let mut i = 0;
         while i < uses.len().min(MAX_READERS) {
@@ -41,34 +40,35 @@ impl Fuser<'_> {
         {
             return None;
         }
-        if self.touched(ga) + self.touched(gb)
+        if self.buffer_weight(ga) + self.buffer_weight(gb)
             > (self.options.max_buffers + 1) * LARGE_BUFFER_WEIGHT
         {
             return None;
         }
-        // The group whose space stays is the one with stronger requirements.
+        // Keep the space of the group with stronger constraints.
         let has_constraints = |g: &Group| g.anchor.is_some() || !g.space.inner.is_empty();
         let (keep, gone) = if has_constraints(gb) && !has_constraints(ga) {
             (b, a)
         } else {
             (a, b)
         };
-        let (rename, mut spaces) = self.renaming(v, keep, gone)?;
+        let (rename, mut spaces) = self.match_axes(v, keep, gone)?;
         let (gk, gg) = (&self.groups[keep.group], &self.groups[gone.group]);
         if gg.anchor.is_some() {
             return None;
         }
-        let renamed = |list: &[Ax]| -> Vec<Ax> { list.iter().map(|x| to(&rename, *x)).collect() };
+        let rename_axes =
+            |list: &[Ax]| -> Vec<Ax> { list.iter().map(|x| rename_axis(&rename, *x)).collect() };
         if gg.space.inner.is_empty() {
             if !gk.space.inner.is_empty() && !keeps_parallel(&gk.space, &self.limits) {
                 return None;
             }
         } else if gk.anchor.is_some() {
             return None;
-        } else if renamed(&spaces[1].inner) != spaces[0].inner {
-            self.transpose_one(keep, gone, &rename, &mut spaces)?;
+        } else if rename_axes(&spaces[1].inner) != spaces[0].inner {
+            self.transpose_either(keep, gone, &rename, &mut spaces)?;
         }
-        let ordered = renamed(&spaces[1].ordered);
+        let ordered = rename_axes(&spaces[1].ordered);
         if spaces[0].ordered != ordered {
             if spaces[0].ordered.is_empty() {
                 spaces[0].ordered = ordered;
@@ -93,9 +93,9 @@ impl Fuser<'_> {
         })
     }
 
-    /// Transposes one of two groups, of which one reduces rows and one columns, to match the other's space. Shared axes
-    /// are renamed for the first.
-    fn transpose_one(
+    /// Transposes a group that reduces columns to match the space of the other, which reduces rows. `rename` maps axes
+    /// of `gone` to those of `keep`.
+    fn transpose_either(
         &self,
         keep: &Use,
         gone: &Use,
@@ -105,7 +105,7 @@ impl Fuser<'_> {
         let [keep, gone] = [keep, gone].map(|u| &self.groups[u.group]);
         let inverse: Vec<(Ax, Ax)> = rename.iter().map(|(a, k)| (*k, *a)).collect();
         let rename_axes = |list: &[Ax], names: &[(Ax, Ax)]| -> Vec<Ax> {
-            list.iter().map(|x| to(names, *x)).collect()
+            list.iter().map(|x| rename_axis(names, *x)).collect()
         };
         let columns = rename_axes(&spaces[0].inner, &inverse);
         if let Some(transposed) = self.transposed(gone, &spaces[1], &columns) {
@@ -118,9 +118,9 @@ impl Fuser<'_> {
     }
 
     /// Returns the names of `gone`'s axes in `keep`, and both spaces. Both groups must visit every element of `v` once,
-    /// in corresponding axes. Otherwise both visit every row in which `v` has one element, and all elements of another
-    /// value. If both reduce, their axes are split to correspond.
-    fn renaming(&self, v: Nid, keep: &Use, gone: &Use) -> Option<(Names, [Space; 2])> {
+    /// in corresponding axes; or every row in which `v` has one element, and all elements of another value. If both
+    /// reduce, their axes are split to correspond.
+    fn match_axes(&self, v: Nid, keep: &Use, gone: &Use) -> Option<(Names, [Space; 2])> {
         let numel = self.flow.numel(v);
         let [sk, sg] = [keep, gone].map(|u| &self.groups[u.group].space);
         let [mut fk, mut fg] = [keep, gone].map(|u| self.flat(v, u.group, &u.maps[0]));
@@ -129,12 +129,12 @@ impl Fuser<'_> {
         }
         let [mut sk, mut sg] = [sk.clone(), sg.clone()];
         if !sk.inner.is_empty() && !sg.inner.is_empty() {
-            fk = split_as(&mut sk, fk, &sg, &fg);
-            fg = split_as(&mut sg, fg, &sk, &fk);
+            fk = split_like(&mut sk, fk, &sg, &fg);
+            fg = split_like(&mut sg, fg, &sk, &fk);
         }
         let [rows, other_rows] = [(&fk, &sk), (&fg, &sg)].map(|(flat, space)| {
             let axes = space.axes.iter().chain(&space.inner);
-            free(flat, axes)
+            free_axes(flat, axes)
         });
         let extents = (sk.extents(&rows), sg.extents(&other_rows));
         if fk.terms.len() != fg.terms.len() || extents.0 != extents.1 {
@@ -166,14 +166,14 @@ impl Fuser<'_> {
 
     fn merge(&mut self, keep: usize, gone: usize, rename: &[(Ax, Ax)]) {
         let old = std::mem::take(&mut self.groups[gone]);
-        let rename_map = |m: &Map| renamed(&old.space, rename, m);
-        let roots: Vec<(Nid, Map)> = old.roots.iter().map(|(n, m)| (*n, rename_map(m))).collect();
+        let rename_old = |m: &Map| rename_map(&old.space, rename, m);
+        let roots: Vec<(Nid, Map)> = old.roots.iter().map(|(n, m)| (*n, rename_old(m))).collect();
         let reduced: Vec<(Nid, Map)> = old
             .members
             .iter()
-            .filter_map(|n| Some((*n, rename_map(old.reduced.get(n)?))))
+            .filter_map(|n| Some((*n, rename_old(old.reduced.get(n)?))))
             .collect();
-        // Its demands are renamed when they are read.
+        // The demands of the old group are renamed when they are read.
         self.groups[gone].merged = Some(Box::new(Merged {
             into: keep,
             space: old.space,
@@ -193,9 +193,9 @@ impl Fuser<'_> {
     }
 }
 
-/// Splits the axes of an index if another one walks the same elements in more axes.
-fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> Affine {
-    for (b, c) in &by.terms {
+/// Splits the axes of an index where another index walks the same elements in more axes, and returns the new index.
+fn split_like(space: &mut Space, mut flat: Affine, other: &Space, finer: &Affine) -> Affine {
+    for (b, c) in &finer.terms {
         let term = flat.terms.iter().find(|t| t.1 == *c);
         if let Some((a, _)) = term.filter(|t| space.extent(t.0) != other.extent(*b)) {
             space.split(*a, other.extent(*b));

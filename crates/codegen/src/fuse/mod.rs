@@ -1,9 +1,9 @@
 //! Fusion: the choice of nodes that share a launch.
 //!
-//! There is one walk over the nodes, users before operands. A *group* becomes a launch: an iteration space, the values
-//! that it stores (*roots*, each with the map from space to element), and the values that it loads. When the walk
-//! reaches a node, all its users are placed. Each group that needs the node has left a *demand*: the map under which it
-//! reads the node, or none if it needs it in memory. The node then
+//! The pass visits each node once, users before operands. A *group* becomes a launch: an iteration space, the values
+//! that it stores (*roots*, each with the map from space to element), and the values that it loads. When it reaches a
+//! node, all users have been placed. Each group that needs the node has left a *demand*: the map under which it reads
+//! the node, or none if it needs it in memory. The node then
 //!
 //! * is computed in place by every group that reads it, if it is an index map ([`Node::is_index_map`]),
 //! * joins the one group that reads it, if [`Fuser::can_join`] allows it,
@@ -33,7 +33,7 @@ use fuser::{Fuser, Use};
 
 pub(crate) use absorb::absorb;
 pub(crate) use fuser::{Anchor, Group, LibraryOperand};
-pub(crate) use propagate::{storage, through_reduction, through_reshapes, through_view};
+pub(crate) use propagate::{find_storage, through_reduction, through_reshapes, through_view};
 
 /// On the CPU, reductions read concatenations of more elements than this from memory.
 const LARGE_CONCAT: i64 = 1 << 14;
@@ -71,7 +71,7 @@ pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
 
 impl<'a> Fuser<'a> {
     fn visit(&mut self, v: Nid) {
-        let mut uses = self.uses(v);
+        let mut uses = self.take_uses(v);
         if let Op::Control(_) = self.node(v).op {
             return self.place_control(v);
         }
@@ -92,7 +92,7 @@ impl<'a> Fuser<'a> {
             for u in &uses {
                 self.groups[u.group].loaded.insert(v);
                 if let Op::After = node.op {
-                    self.await_all(v, u.group);
+                    self.demand_operands(v, u.group);
                 }
             }
         } else if node.is_index_map() && may_fuse {
@@ -101,7 +101,7 @@ impl<'a> Fuser<'a> {
             if self.options.fuse {
                 self.merge_readers(v, &mut uses);
             }
-            self.place(v, &uses, may_fuse);
+            self.place_value(v, &uses, may_fuse);
         }
     }
 
@@ -119,7 +119,7 @@ impl<'a> Fuser<'a> {
         };
         let mut readers = Vec::new();
         for u in uses {
-            // On the CPU, loops of a reduction are not cut where the operands meet.
+            // On the CPU, the loops of a reduction are not split at the borders of operands.
             let is_tested = self.options.machine.gpu().is_none()
                 && !self.groups[u.group].space.inner.is_empty()
                 && self.facts.numel[v] > LARGE_CONCAT;
@@ -141,7 +141,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    fn place(&mut self, v: Nid, uses: &[Use], may_fuse: bool) {
+    fn place_value(&mut self, v: Nid, uses: &[Use], may_fuse: bool) {
         let mut reasons: Vec<String> = Vec::new();
         let mut plans = Vec::with_capacity(uses.len());
         if may_fuse && (self.required[v] || uses.len() > 1) {
@@ -159,16 +159,16 @@ impl<'a> Fuser<'a> {
             }
         }
         let is_stored = self.required[v] || uses.iter().any(|u| u.in_memory);
-        let all_can = plans.iter().all(Result::is_ok);
-        if !is_stored && all_can && (uses.len() == 1 || self.is_cheap(v)) {
+        let all_can_join = plans.iter().all(Result::is_ok);
+        if !is_stored && all_can_join && (uses.len() == 1 || self.is_cheap(v)) {
             for (u, plan) in uses.iter().zip(plans) {
                 self.join(v, u, plan.expect("checked above"));
             }
             return;
         }
-        if all_can && uses.len() > 1 {
+        if all_can_join && uses.len() > 1 {
             reasons.push("several launches read it and it is not cheap to compute twice".into());
-        } else if all_can && self.required[v] && !uses.is_empty() {
+        } else if all_can_join && self.required[v] && !uses.is_empty() {
             reasons.push("it is an output".into());
         }
         let can_host = |i: &usize| {
@@ -178,11 +178,10 @@ impl<'a> Fuser<'a> {
                 && self.can_store(v, u)
                 && other_uses.all(|o| !self.depends(u.group, o.group))
         };
-        // A group that walks over all inputs of a reduction also computes its result; a smaller one would need another
-        // walk.
+        // Prefer the largest group: one that reads all inputs of a reduction also computes its result.
         let points = |i: &usize| self.groups[uses[*i].group].space.points();
         let host = (0..uses.len()).rev().filter(can_host).max_by_key(points);
-        let own = match host {
+        let writer = match host {
             Some(i) => {
                 let plan = plans.swap_remove(i).expect("hosts can be joined");
                 self.join(v, &uses[i], plan);
@@ -192,13 +191,14 @@ impl<'a> Fuser<'a> {
             }
             None => self.new_group(v),
         };
-        let readers: Vec<usize> = uses.iter().map(|u| u.group).filter(|g| *g != own).collect();
-        self.load_from(v, own, &readers);
+        let readers = uses.iter().map(|u| u.group).filter(|g| *g != writer);
+        let readers: Vec<usize> = readers.collect();
+        self.load_from(v, writer, &readers);
         let node = self.node(v);
         reasons.dedup();
         for why in reasons.iter().filter(|_| self.options.fuse) {
             let text = format!("{} ({}) is stored: {why}", node.source, node.name());
-            self.groups[own].why_not.push(text);
+            self.groups[writer].why_not.push(text);
         }
     }
 
@@ -237,15 +237,15 @@ impl<'a> Fuser<'a> {
         self.set_anchor(v, own, &[]);
     }
 
-    /// Makes a group that reads a value after a barrier wait for everything before it.
-    fn await_all(&mut self, v: Nid, g: usize) {
+    /// Adds the demands of a group that reads a value after a barrier on all operands of the barrier.
+    fn demand_operands(&mut self, v: Nid, g: usize) {
         for &i in &self.node(v).inputs {
             let stored = self.contiguous(i).held;
             self.demand(stored, g, None);
         }
     }
 
-    /// Makes a group that stores `v`.
+    /// Adds a group that stores `v`, and returns its number.
     fn new_group(&mut self, v: Nid) -> usize {
         let node = self.node(v);
         let (mut space, map) = Space::over(&node.shape);

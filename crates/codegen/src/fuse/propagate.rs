@@ -37,9 +37,9 @@ pub(crate) fn through_reduction(op: &Op, rank: usize, map: &[Affine], inner: &[A
         .collect()
 }
 
-/// Returns the value in memory of which `v` is a view, and the flat index into it. The walk stops at the first value
-/// that is in `is_stop`, or that is not a plain view.
-pub(crate) fn storage(
+/// Returns the value in memory that `v` is a view of, and the flat index into it. The search stops at a value that
+/// satisfies `is_stop`, or that is not a plain view.
+pub(crate) fn find_storage(
     flow: &Flow,
     space: &mut Space,
     v: Nid,
@@ -74,14 +74,14 @@ pub(crate) fn storage(
     }
 }
 
-/// Returns the value of which `v` is a reshape; all values of a chain of reshapes have the same layout in memory.
+/// Returns the value at the end of a chain of reshapes from `v`. All of them have the same layout in memory.
 pub(crate) fn through_reshapes(
     flow: &Flow,
     mut v: Nid,
     flat: Affine,
-    stop: &dyn Fn(Nid) -> bool,
+    is_stop: &dyn Fn(Nid) -> bool,
 ) -> (Nid, Affine) {
-    while matches!(flow.nodes[v].op, Op::Reshape) && !stop(v) {
+    while matches!(flow.nodes[v].op, Op::Reshape) && !is_stop(v) {
         v = flow.nodes[v].inputs[0];
     }
     (v, flat)
@@ -108,9 +108,9 @@ impl<'a> Fuser<'a> {
                 match space.through_reshape(map, from, &node.shape, true) {
                     Some(m) => self.demand(operand, g, Some(m)),
                     None => {
-                        let stop = self.stop();
+                        let is_stop = self.stop_condition();
                         let (stored, _) =
-                            through_reshapes(self.flow, operand, Affine::zero(), &*stop);
+                            through_reshapes(self.flow, operand, Affine::zero(), &*is_stop);
                         self.demand(stored, g, None);
                     }
                 }
@@ -127,11 +127,11 @@ impl<'a> Fuser<'a> {
             Op::Gather(axis) => {
                 self.demand(node.inputs[1], g, Some(map.into()));
                 let x = node.inputs[0];
-                let stop = self.stop();
+                let is_stop = self.stop_condition();
                 let space = &mut self.groups[g].space;
                 let mut m = space.resolve_map(map);
                 m[*axis] = Affine::axis(space.add(self.flow.nodes[x].shape[*axis].clone()));
-                let (stored, _) = storage(self.flow, space, x, &m, &*stop);
+                let (stored, _) = find_storage(self.flow, space, x, &m, &*is_stop);
                 self.demand(stored, g, None);
             }
             Op::Random(_) => {
@@ -149,18 +149,18 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Returns the condition at which walks through views stop: without fusion, at every node that the graph names.
-    fn stop(&self) -> Box<dyn Fn(Nid) -> bool + 'a> {
+    /// Returns the condition at which searches through views stop: without fusion, at every node of the graph.
+    fn stop_condition(&self) -> Box<dyn Fn(Nid) -> bool + 'a> {
         let fuse = self.options.fuse;
         let flow = self.flow;
         Box::new(move |n: Nid| !fuse && !flow.nodes[n].helper)
     }
 
-    /// Makes `v` the library kernel of group `g`, which reads its result under `map`.
+    /// Sets the library kernel of group `g`, which reads its result under `map`.
     pub(super) fn set_anchor(&mut self, v: Nid, g: usize, map: &[Affine]) {
         let node = self.node(v);
         let operands = match &node.op {
-            Op::MatMul => self.matrices(v),
+            Op::MatMul => self.strided_matrices(v),
             Op::Attention(_) => node.inputs.iter().map(|n| self.strided(*n)).collect(),
             Op::Library(_, op) => {
                 let operand = |(i, n): (usize, &Nid)| match op.is_strided(i) {
@@ -183,8 +183,8 @@ impl<'a> Fuser<'a> {
 
     /// Returns a contiguous operand.
     pub(super) fn contiguous(&self, n: Nid) -> LibraryOperand {
-        let stop = self.stop();
-        let (stored, _) = through_reshapes(self.flow, n, Affine::zero(), &*stop);
+        let is_stop = self.stop_condition();
+        let (stored, _) = through_reshapes(self.flow, n, Affine::zero(), &*is_stop);
         LibraryOperand {
             held: stored,
             offset: Dim::ZERO,
@@ -198,10 +198,10 @@ impl<'a> Fuser<'a> {
         self.through_views(&mut space, n, &map)
     }
 
-    /// Returns the memory of which `n` is a view, with a stride for each entry of `map`, which are axes.
+    /// Returns the memory that `n` is a view of, with a stride for each entry of `map`, which are axes.
     fn through_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> LibraryOperand {
-        let stop = self.stop();
-        let (stored, flat) = storage(self.flow, space, n, map, &*stop);
+        let is_stop = self.stop_condition();
+        let (stored, flat) = find_storage(self.flow, space, n, map, &*is_stop);
         let stride = |axis: &Affine| match axis.terms.first() {
             Some((a, _)) => flat.coefficient(*a),
             None => Dim::ZERO, // an extent of 1
@@ -214,7 +214,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Returns the operands of a matrix product as strided matrices in memory.
-    fn matrices(&self, v: Nid) -> Vec<LibraryOperand> {
+    fn strided_matrices(&self, v: Nid) -> Vec<LibraryOperand> {
         let node = self.node(v);
         let mut space = Space::default();
         let batch: Vec<_> = node.shape[..node.shape.len() - 2]

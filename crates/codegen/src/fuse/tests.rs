@@ -1,11 +1,11 @@
-//! Seeded bugs: groups made wrong in ways that a bug of fusion could. Each is caught, either by an invariant of every
-//! program, or because results differ.
+//! Seeded bugs: changes of groups that a bug of fusion could make. An invariant of programs or a wrong result must
+//! catch each.
 
 use super::{Group, group};
 use crate::absorbed;
 use crate::affine::{Affine, Map};
 use crate::flow::{self, Flow};
-use crate::run::{Engine, checked, decomposed, run};
+use crate::run::{Engine, check_invariants, decompose, run};
 use crate::{Hints, Options, Program, assemble, layout};
 use kiln_base::Dim;
 use kiln_ir::Graph;
@@ -13,7 +13,7 @@ use kiln_ir::eval::{Array, symbol_values};
 use kiln_ir::fuzz::{Config, random_inputs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A change of groups; false, with the groups left alone, if it does not apply.
+/// A change of groups. Returns false, without a change, if it does not apply.
 type Bug = fn(&Flow, &mut [Group]) -> bool;
 
 const BUGS: &[(&str, Bug)] = &[
@@ -21,11 +21,11 @@ const BUGS: &[(&str, Bug)] = &[
         "a result is stored under a map that misses an axis",
         |flow, groups| {
             change_root(flow, groups, |shape, map| {
-                let at = shape
+                let axis = shape
                     .iter()
                     .position(|d| d.as_const().is_some_and(|n| n > 1));
-                at.is_some_and(|at| {
-                    map[at] = Affine::zero();
+                axis.is_some_and(|axis| {
+                    map[axis] = Affine::zero();
                     true
                 })
             })
@@ -44,23 +44,20 @@ const BUGS: &[(&str, Bug)] = &[
     }),
     ("a reduction runs over other extents", |_, groups| {
         let reduces = |g: &&mut Group| !g.space.inner.is_empty() && !g.space.axes.is_empty();
-        let found = groups.iter_mut().find(reduces);
-        found.is_some_and(|g| {
+        let reduction = groups.iter_mut().find(reduces);
+        reduction.is_some_and(|g| {
             let (rows, inner) = (&mut g.space.axes, &mut g.space.inner);
             std::mem::swap(&mut rows[0], &mut inner[0]);
             true
         })
     }),
-    (
-        "what is combined in order is not walked in order",
-        |_, groups| {
-            let transposed = groups.iter_mut().find(|g| !g.space.ordered.is_empty());
-            transposed.is_some_and(|g| {
-                g.space.ordered.clear();
-                true
-            })
-        },
-    ),
+    ("a reduction in order is walked in parallel", |_, groups| {
+        let transposed = groups.iter_mut().find(|g| !g.space.ordered.is_empty());
+        transposed.is_some_and(|g| {
+            g.space.ordered.clear();
+            true
+        })
+    }),
     ("a group does not wait for what it reads", |_, groups| {
         let waits = groups.iter().any(|g| !g.deps.is_empty());
         groups.iter_mut().for_each(|g| g.deps.clear());
@@ -70,26 +67,26 @@ const BUGS: &[(&str, Bug)] = &[
     ("two groups wait for each other", |_, groups| {
         let waits = groups.iter().position(|g| !g.deps.is_empty());
         waits.is_some_and(|g| {
-            let before = groups[g].deps[0];
-            groups[before].deps.push(g);
+            let dependency = groups[g].deps[0];
+            groups[dependency].deps.push(g);
             true
         })
     }),
     ("a value is read that no group stores", |_, groups| {
         let stored: Vec<usize> = groups.iter().flat_map(|g| &g.roots).map(|r| r.0).collect();
         groups.iter_mut().any(|g| {
-            let inside = g.members.iter().find(|m| !stored.contains(m)).copied();
-            inside.is_some_and(|m| g.loaded.insert(m))
+            let unstored = g.members.iter().find(|m| !stored.contains(m)).copied();
+            unstored.is_some_and(|m| g.loaded.insert(m))
         })
     }),
-    ("a product reads its operand turned", |_, groups| {
+    ("a product reads its operand transposed", |_, groups| {
         change_operand(groups, |strides| {
             let n = strides.len();
-            let swaps = n > 1 && strides[n - 1] != strides[n - 2];
-            if swaps {
+            let differs = n > 1 && strides[n - 1] != strides[n - 2];
+            if differs {
                 strides.swap(n - 1, n - 2);
             }
-            swaps
+            differs
         })
     }),
     ("a product reads one row again and again", |_, groups| {
@@ -104,10 +101,10 @@ const BUGS: &[(&str, Bug)] = &[
             let prologues = groups.iter_mut().flat_map(|g| &mut g.prologues);
             let mut roots = prologues.flat_map(|b| &mut b.group.roots);
             roots.any(|(v, map)| {
-                let long = |d: &Dim| d.as_const().is_some_and(|n| n > 1);
-                let at = flow.nodes[*v].shape.iter().rposition(long);
-                at.is_some_and(|at| {
-                    map[at] = Affine::zero();
+                let is_long = |d: &Dim| d.as_const().is_some_and(|n| n > 1);
+                let axis = flow.nodes[*v].shape.iter().rposition(is_long);
+                axis.is_some_and(|axis| {
+                    map[axis] = Affine::zero();
                     true
                 })
             })
@@ -139,7 +136,7 @@ fn change_root(
     groups: &mut [Group],
     change: impl Fn(&[Dim], &mut Map) -> bool,
 ) -> bool {
-    // A library kernel alone has no map of its own.
+    // A group of a library kernel alone has no map.
     let with_maps = groups.iter_mut().filter(|g| g.anchor.is_none());
     let mut roots = with_maps.flat_map(|g| &mut g.roots);
     roots.any(|(v, map)| !map.is_empty() && change(&flow.nodes[*v].shape, map))
@@ -157,7 +154,7 @@ fn change_operand(groups: &mut [Group], change: impl Fn(&mut Vec<Dim>) -> bool) 
     operands.any(|o| change(&mut o.strides))
 }
 
-/// Lowers a graph with a change of its groups; `None` if the change does not apply.
+/// Lowers a graph with a bug in its groups; `None` if the bug does not apply.
 fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::LowerError>> {
     let options = Options::default();
     let mut flow = flow::build(graph, &options, &Hints::default()).expect("a graph that lowers");
@@ -175,26 +172,26 @@ fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::Lower
     })
 }
 
-/// True if a program gives the right results.
-fn is_right(graph: &Graph, program: &Program, inputs: &[Array], right: &[Option<Array>]) -> bool {
+/// True if the results of a program are as expected.
+fn is_right(graph: &Graph, program: &Program, inputs: &[Array], want: &[Option<Array>]) -> bool {
     let symbols = symbol_values(graph, inputs).expect("symbols of inputs");
-    checked(graph, program);
-    let Some(found) = run(program, inputs, &symbols, Engine::Points) else {
+    check_invariants(graph, program);
+    let Some(actual) = run(program, inputs, &symbols, Engine::Points) else {
         return false;
     };
-    found.iter().zip(right).all(|pair| match pair {
-        (Some(a), Some(b)) => same(&a.to_f64(), &b.to_f64()),
+    actual.iter().zip(want).all(|pair| match pair {
+        (Some(a), Some(b)) => are_close(&a.to_f64(), &b.to_f64()),
         (None, None) => true,
         _ => false,
     })
 }
 
-fn same(a: &[f64], b: &[f64]) -> bool {
+fn are_close(a: &[f64], b: &[f64]) -> bool {
     let finite = b.iter().filter(|x| x.is_finite());
     let size = finite.fold(1.0f64, |m, x| m.max(x.abs()));
-    let near =
+    let is_close =
         |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-2 * size;
-    a.len() == b.len() && a.iter().zip(b).all(near)
+    a.len() == b.len() && a.iter().zip(b).all(is_close)
 }
 
 #[test]
@@ -204,36 +201,36 @@ fn wrong_groups_are_caught() {
         empty: false,
         ..Config::default()
     };
-    let quiet = std::panic::take_hook();
+    let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let mut planted = vec![0; BUGS.len()];
     let mut caught = vec![0; BUGS.len()];
     for seed in 0..240 {
-        let graph = decomposed(&config.graph(seed));
+        let graph = decompose(&config.graph(seed));
         let inputs = random_inputs(&graph, seed);
         let symbols = symbol_values(&graph, &inputs).expect("symbols of inputs");
         let program = crate::lower(&graph, &Options::default()).expect("a graph that lowers");
-        let right = run(&program, &inputs, &symbols, Engine::Points).expect("no data errors");
-        assert!(is_right(&graph, &program, &inputs, &right), "seed {seed}");
+        let want = run(&program, &inputs, &symbols, Engine::Points).expect("no data errors");
+        assert!(is_right(&graph, &program, &inputs, &want), "seed {seed}");
         for (i, (_, bug)) in BUGS.iter().enumerate() {
-            let passes = catch_unwind(AssertUnwindSafe(|| match lower_changed(&graph, *bug) {
+            let outcome = catch_unwind(AssertUnwindSafe(|| match lower_changed(&graph, *bug) {
                 None => None,
                 Some(Err(_)) => Some(false),
-                Some(Ok(program)) => Some(is_right(&graph, &program, &inputs, &right)),
+                Some(Ok(program)) => Some(is_right(&graph, &program, &inputs, &want)),
             }));
-            // A panic is how these suites fail.
-            let Some(right) = passes.unwrap_or(Some(false)) else {
+            // A panic counts as caught.
+            let Some(is_right) = outcome.unwrap_or(Some(false)) else {
                 continue;
             };
             planted[i] += 1;
-            caught[i] += !right as u64;
+            caught[i] += !is_right as u64;
         }
     }
-    std::panic::set_hook(quiet);
+    std::panic::set_hook(hook);
     for (i, (name, _)) in BUGS.iter().enumerate() {
         println!("{name}: planted {} times, caught {}", planted[i], caught[i]);
     }
-    // Some are without effect in a program: nothing reads what they change.
+    // A bug has no effect in a program that does not read the changed value.
     let missed: Vec<&str> = (0..BUGS.len())
         .filter(|i| caught[*i] == 0)
         .map(|i| BUGS[i].0)

@@ -1,8 +1,8 @@
 //! Reductions over rows and over columns in one launch.
 //!
-//! A group that reduces columns runs over these, and for each of them over the rows. After the transposition, it runs
-//! over the rows. It walks some of them in order ([`Space::ordered`]), and accumulates their values for each column.
-//! The columns have become its inner axes, which reductions of the rows can run over.
+//! A group that reduces columns has an outer loop over columns and an inner one over rows. After the transposition, the
+//! outer loop runs over rows. Some of them are walked in order ([`Space::ordered`]), with an accumulator for each
+//! column. Columns are then the inner axes, as they are for reductions of rows.
 
 use super::fuser::{Fuser, Group};
 use super::join::{covers, keeps_parallel};
@@ -12,28 +12,28 @@ use crate::limits::Limits;
 use kiln_base::{DType, Dim, numel};
 
 impl Fuser<'_> {
-    /// Returns a group's `space` transposed so that `columns`, of its axes, become the inner ones. The group must only
-    /// store its reductions, and not read them.
+    /// Returns a group's `space` with `columns`, some of its axes, as the inner ones. The group must only store its
+    /// reductions, and not read them.
     pub(super) fn transposed(&self, group: &Group, space: &Space, columns: &[Ax]) -> Option<Space> {
         let Space { axes, inner, .. } = space;
         let reduces = !inner.is_empty() && space.ordered.is_empty();
-        let parallel = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));
-        let known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
+        let is_parallel = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));
+        let is_known = |d: &Dim| d.as_const().is_some_and(|n| n > 0);
         if group.anchor.is_some()
             || !reduces
-            || !parallel
-            || !space.extents(inner).iter().all(known)
+            || !is_parallel
+            || !space.extents(inner).iter().all(is_known)
         {
             return None;
         }
         let combines = |n| {
             let node = self.node(n);
-            let plain = [DType::F32, DType::F64, DType::I32, DType::I64].contains(&node.dtype);
+            let is_plain = [DType::F32, DType::F64, DType::I32, DType::I64].contains(&node.dtype);
             let is_read = group
                 .members
                 .iter()
                 .any(|m| self.node(*m).inputs.contains(&n));
-            plain && !is_read && matches!(node.op, Op::Reduce(..))
+            is_plain && !is_read && matches!(node.op, Op::Reduce(..))
         };
         let covers_all = |map: &Map, n| {
             let flat = flatten(&space.resolve_map(map), &self.node(n).shape);
@@ -60,5 +60,5 @@ impl Fuser<'_> {
 /// True if an accumulator for each column can be kept.
 pub(super) fn keeps_columns(space: &Space, limits: &Limits) -> bool {
     let columns = numel(&space.extents(&space.inner)).as_const();
-    columns.is_some_and(|n| n <= limits.most_columns)
+    columns.is_some_and(|n| n <= limits.max_columns)
 }

@@ -11,7 +11,7 @@ use kiln_plan::{Site, SiteKind};
 pub(crate) struct KernelBuilder {
     pub kernel: Kernel,
     pub sites: Vec<Site>,
-    known: HashMap<Def, Val>,
+    values: HashMap<Def, Val>,
     accesses: HashMap<Access, u16>,
 }
 
@@ -33,18 +33,18 @@ impl KernelBuilder {
 
     pub fn def(&mut self, expr: Expr, dtype: DType) -> Val {
         let def = Def { expr, dtype };
-        if let Some(v) = self.known.get(&def) {
+        if let Some(v) = self.values.get(&def) {
             return *v;
         }
         let v = Val(self.kernel.body.len() as u32);
         self.kernel.body.push(def.clone());
-        self.known.insert(def, v);
+        self.values.insert(def, v);
         v
     }
 
     /// Returns the value of an expression that exists already.
     pub fn find(&self, expr: Expr, dtype: DType) -> Option<Val> {
-        self.known.get(&Def { expr, dtype }).copied()
+        self.values.get(&Def { expr, dtype }).copied()
     }
 
     pub fn dtype(&self, v: Val) -> DType {
@@ -87,8 +87,8 @@ impl KernelBuilder {
         self.def(Expr::Convert { a, from }, to)
     }
 
-    /// Wraps an integer narrower than its compute type after arithmetic.
-    pub fn wrapped(&mut self, v: Val) -> Val {
+    /// Wraps an integer that is narrower than its compute type, after arithmetic.
+    pub fn wrap(&mut self, v: Val) -> Val {
         let dtype = self.dtype(v);
         match dtype {
             DType::U8 | DType::I8 | DType::I16 => self.def(
@@ -128,10 +128,10 @@ impl KernelBuilder {
             false => dtype,
         };
         let v = self.def(Expr::Binary { op, a, b, site }, raw_dtype);
-        self.narrowed(v, dtype)
+        self.narrow(v, dtype)
     }
 
-    fn narrowed(&mut self, v: Val, dtype: DType) -> Val {
+    fn narrow(&mut self, v: Val, dtype: DType) -> Val {
         let from = self.dtype(v);
         match from == dtype {
             true => v,
@@ -154,7 +154,7 @@ impl KernelBuilder {
             return self.def(Expr::Unary(op, a), DType::Bool);
         }
         let v = self.def(Expr::Unary(op, a), wide(dtype));
-        self.narrowed(v, dtype)
+        self.narrow(v, dtype)
     }
 
     pub fn store(&mut self, access: Access, value: Val, combine: Option<Reduction>) {
@@ -187,7 +187,7 @@ pub(crate) struct PointwiseBuilder<'a> {
     /// The node and name, for sites.
     pub node: u32,
     pub op: &'a str,
-    /// The points where the result is needed at all; elsewhere divisors count as 1.
+    /// The points where the result is needed; elsewhere integer divisors are replaced by 1.
     pub mask: Option<Val>,
 }
 

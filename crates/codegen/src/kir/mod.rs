@@ -2,8 +2,8 @@
 //!
 //! A kernel runs over `axes` (parallel) times `inner` (the axes of its reductions; often empty). A value is evaluated
 //! at every point that it depends on. One that depends on an inner axis *varies inside* and has a value for each inner
-//! point. Every other value, and every reduction, has one for each point of `axes`. Kernel IR does not describe how the
-//! space is cut into tiles, which values are kept and which are rematerialised; emission decides that.
+//! point. Every other value, and every reduction, has one for each point of `axes`. Kernel IR does not describe tiling,
+//! nor which values are kept or rematerialised: emission decides that.
 //!
 //! Every value has a logical dtype, and is computed in that dtype's [`Compute`](kiln_base::Compute) type. Narrow
 //! integers are wrapped by explicit [`Expr::Convert`]s. f16 and bf16 values are f32 and unrounded until they are
@@ -172,7 +172,7 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// Calls `f` with the operands, in order.
+    /// Calls `f` with each operand, in order.
     pub fn operands(&self, mut f: impl FnMut(Val)) {
         match self {
             Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
@@ -192,7 +192,7 @@ impl Expr {
         }
     }
 
-    /// Replaces the operands.
+    /// Replaces each operand `v` by `f(v)`.
     pub fn map_operands(&mut self, mut f: impl FnMut(Val) -> Val) {
         match self {
             Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
@@ -214,7 +214,7 @@ impl Expr {
         }
     }
 
-    /// True if this combines all inner points.
+    /// True if this reduces over all inner points.
     pub fn is_reduction(&self) -> bool {
         matches!(self, Expr::Reduce { .. } | Expr::ArgReduce { .. })
     }
@@ -231,8 +231,8 @@ impl Expr {
 }
 
 impl Kernel {
-    /// Returns the argument that a value is loaded from, if it is.
-    pub(crate) fn loaded(&self, v: Val) -> Option<usize> {
+    /// Returns the argument that a value is loaded from, if it is a load.
+    pub(crate) fn loaded_arg(&self, v: Val) -> Option<usize> {
         match self.body[v.index()].expr {
             Expr::Load { access } | Expr::LoadAt { access, .. } => {
                 Some(usize::from(self.accesses[access as usize].arg))
@@ -245,14 +245,14 @@ impl Kernel {
     pub fn varies_inside(&self) -> Vec<bool> {
         let num_axes = self.axes.len();
         let moves = |strides: &[Dim]| strides[num_axes..].iter().any(|s| !s.is(0));
-        let access = |a: u16| {
+        let access_varies = |a: u16| {
             let a = &self.accesses[a as usize];
             moves(&a.strides) || a.bounds.iter().any(|b| moves(&b.strides))
         };
         let mut varies: Vec<bool> = Vec::with_capacity(self.body.len());
         for def in &self.body {
             let mut v = match &def.expr {
-                Expr::Load { access: a } | Expr::LoadAt { access: a, .. } => access(*a),
+                Expr::Load { access: a } | Expr::LoadAt { access: a, .. } => access_varies(*a),
                 Expr::Index { strides, .. } => moves(strides),
                 _ => false,
             };
@@ -265,21 +265,21 @@ impl Kernel {
     }
 }
 
-/// Returns the arithmetic operations of a run, each value counted at every point at which it is evaluated.
+/// Returns the number of arithmetic operations of a run.
 pub(crate) fn flops(kernel: &Kernel) -> Dim {
     let rows = kiln_base::numel(&kernel.axes);
     let points = &rows * &kiln_base::numel(&kernel.inner);
     let varies = kernel.varies_inside();
-    let (mut by_row, mut inside) = (0i64, 0i64);
+    let (mut per_row, mut per_point) = (0i64, 0i64);
     for (def, varies) in kernel.body.iter().zip(varies) {
         match def.expr {
             Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
-            Expr::Reduce { .. } | Expr::ArgReduce { .. } => inside += 1,
-            _ if varies => inside += 1,
-            _ => by_row += 1,
+            Expr::Reduce { .. } | Expr::ArgReduce { .. } => per_point += 1,
+            _ if varies => per_point += 1,
+            _ => per_row += 1,
         }
     }
-    &(&rows * &Dim::Const(by_row)) + &(&points * &Dim::Const(inside))
+    &(&rows * &Dim::Const(per_row)) + &(&points * &Dim::Const(per_point))
 }
 
 /// Returns the footprints of a kernel in its arguments: the elements of each load and store, and for a load at a

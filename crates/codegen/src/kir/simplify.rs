@@ -1,14 +1,13 @@
-//! Removal of unused parts, and joining of axes that are walked as one.
+//! Removal of unused values, accesses and axes, and merging of contiguous axes.
 
 use super::{Access, Expr, Kernel, Val};
 use kiln_base::Dim;
 
 impl Kernel {
-    /// Drops values, accesses and axes that do nothing. Neighbouring axes become one if every access walks them with
-    /// one stride.
+    /// Removes unused values and accesses, and merges adjacent axes that every access walks with one stride.
     pub(crate) fn simplify(&mut self) {
         self.drop_dead();
-        self.join_axes();
+        self.merge_axes();
     }
 
     fn drop_dead(&mut self) {
@@ -67,32 +66,32 @@ impl Kernel {
         }
     }
 
-    fn join_axes(&mut self) {
-        let mut at = 0;
-        while at + 1 < self.axes.len() + self.inner.len() {
+    fn merge_axes(&mut self) {
+        let mut axis = 0;
+        while axis + 1 < self.axes.len() + self.inner.len() {
             let outer = self.axes.len();
-            if at + 1 == outer || at + 1 + self.serial == outer {
-                at += 1;
+            if axis + 1 == outer || axis + 1 + self.serial == outer {
+                axis += 1;
                 continue;
             }
-            let extent = match at < outer {
-                true => self.axes[at + 1].clone(),
-                false => self.inner[at + 1 - outer].clone(),
+            let extent = match axis < outer {
+                true => self.axes[axis + 1].clone(),
+                false => self.inner[axis + 1 - outer].clone(),
             };
             let mut is_contiguous = true;
-            self.strides_mut(|s| is_contiguous &= s[at] == &s[at + 1] * &extent);
+            self.strides_mut(|s| is_contiguous &= s[axis] == &s[axis + 1] * &extent);
             if !is_contiguous {
-                at += 1;
+                axis += 1;
                 continue;
             }
-            self.strides_mut(|s| drop(s.remove(at)));
-            self.serial -= usize::from(at < outer && at + self.serial >= outer);
-            let (list, at) = match at < outer {
-                true => (&mut self.axes, at),
-                false => (&mut self.inner, at - outer),
+            self.strides_mut(|s| drop(s.remove(axis)));
+            self.serial -= usize::from(axis < outer && axis + self.serial >= outer);
+            let (list, axis) = match axis < outer {
+                true => (&mut self.axes, axis),
+                false => (&mut self.inner, axis - outer),
             };
-            list[at] = &list[at] * &extent;
-            list.remove(at + 1);
+            list[axis] = &list[axis] * &extent;
+            list.remove(axis + 1);
         }
     }
 }

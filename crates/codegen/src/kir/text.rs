@@ -58,7 +58,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// Formats `offset + Σ stride · axis`, where the first `outer` axes are parallel.
+/// Returns the text of `offset + Σ stride · axis`, where the first `outer` axes are parallel.
 pub(crate) fn affine_text(offset: &Dim, strides: &[Dim], outer: usize) -> String {
     let mut terms = Vec::new();
     for (n, s) in strides.iter().enumerate() {
@@ -79,7 +79,7 @@ pub(crate) fn affine_text(offset: &Dim, strides: &[Dim], outer: usize) -> String
     terms.join(" + ").replace("+ -", "- ")
 }
 
-/// Formats an access, with `dynamic` behind the static part of its address.
+/// Returns the text of an access, with `dynamic` after the static part of its address.
 pub(crate) fn access_text(a: &Access, outer: usize, dynamic: &str) -> String {
     let address = affine_text(&a.offset, &a.strides, outer);
     let mut text = format!("arg{}[{address}{dynamic}]", a.arg);

@@ -11,8 +11,8 @@
 //!    inner point (it may use finished ones), so no reduction varies inside;
 //! 8. constants are values of their dtype;
 //! 9. a store without inner strides stores a value that does not vary inside;
-//! 10. a store that combines moves along inner axes but along no serial ones, and values of floats or integers
-//!     are combined; with serial axes there is one.
+//! 10. a store that combines has strides along inner axes but not along serial ones, and combines floats or
+//!     integers; a kernel has such a store if and only if it has serial axes.
 
 use super::{Access, Expr, Kernel, Val};
 use kiln_base::prim::Reduction;
@@ -25,12 +25,12 @@ impl Kernel {
             kernel: self,
             problems: Vec::new(),
         };
-        v.accesses();
+        v.check_accesses();
         for i in 0..self.body.len() {
-            v.def(i);
+            v.check_def(i);
         }
         if v.problems.is_empty() {
-            v.stores();
+            v.check_stores();
         }
         v.problems
     }
@@ -48,19 +48,18 @@ impl Verifier<'_> {
         }
     }
 
-    fn strides(&mut self, strides: &[Dim], what: &dyn Fn() -> String) {
+    fn check_strides(&mut self, strides: &[Dim], owner: &dyn Fn() -> String) {
         let expected = self.kernel.axes.len() + self.kernel.inner.len();
         self.require(strides.len() == expected, || {
-            format!("{} has {} strides, not {expected}", what(), strides.len())
+            format!("{} has {} strides, not {expected}", owner(), strides.len())
         });
     }
 
-    fn accesses(&mut self) {
+    fn check_accesses(&mut self) {
         for (i, a) in self.kernel.accesses.iter().enumerate() {
-            let what = || format!("access {i}");
-            self.strides(&a.strides, &what);
+            self.check_strides(&a.strides, &|| format!("access {i}"));
             for b in &a.bounds {
-                self.strides(&b.strides, &|| format!("a bound of access {i}"));
+                self.check_strides(&b.strides, &|| format!("a bound of access {i}"));
             }
             self.require((a.arg as usize) < self.kernel.args.len(), || {
                 format!("access {i} names argument {}, which does not exist", a.arg)
@@ -72,7 +71,7 @@ impl Verifier<'_> {
         self.kernel.body[v.index()].dtype
     }
 
-    fn access(&mut self, i: usize, access: u16, dtype: DType) {
+    fn check_load(&mut self, i: usize, access: u16, dtype: DType) {
         let Some(a): Option<&Access> = self.kernel.accesses.get(access as usize) else {
             self.problems
                 .push(format!("v{i} names access {access}, which does not exist"));
@@ -89,12 +88,12 @@ impl Verifier<'_> {
         });
     }
 
-    fn def(&mut self, i: usize) {
+    fn check_def(&mut self, i: usize) {
         let kernel = self.kernel;
         let def = &kernel.body[i];
-        let mut defined = true;
-        def.expr.operands(|o| defined &= o.index() < i);
-        if !defined {
+        let mut are_defined = true;
+        def.expr.operands(|o| are_defined &= o.index() < i);
+        if !are_defined {
             self.problems
                 .push(format!("v{i} uses a value that is not defined before it"));
             return;
@@ -103,7 +102,7 @@ impl Verifier<'_> {
         let compute = dtype.compute();
         let ty = |v: &Val| self.dtype(*v).compute();
         match &def.expr {
-            Expr::Load { access } => self.access(i, *access, dtype),
+            Expr::Load { access } => self.check_load(i, *access, dtype),
             Expr::LoadAt { access, dynamic } => {
                 for d in dynamic {
                     let index = self.dtype(d.index);
@@ -114,10 +113,10 @@ impl Verifier<'_> {
                         format!("v{i} names site {}, which does not exist", d.site)
                     });
                 }
-                self.access(i, *access, dtype);
+                self.check_load(i, *access, dtype);
             }
             Expr::Index { strides, .. } => {
-                self.strides(strides, &|| format!("v{i}"));
+                self.check_strides(strides, &|| format!("v{i}"));
                 self.require(dtype == DType::I64, || {
                     format!("v{i} is an index of {dtype}")
                 });
@@ -134,8 +133,8 @@ impl Verifier<'_> {
                 let valid = if op.gives_mask() {
                     a.is_float() && dtype == DType::Bool
                 } else {
-                    let integer = op.eval_i64(0).is_some();
-                    a == compute && (a.is_float() || integer)
+                    let has_integers = op.eval_i64(0).is_some();
+                    a == compute && (a.is_float() || has_integers)
                 };
                 self.require(valid, || {
                     format!("v{i}: {} of {} can't give {dtype}", op.name(), a.name())
@@ -159,7 +158,7 @@ impl Verifier<'_> {
             }
             Expr::Select { mask, a, b } => {
                 let valid = ty(mask) == Compute::Mask && ty(a) == ty(b) && ty(a) == compute;
-                self.require(valid, || format!("v{i}: select of other types"));
+                self.require(valid, || format!("v{i}: select of different types"));
             }
             Expr::Convert { a, from } => {
                 let valid = ty(a) == from.compute();
@@ -187,7 +186,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn stores(&mut self) {
+    fn check_stores(&mut self) {
         let kernel = self.kernel;
         let varies = kernel.varies_inside();
         let mut stored = vec![0; kernel.args.len()];
@@ -219,7 +218,7 @@ impl Verifier<'_> {
                 format!("store {n} can't combine its values")
             });
             self.require(moves || !varies[s.value.index()], || {
-                format!("store {n} writes every inner point to one place")
+                format!("store {n} writes every inner point to one address")
             });
         }
         let combines = kernel.stores.iter().any(|s| s.combine.is_some());

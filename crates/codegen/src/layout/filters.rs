@@ -20,14 +20,14 @@ impl Filters {
     /// Returns the filters of a program. `is_channels_last` is, for each group, true if it is a convolution that may
     /// have channels last.
     pub fn of(flow: &Flow, groups: &[Group], is_channels_last: &[bool]) -> Filters {
-        let mut pinned = super::pinned(flow);
+        let mut pinned = super::pinned_values(flow);
         for (group, is_channels_last) in groups.iter().zip(is_channels_last) {
             let operands = group
                 .anchor
                 .iter()
                 .flat_map(|a| a.operands.iter().enumerate());
-            let others = operands.filter(|(i, _)| !is_channels_last || *i != 1);
-            pinned.extend(others.map(|(_, o)| o.held));
+            let operands = operands.filter(|(i, _)| !is_channels_last || *i != 1);
+            pinned.extend(operands.map(|(_, o)| o.held));
         }
         let unanchored = groups
             .iter()
@@ -64,34 +64,32 @@ pub(super) fn store_channels_last(
             sort_axes(flow, &mut groups[*producer]);
             continue;
         }
-        let copy = *copies
-            .entry(n)
-            .or_insert_with(|| self::copy(flow, groups, n));
-        read(&mut groups[g], 1, copy);
+        let copy = *copies.entry(n).or_insert_with(|| add_copy(flow, groups, n));
+        replace_operand(&mut groups[g], 1, copy);
     }
 }
 
-/// Makes convolutions read a copy of an image with channels last. It is stored, since blocks that computed it would read
-/// one element at a time.
+/// Makes convolutions read a copy of an image with channels last. It is a launch of its own: as a prologue it would be
+/// read element by element.
 pub(super) fn read_copy(flow: &mut Flow, groups: &mut Vec<Group>, image: &Image) {
-    let copy = copy(flow, groups, image.value);
+    let copy = add_copy(flow, groups, image.value);
     flow.nodes[copy.0].apart = true;
     for (g, operand) in &image.readers {
-        read(&mut groups[*g], *operand, copy);
+        replace_operand(&mut groups[*g], *operand, copy);
     }
 }
 
-/// Makes a launch read a copy, which another launch writes, as an operand.
-fn read(group: &mut Group, operand: usize, (copy, by): (Nid, usize)) {
+/// Replaces an operand of a launch by a copy, which launch `writer` writes.
+fn replace_operand(group: &mut Group, operand: usize, (copy, writer): (Nid, usize)) {
     if let Some(anchor) = &mut group.anchor {
         anchor.operands[operand].held = copy;
     }
     group.loaded.insert(copy);
-    group.deps.push(by);
+    group.deps.push(writer);
 }
 
-/// Returns the node of a copy with channels last, and its launch.
-fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
+/// Adds a copy with channels last, and returns its node and launch.
+fn add_copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
     let copy = Node {
         op: Op::Copy,
         inputs: SmallVec::from_iter([n]),
@@ -105,7 +103,7 @@ fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
     flow.nodes.push(copy);
     let stores = |group: &Group| group.roots.iter().any(|(r, _)| *r == n);
     let deps = groups.iter().position(stores).into_iter().collect();
-    let mut group = Group::copying(flow, n, index, deps);
+    let mut group = Group::for_copy(flow, n, index, deps);
     sort_axes(flow, &mut group);
     groups.push(group);
     (index, groups.len() - 1)

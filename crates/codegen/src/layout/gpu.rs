@@ -2,15 +2,15 @@
 //!
 //! Nothing is measured. Costs follow from instructions, of which a lane issues as many as multiply-adds, and from
 //! memory traffic, in sectors of 32 bytes. A convolution has equally many multiply-adds in either layout, so these are
-//! left out, and so are whole sectors that both read and write. The differences are:
+//! left out, and so are full sectors that both read and write. The differences are:
 //!
-//! * Finding an element of a window takes [`FIND`] instructions, and loads one element. It loads 16 bytes if
+//! * Addressing an element of a window takes [`FIND`] instructions, and loads one element. It loads 16 bytes if
 //!   tensor cores multiply and neighbours in the sum are contiguous at aligned addresses. With channels last, that
 //!   holds if the channels of a group are a multiple of eight, of bytes sixteen. With channels first, it holds if one
 //!   tap falls on every position, and the positions of an image are a multiple of eight.
-//! * With channels last, the channels of a group are a run of their own, whose last sector is partly empty.
-//! * A launch that walks over an image in the other order uses one element of each sector. One without a reduction or a
-//!   convolution, such as a copy, passes elements through shared memory instead ([`TRANSPOSE`]).
+//! * With channels last, the channels of a group are a run, whose last sector is partly unused.
+//! * A launch that reads an image in the other order uses one element of each sector. One without a reduction or a
+//!   convolution, such as a copy, transposes tiles in shared memory instead ([`TRANSPOSE`]).
 
 use super::filters::Filters;
 use super::{IMPOSSIBLE, Image, Network, Pair, elements};
@@ -25,23 +25,23 @@ use kiln_plan::{Conv, ConvRole};
 /// The number of multiply-adds in the time of a sector's memory transfer.
 const SECTOR: u64 = 256;
 const SECTOR_BYTES: u64 = 32;
-/// The instructions that find an element of a window: divisions by extents, and comparisons with them.
+/// The instructions that address an element of a window: divisions by extents, and comparisons with them.
 const FIND: u64 = 24;
-/// The instructions that find an element of a matrix.
-const STEP: u64 = 4;
-/// The rows or columns that a block computes: an image is read once more for each such part.
+/// The instructions that address an element of a matrix.
+const FIND_IN_MATRIX: u64 = 4;
+/// The rows or columns of a block's tile. An image is read once per tile.
 const BLOCK: u64 = 64;
-/// The maximum number of loads that is counted: greater costs mean that a layout is impossible.
+/// The maximum number of loads that is counted. Greater costs would be taken for an impossible layout.
 const MAX_LOADS: u64 = 1 << 38;
 /// The cost of starting a kernel, in multiply-adds.
 const START: u64 = 1 << 22;
-/// The instructions that pass an element through shared memory, to be read in one order and written in the other.
+/// The instructions per element of a transposition in shared memory.
 pub(super) const TRANSPOSE: u64 = 16;
 
 impl Network {
-    /// Adds an image operand of a convolution. It is read in the layout in which it is stored, whatever that of the
-    /// result, or as a copy with channels last. All convolutions that read it have the same.
-    pub fn image_of_gpu(
+    /// Adds an image operand of a convolution. It is read in its own layout, or as a copy with channels last,
+    /// independent of the result's layout. All convolutions that read it share the choice.
+    pub fn add_gpu_image(
         &mut self,
         flow: &Flow,
         group: &Group,
@@ -52,9 +52,9 @@ impl Network {
         let (Some(conv), Some(anchor)) = (&self.convs[g], &group.anchor) else {
             return;
         };
-        let held = anchor.operands[operand].held;
-        // Numbers that are reshaped to an image keep their order.
-        if flow.nodes[held].shape != flow.nodes[flow.nodes[anchor.node].inputs[operand]].shape {
+        let value = anchor.operands[operand].held;
+        // A value that is reshaped to an image keeps its order.
+        if flow.nodes[value].shape != flow.nodes[flow.nodes[anchor.node].inputs[operand]].shape {
             return;
         }
         let [mut first, mut last] = read_cost(conv, operand);
@@ -64,34 +64,35 @@ impl Network {
         } else if conv.role != ConvRole::Weight {
             let w = anchor.operands[1].held;
             if filters.is_copied_each_run(flow, w) {
-                last += copy_filters(elements(flow, w), flow.nodes[w].dtype.size());
+                last += filter_copy_cost(elements(flow, w), flow.nodes[w].dtype.size());
             }
         }
-        // A depthwise convolution walks over its image in the order of its result.
-        let depthwise = is_depthwise(conv).then(|| elements(flow, held).min(MAX_LOADS >> 8));
-        let strided = depthwise.map_or(0, |n| n * self.strided(flow, held));
-        let is_free = self.free.contains(&held);
-        let known = self.images.iter().position(|i| i.value == held);
-        let known = known.unwrap_or_else(|| {
+        // A depthwise convolution reads its image in the order of its result.
+        let depthwise = is_depthwise(conv).then(|| elements(flow, value).min(MAX_LOADS >> 8));
+        let strided = depthwise.map_or(0, |n| n * self.strided_cost(flow, value));
+        let is_free = self.free.contains(&value);
+        let index = self.images.iter().position(|i| i.value == value);
+        let index = index.unwrap_or_else(|| {
             self.images.push(Image {
-                value: held,
+                value,
                 readers: Vec::new(),
             });
-            let forced = is_free && layout == Layout::ChannelsLast;
-            self.own.push((if forced { NEVER } else { 0 }, 0));
-            let bytes = flow.nodes[held].dtype.size() as u64;
-            let each = TRANSPOSE + 2 * bytes * SECTOR / SECTOR_BYTES;
-            let copied = (START + elements(flow, held) * each) * 1000;
-            self.add_difference(held, self.own.len() - 1, copied, IMPOSSIBLE);
+            let is_forced = is_free && layout == Layout::ChannelsLast;
+            let cost = if is_forced { NEVER } else { 0 };
+            self.label_costs.push((cost, 0));
+            let bytes = flow.nodes[value].dtype.size() as u64;
+            let per_element = TRANSPOSE + 2 * bytes * SECTOR / SECTOR_BYTES;
+            let copy = (START + elements(flow, value) * per_element) * 1000;
+            self.add_difference(value, self.label_costs.len() - 1, copy, IMPOSSIBLE);
             self.images.len() - 1
         });
-        self.images[known].readers.push((g, operand));
-        let label = self.own.len() - self.images.len() + known;
-        let own = &mut self.own[label];
-        *own = (own.0 + first, own.1 + last);
+        self.images[index].readers.push((g, operand));
+        let label = self.label_costs.len() - self.images.len() + index;
+        let cost = &mut self.label_costs[label];
+        *cost = (cost.0 + first, cost.1 + last);
         if strided > 0 {
             self.pairs.push(Pair {
-                value: held,
+                value,
                 writer: label,
                 reader: g,
                 to_last: strided,
@@ -112,9 +113,9 @@ fn read_cost(c: &Conv, operand: usize) -> [u64; 2] {
     let pointwise = is_pointwise(c);
     let copied_first = pointwise && bytes == 2 && product(&c.output).is_multiple_of(8);
     let [first, last] = [copied_first, copied_last].map(|c| if c { loads / 8 } else { loads });
-    let find_first = if pointwise { STEP } else { find };
-    let gaps = gaps(c, reads_y(c, operand));
-    [first * find_first, last * find + gaps].map(thousandths)
+    let find_first = if pointwise { FIND_IN_MATRIX } else { find };
+    let padding = sector_padding(c, reads_y(c, operand));
+    [first * find_first, last * find + padding].map(thousandths)
 }
 
 /// Returns the cost of writing the result of a convolution with channels last, beyond that with channels first.
@@ -122,23 +123,23 @@ pub(super) fn write_cost(c: &Conv) -> u64 {
     match c.role {
         _ if is_depthwise(c) => 0,
         ConvRole::Weight => 0,
-        role => thousandths(gaps(c, role == ConvRole::Result)),
+        role => thousandths(sector_padding(c, role == ConvRole::Result)),
     }
 }
 
-/// Returns the cost of the empty parts of sectors of x or y with channels last.
-fn gaps(c: &Conv, of_y: bool) -> u64 {
-    let (channels, positions) = match of_y {
+/// Returns the cost of the unused parts of sectors of x, or of y if `is_y`, with channels last.
+fn sector_padding(c: &Conv, is_y: bool) -> u64 {
+    let (channels, positions) = match is_y {
         true => (size(&c.out_channels), product(&c.output)),
         false => (size(&c.in_channels), product(&c.input)),
     };
     let run = channels * c.dtype().size() as u64;
-    let gap = run.div_ceil(SECTOR_BYTES) * SECTOR_BYTES - run;
+    let padding = run.div_ceil(SECTOR_BYTES) * SECTOR_BYTES - run;
     let runs = match size(&c.groups) {
         1 => 0,
         groups => groups * size(&c.batch) * positions,
     };
-    runs * gap * SECTOR / SECTOR_BYTES
+    runs * padding * SECTOR / SECTOR_BYTES
 }
 
 /// True if an image operand is y.
@@ -150,14 +151,14 @@ fn reads_y(c: &Conv, operand: usize) -> bool {
     }
 }
 
-/// Returns the cost of an element that is read or written in the other order.
-pub(super) fn strided(bytes: usize) -> u64 {
+/// Returns the cost of reading or writing an element in the other order.
+pub(super) fn strided_cost(bytes: usize) -> u64 {
     (SECTOR_BYTES - bytes as u64) * SECTOR * 1000 / SECTOR_BYTES
 }
 
 /// Returns the cost of copying the filters of a convolution in each run.
-fn copy_filters(elements: u64, bytes: usize) -> u64 {
-    thousandths(START) + elements * strided(bytes)
+fn filter_copy_cost(elements: u64, bytes: usize) -> u64 {
+    thousandths(START) + elements * strided_cost(bytes)
 }
 
 /// Returns the number of reads of elements of an image operand and, with channels last, the instructions per read and
@@ -178,7 +179,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let channels = if is_y { cout } else { cin };
     (
         loads.min(MAX_LOADS),
-        if is_plain { STEP } else { FIND },
+        if is_plain { FIND_IN_MATRIX } else { FIND },
         match c.dtype().size() {
             1 => channels.is_multiple_of(16),
             bytes => bytes == 2 && channels.is_multiple_of(8),
@@ -186,7 +187,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     )
 }
 
-/// True if the convolution is depthwise; neighbouring lanes then have neighbouring elements.
+/// True if the convolution is depthwise.
 fn is_depthwise(c: &Conv) -> bool {
     c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }

@@ -1,7 +1,7 @@
 //! Emission of instructions.
 
 use super::regs::Allocator;
-use super::stages::{StagePlan, ValueSource, plan, same, slot_policy};
+use super::stages::{StagePlan, ValueSource, plan, slot_policy, without_casts};
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
@@ -33,13 +33,13 @@ fn program(
     let mut emitter = InstEmitter {
         kernel,
         slots,
-        uses: count(kernel, plans),
+        uses: count_uses(kernel, plans),
         regs: Allocator::default(),
-        at: vec![None; kernel.body.len()],
+        registers: vec![None; kernel.body.len()],
         constants: Vec::new(),
         code: Vec::new(),
         stage: 0,
-        combines: Vec::new(),
+        accumulators: Vec::new(),
     };
     let mut slot_types: Vec<(u16, Compute)> = Vec::new();
     for (def, slot) in kernel.body.iter().zip(slots) {
@@ -47,10 +47,11 @@ fn program(
     }
     slot_types.sort();
     let mut slot_types: Vec<Compute> = slot_types.into_iter().map(|s| s.1).collect();
-    emitter.combine(&mut slot_types);
+    emitter.add_accumulators(&mut slot_types);
     let first = emitter.emit_initial();
     let middle = plans.iter().enumerate();
-    let middle: Vec<Stage> = middle.map(|(i, plan)| emitter.stage(i, plan)).collect();
+    let middle = middle.map(|(i, plan)| emitter.emit_stage(i, plan));
+    let middle: Vec<Stage> = middle.collect();
     let last = emitter.emit_final();
     let stages = first.into_iter().chain(middle).chain(last).collect();
     TileProgram {
@@ -70,25 +71,25 @@ fn program(
     }
 }
 
-fn count(kernel: &Kernel, plans: &[StagePlan]) -> Uses {
+fn count_uses(kernel: &Kernel, plans: &[StagePlan]) -> Uses {
     let mut uses = Uses {
         counts: HashMap::new(),
         last_stage: vec![0; kernel.body.len()],
     };
     for (stage, plan) in plans.iter().enumerate() {
-        let mut note = |v: Val| {
-            let v = same(kernel, v);
+        let mut count = |v: Val| {
+            let v = without_casts(kernel, v);
             *uses.counts.entry((stage, v)).or_insert(0) += 1;
             uses.last_stage[v.index()] = uses.last_stage[v.index()].max(stage);
         };
         for d in &plan.defs {
             if let ValueSource::Compute(v) = d
-                && same(kernel, *v) == *v
+                && without_casts(kernel, *v) == *v
             {
-                kernel.body[v.index()].expr.operands(&mut note);
+                kernel.body[v.index()].expr.operands(&mut count);
             }
         }
-        plan.stores.iter().for_each(|s| note(s.value));
+        plan.stores.iter().for_each(|s| count(s.value));
     }
     uses
 }
@@ -99,61 +100,61 @@ struct InstEmitter<'a> {
     uses: Uses,
     regs: Allocator,
     /// The register of each value, if it is in one.
-    at: Vec<Option<Reg>>,
+    registers: Vec<Option<Reg>>,
     constants: Vec<(Reg, Scalar)>,
     code: Vec<Inst>,
     stage: usize,
-    /// The stores that combine.
-    combines: Vec<Sum>,
+    /// The accumulators over serial points.
+    accumulators: Vec<Accumulator>,
 }
 
 /// The accumulator of a store that combines over the points of the serial axes.
-struct Sum {
+struct Accumulator {
     store: Store,
     op: Reduction,
     slot: u16,
-    /// The dtype in which the slot holds it.
+    /// The dtype of the slot.
     dtype: DType,
 }
 
-/// The maximum number of points whose sum an f32 accumulates.
+/// The maximum number of points that an f32 sums.
 const MAX_IN_F32: i64 = 256;
 
 impl InstEmitter<'_> {
-    fn stage(&mut self, at: usize, plan: &StagePlan) -> Stage {
-        self.stage = at;
-        // Values that live in this stage only, to be freed when their uses are done.
+    fn emit_stage(&mut self, stage: usize, plan: &StagePlan) -> Stage {
+        self.stage = stage;
+        // The remaining uses of values that are live in this stage only.
         let mut local: HashMap<Val, u32> = HashMap::new();
         let mut defined: Vec<Val> = Vec::new();
-        // Accumulators exist from the start of the walk.
+        // Accumulators are live from the start of the loop.
         for d in &plan.defs {
             if let ValueSource::Compute(v) = d
                 && self.kernel.body[v.index()].expr.is_reduction()
             {
-                let reg = self.fresh(*v);
-                self.at[v.index()] = Some(reg);
+                let reg = self.allocate(*v);
+                self.registers[v.index()] = Some(reg);
             }
         }
         for d in &plan.defs {
             let (ValueSource::Compute(v) | ValueSource::InSlot(v)) = *d;
-            if same(self.kernel, v) != v {
+            if without_casts(self.kernel, v) != v {
                 continue;
             }
             let is_reduction = self.kernel.body[v.index()].expr.is_reduction();
             let mut operands: Vec<Val> = Vec::new();
             match d {
                 ValueSource::InSlot(v) => {
-                    let dst = self.fresh(*v);
-                    self.at[v.index()] = Some(dst);
+                    let dst = self.allocate(*v);
+                    self.registers[v.index()] = Some(dst);
                     let slot = self.slots[v.index()].expect("kept values have slots");
                     self.code.push(Inst::Kept { dst, slot });
                 }
                 ValueSource::Compute(v) => operands = self.compute(*v),
             }
             if !is_reduction {
-                let outlives_stage = self.uses.last_stage[v.index()] > at && !plan.over_inner;
+                let outlives_stage = self.uses.last_stage[v.index()] > stage && !plan.over_inner;
                 if !outlives_stage {
-                    local.insert(v, self.uses.counts.get(&(at, v)).copied().unwrap_or(0));
+                    local.insert(v, self.uses.counts.get(&(stage, v)).copied().unwrap_or(0));
                     defined.push(v);
                 }
             }
@@ -167,30 +168,30 @@ impl InstEmitter<'_> {
         }
         for s in &plan.stores {
             let src = self.reg(s.value);
-            match self.combines.iter().position(|sum| sum.store == *s) {
-                Some(sum) => self.add(sum, src),
+            match self.accumulators.iter().position(|acc| acc.store == *s) {
+                Some(acc) => self.accumulate(acc, src),
                 None => self.code.push(Inst::Store {
                     access: s.access,
                     src,
                 }),
             }
-            self.consume(same(self.kernel, s.value), &mut local);
+            self.consume(without_casts(self.kernel, s.value), &mut local);
         }
         for v in defined {
             if local.contains_key(&v) {
                 self.free(v);
             }
         }
-        // Values of earlier stages that nothing after this one needs.
-        for i in 0..self.at.len() {
-            if self.at[i].is_some() && self.uses.last_stage[i] <= at {
+        // Free the values of earlier stages that no later one uses.
+        for i in 0..self.registers.len() {
+            if self.registers[i].is_some() && self.uses.last_stage[i] <= stage {
                 self.free(Val(i as u32));
             }
         }
-        self.end(plan.over_inner, SerialPoints::Every)
+        self.take_stage(plan.over_inner, SerialPoints::Every)
     }
 
-    fn end(&mut self, over_inner: bool, serial_points: SerialPoints) -> Stage {
+    fn take_stage(&mut self, over_inner: bool, serial_points: SerialPoints) -> Stage {
         Stage {
             over_inner,
             serial_points,
@@ -198,8 +199,8 @@ impl InstEmitter<'_> {
         }
     }
 
-    /// Gives each store that combines a slot after the existing ones.
-    fn combine(&mut self, slots: &mut Vec<Compute>) {
+    /// Adds an accumulator for each store that combines, with a slot after the existing ones.
+    fn add_accumulators(&mut self, slots: &mut Vec<Compute>) {
         let kernel = self.kernel;
         let serial = &kernel.axes[kernel.axes.len() - kernel.serial..];
         let points = serial.iter().fold(1, |n, d| estimate(d).saturating_mul(n));
@@ -209,7 +210,7 @@ impl InstEmitter<'_> {
                 DType::F32 if op == Reduction::Sum && points > MAX_IN_F32 => DType::F64,
                 dtype => dtype,
             };
-            self.combines.push(Sum {
+            self.accumulators.push(Accumulator {
                 store: store.clone(),
                 op,
                 slot: slots.len() as u16,
@@ -221,23 +222,22 @@ impl InstEmitter<'_> {
 
     /// Emits the stage that initialises the accumulators over serial points.
     fn emit_initial(&mut self) -> Option<Stage> {
-        for i in 0..self.combines.len() {
-            let Sum {
+        for i in 0..self.accumulators.len() {
+            let Accumulator {
                 op, slot, dtype, ..
-            } = self.combines[i];
-            let start = op.identity(dtype);
-            let src = self.constant(start, dtype.compute());
+            } = self.accumulators[i];
+            let src = self.constant(op.identity(dtype), dtype.compute());
             self.code.push(Inst::Keep { slot, src });
         }
-        (!self.combines.is_empty()).then(|| self.end(true, SerialPoints::First))
+        (!self.accumulators.is_empty()).then(|| self.take_stage(true, SerialPoints::First))
     }
 
-    /// Emits the addition of a point's value to an accumulator.
-    fn add(&mut self, at: usize, src: Reg) {
-        let Sum {
+    /// Emits the combination of accumulator `i` with a point's value.
+    fn accumulate(&mut self, i: usize, src: Reg) {
+        let Accumulator {
             op, slot, dtype, ..
-        } = self.combines[at];
-        let from = self.kernel.body[self.combines[at].store.value.index()].dtype;
+        } = self.accumulators[i];
+        let from = self.kernel.body[self.accumulators[i].store.value.index()].dtype;
         let ty = dtype.compute();
         let (old, new) = (self.regs.take(ty), self.regs.take(ty));
         self.code.push(Inst::Kept { dst: old, slot });
@@ -254,7 +254,7 @@ impl InstEmitter<'_> {
         self.regs.give_back(new);
     }
 
-    /// Converts a number to another dtype, in a register for the next instruction.
+    /// Emits a conversion, and returns a register that is valid for the next instruction only.
     fn convert(&mut self, a: Reg, from: DType, to: DType) -> Reg {
         if from.compute() == to.compute() {
             return a;
@@ -267,9 +267,9 @@ impl InstEmitter<'_> {
 
     /// Emits the stage that stores the accumulators over serial points.
     fn emit_final(&mut self) -> Option<Stage> {
-        for at in 0..self.combines.len() {
-            let Sum { slot, dtype, .. } = self.combines[at];
-            let Store { access, value, .. } = self.combines[at].store;
+        for i in 0..self.accumulators.len() {
+            let Accumulator { slot, dtype, .. } = self.accumulators[i];
+            let Store { access, value, .. } = self.accumulators[i].store;
             let to = self.kernel.body[value.index()].dtype;
             let kept = self.regs.take(dtype.compute());
             self.code.push(Inst::Kept { dst: kept, slot });
@@ -277,10 +277,10 @@ impl InstEmitter<'_> {
             let src = self.convert(kept, dtype, to);
             self.code.push(Inst::Store { access, src });
         }
-        (!self.combines.is_empty()).then(|| self.end(true, SerialPoints::Last))
+        (!self.accumulators.is_empty()).then(|| self.take_stage(true, SerialPoints::Last))
     }
 
-    /// Notes that one use of a value is done.
+    /// Counts a use of a value, and frees its register after the last one.
     fn consume(&mut self, v: Val, local: &mut HashMap<Val, u32>) {
         if let Some(uses_left) = local.get_mut(&v) {
             *uses_left -= 1;
@@ -291,25 +291,25 @@ impl InstEmitter<'_> {
         }
     }
 
-    fn fresh(&mut self, v: Val) -> Reg {
+    fn allocate(&mut self, v: Val) -> Reg {
         let dtype = self.kernel.body[v.index()].dtype;
         self.regs.take(dtype.compute())
     }
 
     fn free(&mut self, v: Val) {
-        if let Some(reg) = self.at[v.index()].take() {
+        if let Some(reg) = self.registers[v.index()].take() {
             self.regs.give_back(reg);
         }
     }
 
     /// Returns the register that holds a value.
     fn reg(&mut self, v: Val) -> Reg {
-        let v = same(self.kernel, v);
+        let v = without_casts(self.kernel, v);
         let def = &self.kernel.body[v.index()];
         if let Expr::Const(c) = def.expr {
             return self.constant(c, def.dtype.compute());
         }
-        self.at[v.index()].expect("values are defined before they are used")
+        self.registers[v.index()].expect("values are defined before they are used")
     }
 
     /// Returns the register that holds a number.
@@ -324,23 +324,24 @@ impl InstEmitter<'_> {
         reg
     }
 
-    /// Emits the definition of a value. Returns the values that it has used.
+    /// Emits the definition of a value, and returns its operands.
     fn compute(&mut self, v: Val) -> Vec<Val> {
         let def = self.kernel.body[v.index()].clone();
         let mut operands = Vec::new();
-        def.expr.operands(|o| operands.push(same(self.kernel, o)));
+        def.expr
+            .operands(|o| operands.push(without_casts(self.kernel, o)));
         if def.expr.is_reduction() {
             let (acc, a) = (self.reg(v), self.reg(operands[0]));
             self.code.push(match def.expr {
                 Expr::ArgReduce { op, .. } => Inst::ArgReduce { op, acc, a },
                 Expr::Reduce { op, .. } => Inst::Reduce { op, acc, a },
-                _ => unreachable!("these are the reductions"),
+                _ => unreachable!("is_reduction covers these"),
             });
             return operands;
         }
         let regs: Vec<Reg> = operands.iter().map(|o| self.reg(*o)).collect();
-        let dst = self.fresh(v);
-        self.at[v.index()] = Some(dst);
+        let dst = self.allocate(v);
+        self.registers[v.index()] = Some(dst);
         let inst = match def.expr {
             Expr::Load { access } => Inst::Load { dst, access },
             Expr::LoadAt { access, dynamic } => Inst::LoadAt {

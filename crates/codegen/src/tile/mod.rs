@@ -1,9 +1,9 @@
 //! Emission of Kernel IR as tile programs.
 //!
-//! A kernel becomes alternating stages. Stage `2p` computes the values with one element per row. Stage `2p + 1` walks
-//! the inner points for the reductions of depth `p` (the number of reductions that they depend on) and for the stores
-//! of that depth. Values of an earlier walk that a later one needs are rematerialised, or kept in a row slot if they
-//! are costly and the slot stays small.
+//! A kernel becomes alternating stages. Stage `2p` computes the values with one element per row. Stage `2p + 1` loops
+//! over the inner points for the reductions and stores of depth `p`, the number of reductions that they depend on.
+//! Values that a later loop needs again are rematerialised, or kept in a row slot if they are costly and the slot is
+//! small.
 
 use crate::kir::Kernel;
 use kiln_plan::tile::TileProgram;
@@ -16,7 +16,7 @@ mod variants;
 
 pub(crate) use stages::{
     SlotPolicy, StagePlan, ValueSource, expensive, in_place, in_place_epilogue, may_alias, plan,
-    same,
+    without_casts,
 };
 pub use text::tile_text;
 pub(crate) use variants::variants;

@@ -9,12 +9,12 @@ use kiln_plan::tile::Reg;
 pub(super) struct Allocator {
     /// The type of each register.
     pub types: Vec<Compute>,
-    /// The free registers, the latest last.
+    /// The free registers, most recently freed last.
     free: Vec<Reg>,
 }
 
 impl Allocator {
-    /// Returns a free register of this type.
+    /// Takes a free register of this type, or a new one.
     pub fn take(&mut self, compute: Compute) -> Reg {
         let types = &self.types;
         match self
@@ -22,12 +22,12 @@ impl Allocator {
             .iter()
             .rposition(|r| types[r.0 as usize] == compute)
         {
-            Some(at) => self.free.remove(at),
+            Some(i) => self.free.remove(i),
             None => self.reserve(compute),
         }
     }
 
-    /// Returns a register that no value had before.
+    /// Adds a register.
     pub fn reserve(&mut self, compute: Compute) -> Reg {
         self.types.push(compute);
         Reg(self.types.len() as u16 - 1)

@@ -22,12 +22,12 @@ pub(crate) enum ValueSource {
     InSlot(Val),
 }
 
-/// The values that may be stored to slots, for a later walk over the inner points.
+/// The values that may be stored to slots, for a later loop over the inner points.
 pub(crate) struct SlotPolicy {
     /// For each value, true if it is worth a slot.
     pub expensive: Vec<bool>,
-    /// The maximum number of values to keep.
-    pub most: u16,
+    /// The maximum number of slots.
+    pub max_slots: u16,
 }
 
 /// The maximum number of inner points that a row slot holds.
@@ -38,7 +38,7 @@ const MAX_SLOTS: u16 = 8;
 pub(super) fn slot_policy(kernel: &Kernel, schedule: Schedule) -> SlotPolicy {
     SlotPolicy {
         expensive: expensive(kernel),
-        most: if can_keep(kernel, schedule) {
+        max_slots: if can_keep(kernel, schedule) {
             MAX_SLOTS
         } else {
             0
@@ -48,15 +48,15 @@ pub(super) fn slot_policy(kernel: &Kernel, schedule: Schedule) -> SlotPolicy {
 
 /// Returns the pairs (read argument, written argument) of a kernel that may alias, with its default schedule.
 pub(crate) fn in_place(kernel: &Kernel) -> Vec<(usize, usize)> {
-    in_place_as(kernel, schedule(kernel))
+    in_place_with(kernel, schedule(kernel))
 }
 
-/// Returns the same pairs for an epilogue of a product.
+/// Returns the pairs of arguments of an epilogue that may alias, likewise.
 pub(crate) fn in_place_epilogue(kernel: &Kernel) -> Vec<(usize, usize)> {
-    in_place_as(kernel, epilogue_schedule(kernel))
+    in_place_with(kernel, epilogue_schedule(kernel))
 }
 
-pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
+pub(super) fn in_place_with(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
     match kernel.inner.is_empty() {
         // There is only one stage.
         true => (kernel.stores.iter())
@@ -66,14 +66,12 @@ pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, us
     }
 }
 
-/// The longest row that is walked with a lane per row, whatever is contiguous: each row that is walked by itself has an
-/// overhead of some 50 ns.
-const SHORT_ROW: i64 = 32;
-/// The same for rows that are walked once.
-const SHORT_SUM: i64 = 96;
+/// The maximum length of rows for which tiles are cut across rows in any layout: a loop per row costs some 50 ns.
+const MAX_SHORT_ROW: i64 = 32;
+/// The same for kernels with one loop over each row.
+const MAX_SHORT_SUM: i64 = 96;
 
-/// Chooses the axes that tiles are cut from, inner or parallel: those that are contiguous in more accesses, unless they
-/// are short.
+/// Returns the schedule whose tiles run along the axes that are contiguous in more accesses, unless they are short.
 pub(super) fn schedule(kernel: &Kernel) -> Schedule {
     let (Some(_), outer) = (kernel.inner.last(), kernel.axes.len()) else {
         return Schedule::Lanes;
@@ -97,7 +95,7 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
         .iter()
         .map(|s| &kernel.accesses[usize::from(s.access)]);
     let is_one_sum = depths(kernel).iter().all(|d| *d <= 1) && !stores.any(is_inside);
-    let max_row = if is_one_sum { SHORT_SUM } else { SHORT_ROW };
+    let max_row = [MAX_SHORT_ROW, MAX_SHORT_SUM][usize::from(is_one_sum)];
     // The inner size must be known.
     let is_known = kernel.inner.iter().all(|d| d.as_const().is_some());
     if is_known && row <= max_row && rows >= 4 {
@@ -122,7 +120,7 @@ fn depths(kernel: &Kernel) -> Vec<usize> {
     depth
 }
 
-/// Returns the stages, and the slot of each value that is kept.
+/// Returns the stages of a kernel, and the slot of each value that is kept.
 pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec<Option<u16>>) {
     let varies = kernel.varies_inside();
     let depth = depths(kernel);
@@ -135,18 +133,18 @@ pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec
     let last = depth.iter().copied().max().unwrap_or(0);
     let mut slots: Vec<Option<u16>> = vec![None; kernel.body.len()];
     let mut next_slot = 0u16;
-    let mut computed = vec![false; kernel.body.len()]; // inside, in an earlier walk
+    let mut computed = vec![false; kernel.body.len()]; // in an earlier inner loop
     let mut plans = Vec::new();
     for p in 0..=last {
-        let by_row = |v: &Val| {
+        let is_per_row = |v: &Val| {
             let i = v.index();
-            let reduction = kernel.body[i].expr.is_reduction();
-            !varies[i] && depth[i] == p && !reduction && !is_const(*v)
+            let is_reduction = kernel.body[i].expr.is_reduction();
+            !varies[i] && depth[i] == p && !is_reduction && !is_const(*v)
         };
-        let all = (0..kernel.body.len() as u32).map(Val);
+        let values = (0..kernel.body.len() as u32).map(Val).filter(is_per_row);
         plans.push(StagePlan {
             over_inner: false,
-            defs: all.filter(by_row).map(ValueSource::Compute).collect(),
+            defs: values.map(ValueSource::Compute).collect(),
             stores: stores_of(kernel, |s| !is_inside(s) && depth[s.value.index()] == p),
         });
         let stores = stores_of(kernel, |s| is_inside(s) && depth[s.value.index()] == p);
@@ -160,12 +158,12 @@ pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec
         let mut defs = Vec::new();
         for i in (0..kernel.body.len()).rev() {
             let v = Val(i as u32);
-            let reduction = kernel.body[i].expr.is_reduction() && depth[i] == p + 1;
-            if !needed[i] || !(varies[i] || reduction) {
+            let is_reduction = kernel.body[i].expr.is_reduction() && depth[i] == p + 1;
+            if !needed[i] || !(varies[i] || is_reduction) {
                 continue;
             }
-            let keepable = computed[i] && policy.expensive[i] && same(kernel, v) == v;
-            if keepable && (slots[i].is_some() || next_slot < policy.most) {
+            let is_keepable = computed[i] && policy.expensive[i] && without_casts(kernel, v) == v;
+            if is_keepable && (slots[i].is_some() || next_slot < policy.max_slots) {
                 if slots[i].is_none() {
                     slots[i] = Some(next_slot);
                     next_slot += 1;
@@ -233,11 +231,12 @@ pub(crate) fn may_alias(kernel: &Kernel, plans: &[StagePlan]) -> Vec<(usize, usi
     let mut pairs = Vec::new();
     for (stage, plan) in plans.iter().enumerate() {
         let is_read_later = |pair: &(usize, usize)| {
+            let read = Some(pair.0);
             let mut defs = plans[stage + 1..].iter().flat_map(|p| &p.defs);
-            defs.any(|d| matches!(d, ValueSource::Compute(v) if kernel.loaded(*v) == Some(pair.0)))
+            defs.any(|d| matches!(d, ValueSource::Compute(v) if kernel.loaded_arg(*v) == read))
         };
-        let pairs_here = plan.stores.iter().flat_map(|s| aliasing_pairs(kernel, s));
-        pairs.extend(pairs_here.filter(|pair| !is_read_later(pair)));
+        let stage_pairs = plan.stores.iter().flat_map(|s| aliasing_pairs(kernel, s));
+        pairs.extend(stage_pairs.filter(|pair| !is_read_later(pair)));
     }
     pairs
 }
@@ -247,25 +246,26 @@ pub(crate) fn may_alias(kernel: &Kernel, plans: &[StagePlan]) -> Vec<(usize, usi
 fn aliasing_pairs(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, usize)> {
     let to = &kernel.accesses[store.access as usize];
     let written = usize::from(to.arg);
-    let loads_there = move |v: Val| match &kernel.body[v.index()].expr {
+    let has_same_address = move |v: Val| match &kernel.body[v.index()].expr {
         Expr::Load { access } => {
             let from = &kernel.accesses[*access as usize];
             from.bounds.is_empty() && from.offset == to.offset && from.strides == to.strides
         }
         _ => false,
     };
-    let aligned = move |read: usize| {
+    let is_elementwise = move |read: usize| {
         let vals = (0..kernel.body.len() as u32).map(Val);
-        let mut loads = vals.filter(|v| kernel.loaded(*v) == Some(read)).peekable();
-        loads.peek().is_some() && loads.all(loads_there)
+        let loads = vals.filter(|v| kernel.loaded_arg(*v) == Some(read));
+        let mut loads = loads.peekable();
+        loads.peek().is_some() && loads.all(has_same_address)
     };
     let args = kernel.args.iter().enumerate();
-    let candidates = args.filter(move |(_, a)| !a.written && a.dtype == kernel.args[written].dtype);
-    let pairs = candidates.filter(move |(read, _)| store.combine.is_none() && aligned(*read));
+    let args = args.filter(move |(_, a)| !a.written && a.dtype == kernel.args[written].dtype);
+    let pairs = args.filter(move |(read, _)| store.combine.is_none() && is_elementwise(*read));
     pairs.map(move |(read, _)| (read, written))
 }
 
-/// True if a cast leaves every value of `from` as it is, given the type in which kernels compute it.
+/// True if a cast from `from` changes no value, as kernels compute it.
 pub(crate) fn is_no_op(from: DType, to: DType) -> bool {
     if from == to {
         return true;
@@ -280,8 +280,8 @@ pub(crate) fn is_no_op(from: DType, to: DType) -> bool {
     }
 }
 
-/// Returns the value that a value equals, ignoring casts without effect.
-pub(crate) fn same(kernel: &Kernel, mut v: Val) -> Val {
+/// Returns the operand of a chain of casts without effect, or the value itself.
+pub(crate) fn without_casts(kernel: &Kernel, mut v: Val) -> Val {
     loop {
         let def = &kernel.body[v.index()];
         match def.expr {

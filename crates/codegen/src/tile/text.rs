@@ -36,7 +36,7 @@ pub fn tile_text(p: &TileProgram) -> String {
         let _ = writeln!(out, "  const {} = {}", printer.reg(*r), s);
     }
     for stage in &p.stages {
-        let walk = if stage.over_inner {
+        let frequency = if stage.over_inner {
             "over inner"
         } else {
             "once"
@@ -46,7 +46,7 @@ pub fn tile_text(p: &TileProgram) -> String {
             SerialPoints::First => ", first in order",
             SerialPoints::Last => ", last in order",
         };
-        let _ = writeln!(out, "  {walk}{points}:");
+        let _ = writeln!(out, "  {frequency}{points}:");
         for inst in &stage.code {
             let _ = writeln!(out, "    {}", printer.inst(inst));
         }

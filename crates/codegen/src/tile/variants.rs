@@ -1,20 +1,20 @@
 //! Other schedules of the program of a kernel, for a tuner to try.
 
 use super::inst::emit;
-use super::stages::in_place_as;
+use super::stages::in_place_with;
 use crate::Schedule;
 use crate::kir::Kernel;
 use kiln_plan::tile::{self, TileProgram, TileSizes};
 
-/// The minimum number of bytes that a kernel with variants touches: below, little can be gained.
+/// The minimum number of bytes of a kernel that is worth tuning.
 const MIN_BYTES: i64 = 1 << 18;
-/// The maximum number of bytes for which one thread may be as fast as all are.
-const FEW_BYTES: i64 = 1 << 21;
-/// The bytes of a result from which on the second-level cache is too small to hold it for its readers.
-const LARGE_RESULT: i64 = 8 << 20;
+/// The maximum number of bytes for which one thread may be as fast as all.
+const MAX_ONE_THREAD_BYTES: i64 = 1 << 21;
+/// The minimum number of bytes of a result that does not fit into the second-level cache.
+const MIN_LARGE_RESULT: i64 = 8 << 20;
 
-/// Returns other schedules of the program of a kernel. The kernel touches `bytes` bytes, and its largest result has
-/// `result` bytes. Pairs of arguments in `in_place` may alias in all of them.
+/// Returns other schedules of the program of a kernel that touches `bytes` bytes, with a largest result of `result`
+/// bytes. In all of them, pairs of arguments in `in_place` may alias.
 pub(crate) fn variants(
     kernel: &Kernel,
     program: &TileProgram,
@@ -31,7 +31,7 @@ pub(crate) fn variants(
         tile::Schedule::Rows => tile::Schedule::Lanes,
     };
     if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
-        let may_alias = in_place_as(kernel, other_schedule);
+        let may_alias = in_place_with(kernel, other_schedule);
         if in_place.iter().all(|p| may_alias.contains(p)) {
             variants.push((Schedule::OtherAxis, emit(kernel, other_schedule)));
         }
@@ -41,13 +41,13 @@ pub(crate) fn variants(
         tile: Some(tile),
         ..default
     }));
-    if result >= LARGE_RESULT {
+    if result >= MIN_LARGE_RESULT {
         all_sizes.extend([true, false].map(|stream| TileSizes {
             stream: Some(stream),
             ..default
         }));
     }
-    let threads = if bytes <= FEW_BYTES {
+    let threads = if bytes <= MAX_ONE_THREAD_BYTES {
         &[0, 1][..]
     } else {
         &[1]

@@ -10,7 +10,7 @@ use kiln_runtime::cuda::{Code, Nvrtc};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, Once};
 
-/// Returns the compiler; `None`, with a line that says so, if there is none.
+/// Returns the compiler; `None`, with a message, if it is not installed.
 pub fn nvrtc() -> Option<&'static Nvrtc> {
     static SKIPPED: Once = Once::new();
     match Nvrtc::get() {
@@ -34,10 +34,10 @@ pub fn architectures() -> [(u32, Gpu); 2] {
 /// Returns the kernels of launches as one translation unit.
 pub fn unit(sequence: &Sequence) -> String {
     let mut text = String::from(PRELUDE);
-    let mut seen = HashSet::new();
+    let mut entries = HashSet::new();
     for l in &sequence.launches {
         if let Kernel::Cuda(k) = &*l.kernel
-            && seen.insert(&k.entry)
+            && entries.insert(&k.entry)
         {
             text += "\n";
             text += &k.source();
@@ -59,7 +59,7 @@ pub struct Compiled {
 /// Compiles the kernels of launches together.
 pub fn compile(sequence: &Sequence) -> Compiled {
     let text = unit(sequence);
-    let nvrtc = nvrtc().expect("the caller has asked whether there is a compiler");
+    let nvrtc = nvrtc().expect("the caller checked for a compiler");
     let compiled = nvrtc
         .compile(&text, Code::Ptx(90))
         .unwrap_or_else(|e| panic!("{e}\n{}", &text[PRELUDE.len()..]));
@@ -88,12 +88,12 @@ impl Compiled {
             panic!("{} is not for a GPU", launch.kernel.name());
         };
         let args: Vec<usize> = launch.args.iter().map(|a| a.0 as usize).collect();
-        let mut at: Vec<usize> = (0..args.len()).collect();
+        let mut buffer_of: Vec<usize> = (0..args.len()).collect();
         let mut taken = Vec::new();
         for (r, w) in &launch.in_place {
-            if !taken.contains(r) && at[*w] == *w {
+            if !taken.contains(r) && buffer_of[*w] == *w {
                 taken.push(*r);
-                at[*w] = *r;
+                buffer_of[*w] = *r;
             }
         }
         let len = |d: &Data| match d {
@@ -104,7 +104,7 @@ impl Compiled {
             let shape = [len(&memory[a])];
             Array::new(dtypes[a], &shape, memory[a].clone()).expect("as long as its shape says")
         };
-        let own: Vec<u64> = (args.iter().zip(&launch.written))
+        let addresses: Vec<u64> = (args.iter().zip(&launch.written))
             .map(|(a, written)| {
                 let bytes = array(*a, memory).to_bytes();
                 let address = self.memory.allocate(bytes.len());
@@ -114,7 +114,7 @@ impl Compiled {
                 address
             })
             .collect();
-        let pointers: Vec<u64> = at.iter().map(|a| own[*a]).collect();
+        let pointers: Vec<u64> = buffer_of.iter().map(|a| addresses[*a]).collect();
         let errors = self.memory.allocate(size_of::<ErrorRecord>());
         let zeros = [0; size_of::<ErrorRecord>()];
         self.memory.write(errors, &zeros).expect("it fits");
@@ -125,8 +125,11 @@ impl Compiled {
             .expect("it was written");
         for (i, a) in args.iter().enumerate().filter(|(i, _)| launch.written[*i]) {
             let mut bytes = vec![0; array(*a, memory).to_bytes().len()];
-            if let Some(at) = self.memory.first_unwritten(pointers[i], bytes.len()) {
-                panic!("argument {i} is not written at {at}\n{}", kernel.source());
+            if let Some(offset) = self.memory.first_unwritten(pointers[i], bytes.len()) {
+                panic!(
+                    "argument {i} is not written at {offset}\n{}",
+                    kernel.source()
+                );
             }
             self.memory
                 .read(pointers[i], &mut bytes)
@@ -135,7 +138,8 @@ impl Compiled {
             let result = Array::from_bytes(dtypes[*a], &shape, &bytes).expect("as many bytes");
             memory[*a] = result.data().clone();
         }
-        own.iter()
+        addresses
+            .iter()
             .chain([&errors])
             .for_each(|a| assert!(self.memory.free(*a)));
         u32::from_le_bytes(state)
@@ -157,10 +161,10 @@ impl Compiled {
         parameters.extend(errors.to_le_bytes());
         parameters.extend(0i32.to_le_bytes());
         let entry = self.program.kernel(&kernel.entry).expect("it was compiled");
-        let first = entry.parameters().len() - kernel.maps.len();
-        for (map, place) in kernel.maps.iter().zip(&entry.parameters()[first..]) {
-            parameters.resize(place.offset, 0);
-            parameters.extend(encoded(map, kernel, pointers, symbols).to_bytes());
+        let first_map = entry.parameters().len() - kernel.maps.len();
+        for (map, parameter) in kernel.maps.iter().zip(&entry.parameters()[first_map..]) {
+            parameters.resize(parameter.offset, 0);
+            parameters.extend(encode_map(map, kernel, pointers, symbols).to_bytes());
         }
         let launch = emulator::Launch {
             kernel: entry,
@@ -173,14 +177,14 @@ impl Compiled {
                 ..emulator::Options::default()
             },
         };
-        let ran = launch.run(&self.memory);
-        let statistics = ran.unwrap_or_else(|fault| panic!("{fault}\n{}", kernel.source()));
+        let result = launch.run(&self.memory);
+        let statistics = result.unwrap_or_else(|fault| panic!("{fault}\n{}", kernel.source()));
         self.statistics.lock().unwrap().add(&statistics);
     }
 }
 
 /// Returns a tensor map as the driver encodes it.
-fn encoded(
+fn encode_map(
     map: &TensorMap,
     kernel: &CudaKernel,
     pointers: &[u64],
@@ -199,8 +203,8 @@ fn encoded(
             emulator::TensorMap::new(base, element, &sizes, &strides, &boxes, 3)
         }
         Boxes::Im2col(im2col) => {
-            let corners = |of: fn(&Path) -> i16| -> Vec<i32> {
-                im2col.paths.iter().map(|p| i32::from(of(p))).collect()
+            let corners = |corner: fn(&Path) -> i16| -> Vec<i32> {
+                im2col.paths.iter().map(|p| i32::from(corner(p))).collect()
             };
             let steps: Vec<u32> = im2col.paths.iter().map(|p| p.step.into()).collect();
             let pixels = emulator::Pixels {

@@ -1,21 +1,21 @@
 //! Random programs: fused, unfused and the reference agree.
 
-use crate::run::{Engine, decomposed, lowered, run};
+use crate::run::{Engine, decompose, lower_checked, run};
 use kiln_base::DType;
 use kiln_codegen::{Layout, Options};
 use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::{Config, random_inputs};
 
-/// Returns the number that a variable of the environment holds, or else the given one.
-pub fn number(variable: &str, default: u64) -> u64 {
+/// Returns the number in an environment variable, or a default.
+pub fn env_number(variable: &str, default: u64) -> u64 {
     let set = std::env::var(variable).ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// Returns the number of programs.
-fn count() -> u64 {
-    number("KILN_FUZZ", 300)
+/// Returns the number of random programs.
+fn program_count() -> u64 {
+    env_number("KILN_FUZZ", 300)
 }
 
 pub fn config() -> Config {
@@ -36,15 +36,15 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Returns the rounding error of the coarsest float dtype in a graph.
-pub fn coarsest(graph: &Graph) -> f64 {
+/// Returns the largest relative rounding error of the float dtypes in a graph.
+pub fn max_epsilon(graph: &Graph) -> f64 {
     let facts = graph.iter().flat_map(|(_, n)| &n.facts);
     let floats = facts.filter(|f| f.dtype.is_float());
     floats.map(|f| epsilon(f.dtype)).fold(0.0, f64::max)
 }
 
-/// Describes an error in `got`. The reference in f64, and rounded to every node's dtype (before and after
-/// decomposition), bounds the error that rounding alone causes.
+/// Returns a description of the first wrong element of `got`. The difference between the reference in f64 and the one
+/// rounded to every node's dtype, before and after decomposition, bounds the error of correct rounding.
 pub fn difference(
     got: &Array,
     rounded: &Array,
@@ -102,9 +102,10 @@ pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
     let (Ok(rounded), Ok(exact)) = (rounded, exact) else {
         return Err("the reference fails".into());
     };
-    let lower_me = decomposed(graph);
-    let eps = coarsest(&lower_me);
-    let steps = evaluate(&lower_me, inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
+    let decomposed = decompose(graph);
+    let eps = max_epsilon(&decomposed);
+    let steps =
+        evaluate(&decomposed, inputs, &symbols, Mode::Rounded).map_err(|e| e.to_string())?;
     for (fuse, layout) in [
         (true, Layout::Auto),
         (true, Layout::ChannelsLast),
@@ -115,9 +116,9 @@ pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
             layout,
             ..Options::default()
         };
-        let program = lowered(&lower_me, &options);
+        let program = lower_checked(&decomposed, &options);
         if std::env::var("KILN_SHOW").is_ok_and(|s| s == "all") {
-            show(&lower_me, &program);
+            show(&decomposed, &program);
         }
         for engine in [Engine::Points, Engine::Tiles] {
             let got = run(&program, inputs, &symbols, engine);
@@ -126,7 +127,7 @@ pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
                 let Some(g) = g else { continue };
                 if let Some(d) = difference(g, &rounded[o], &steps[o], &exact[o], eps) {
                     if std::env::var("KILN_SHOW").is_ok() {
-                        show(&lower_me, &program);
+                        show(&decomposed, &program);
                     }
                     return Err(format!(
                         "fuse {fuse}, {layout:?}, {engine:?}, output {o}: {d}"
@@ -140,9 +141,9 @@ pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
 
 #[test]
 fn random_programs() {
-    let first = number("KILN_SEED", 0);
+    let first = env_number("KILN_SEED", 0);
     let mut failures = Vec::new();
-    for seed in first..first + count() {
+    for seed in first..first + program_count() {
         let result = std::panic::catch_unwind(|| check(seed));
         let text = match result {
             Ok(Ok(())) => continue,
@@ -168,55 +169,55 @@ fn random_programs() {
 fn random_programs_cover_the_rules() {
     use kiln_plan::Kernel;
     use kiln_plan::tile::{Inst, Schedule, TileProgram};
-    let mut seen = std::collections::BTreeMap::new();
-    for seed in 0..count() {
-        let program = lowered(&decomposed(&config().graph(seed)), &Options::default());
+    let mut counts = std::collections::BTreeMap::new();
+    for seed in 0..program_count() {
+        let program = lower_checked(&decompose(&config().graph(seed)), &Options::default());
         for l in &program.sequence().launches {
             let work = &program.tasks[l.tasks[0]].work;
-            let made = work.prologues().iter().flatten().count();
-            let mut note = |name: &'static str, holds: bool| {
-                *seen.entry(name).or_insert(0) += holds as u32;
+            let prologues = work.prologues().iter().flatten().count();
+            let mut count = |name: &'static str, holds: bool| {
+                *counts.entry(name).or_insert(0) += holds as u32;
             };
             let tile = l.kernel.program();
-            let library = !matches!(*l.kernel, Kernel::Tile(_));
-            note("epilogue", library && tile.is_some());
-            note("prologue", made > 0);
+            let is_library = !matches!(*l.kernel, Kernel::Tile(_));
+            count("epilogue", is_library && tile.is_some());
+            count("prologue", prologues > 0);
             let rows = |p: &TileProgram| p.schedule == Schedule::Rows;
-            note("epilogue of rows", library && tile.is_some_and(rows));
-            note("scan", matches!(*l.kernel, Kernel::Scan(_)));
-            note("arg_sort", matches!(*l.kernel, Kernel::ArgSort(_)));
+            count("epilogue of rows", is_library && tile.is_some_and(rows));
+            count("scan", matches!(*l.kernel, Kernel::Scan(_)));
+            count("arg_sort", matches!(*l.kernel, Kernel::ArgSort(_)));
             if let Kernel::Scatter(s) = &*l.kernel {
-                note("scatter", true);
-                note("scatter in place", !l.in_place.is_empty());
-                note("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));
+                count("scatter", true);
+                count("scatter in place", !l.in_place.is_empty());
+                count("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));
             }
             let combines = work.kernels().any(|k| k.serial > 0);
-            note("rows and columns", combines);
-            note("in place", !l.in_place.is_empty());
-            note(
+            count("rows and columns", combines);
+            count("in place", !l.in_place.is_empty());
+            count(
                 "several results",
                 l.written.iter().filter(|w| **w).count() > 1,
             );
             let Some(p) = tile else { continue };
-            note("rows", p.schedule == Schedule::Rows);
-            note(
+            count("rows", p.schedule == Schedule::Rows);
+            count(
                 "lanes over inner",
                 p.schedule == Schedule::Lanes && !p.inner.is_empty(),
             );
-            note(
-                "several walks",
+            count(
+                "several inner loops",
                 p.stages.iter().filter(|s| s.over_inner).count() > 1,
             );
-            note("row slot", !p.slots.is_empty());
-            note("bounds", p.accesses.iter().any(|a| !a.bounds.is_empty()));
+            count("row slot", !p.slots.is_empty());
+            count("bounds", p.accesses.iter().any(|a| !a.bounds.is_empty()));
             for inst in p.stages.iter().flat_map(|s| &s.code) {
-                note("dynamic", matches!(inst, Inst::LoadAt { .. }));
-                note("random", matches!(inst, Inst::Random { .. }));
-                note("arg", matches!(inst, Inst::ArgReduce { .. }));
+                count("dynamic", matches!(inst, Inst::LoadAt { .. }));
+                count("random", matches!(inst, Inst::Random { .. }));
+                count("arg", matches!(inst, Inst::ArgReduce { .. }));
             }
         }
     }
-    for (name, times) in &seen {
-        assert!(*times > 0, "{name} never happens: {seen:?}");
+    for (name, times) in &counts {
+        assert!(*times > 0, "{name} never happens: {counts:?}");
     }
 }

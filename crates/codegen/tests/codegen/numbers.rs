@@ -3,7 +3,7 @@
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Scalar, float_to_int, round_float, wrap_int};
 
-/// A number in one of the compute types; masks are 0 and 1. Poison is what a register holds before it is written.
+/// A number in one of the compute types; masks are 0 and 1. Registers hold poison before they are written.
 #[derive(Copy, Clone, Debug)]
 pub enum Num {
     F(f64),
@@ -26,8 +26,8 @@ impl Num {
         }
     }
 
-    /// Rounds or wraps to a value that a register of this type holds.
-    pub fn settle(self, c: Compute) -> Num {
+    /// Rounds or wraps to a value of a register's type.
+    pub fn fit(self, c: Compute) -> Num {
         match (self, c) {
             (Num::F(x), Compute::F32) => Num::F(x as f32 as f64),
             (Num::F(x), Compute::F64) => Num::F(x),
@@ -46,7 +46,7 @@ pub fn scalar(s: Scalar, c: Compute) -> Num {
     }
 }
 
-/// True if a reduction prefers `x` to the best number so far. A NaN beats every number.
+/// True if a min or max reduction prefers `x` to the best number so far. A NaN beats every number.
 pub fn beats(op: Reduction, x: Num, best: Num) -> bool {
     match (x, best) {
         (Num::F(x), Num::F(b)) if x.is_nan() || b.is_nan() => x.is_nan() && !b.is_nan(),
@@ -67,7 +67,7 @@ pub fn beats(op: Reduction, x: Num, best: Num) -> bool {
     }
 }
 
-/// Evaluates a primitive; `mask` is true for an operand that is a mask.
+/// Evaluates a primitive; `mask` is true if the operand is a mask.
 pub fn unary(op: Unary, a: Num, mask: bool) -> Num {
     match a {
         Num::F(x) if op.gives_mask() => Num::I(op.eval_f64(x) as i64),

@@ -41,14 +41,14 @@ pub fn interpret(
     };
     let outer: Vec<i64> = kernel.axes.iter().map(|d| d.eval(symbols)).collect();
     let inner: Vec<i64> = kernel.inner.iter().map(|d| d.eval(symbols)).collect();
-    each_point(&outer, |point| interpreter.row(point, &inner, args));
+    each_point(&outer, |point| interpreter.run_row(point, &inner, args));
     match interpreter.error {
         Some(e) => Err(e),
         None => Ok(()),
     }
 }
 
-/// Returns, for each reduction and each store, the values that must be computed at every inner point for it.
+/// For each reduction and each store, returns the values that it needs at every inner point.
 fn subtrees(kernel: &Kernel, varies: &[bool]) -> Vec<Vec<Val>> {
     let roots = kernel.body.iter().map(|def| match &def.expr {
         Expr::Reduce { a, .. } | Expr::ArgReduce { a, .. } => Some(*a),
@@ -69,8 +69,8 @@ fn subtrees(kernel: &Kernel, varies: &[bool]) -> Vec<Vec<Val>> {
                         .operands(|o| needed[o.index()] |= varies[o.index()]);
                 }
             }
-            let all = (0..kernel.body.len() as u32).map(Val);
-            all.filter(|v| needed[v.index()]).collect()
+            let values = (0..kernel.body.len() as u32).map(Val);
+            values.filter(|v| needed[v.index()]).collect()
         })
         .collect()
 }
@@ -85,7 +85,7 @@ struct Interpreter<'a> {
 }
 
 impl Interpreter<'_> {
-    fn row(&mut self, point: &[i64], inner: &[i64], args: &mut [Data]) {
+    fn run_row(&mut self, point: &[i64], inner: &[i64], args: &mut [Data]) {
         let kernel = self.kernel;
         let zero: Vec<i64> = point
             .iter()
@@ -111,7 +111,7 @@ impl Interpreter<'_> {
             }
             let tree = self.subtrees[kernel.body.len() + n].clone();
             each_point(inner, |at| {
-                let at = joined(point, at);
+                let at = join(point, at);
                 self.eval_all(&tree, &at, args);
                 self.store(store, &at, args);
             });
@@ -143,9 +143,9 @@ impl Interpreter<'_> {
         };
         let tree = self.subtrees[i].clone();
         each_point(inner, |at| {
-            self.eval_all(&tree, &joined(point, at), args);
+            self.eval_all(&tree, &join(point, at), args);
             let x = self.values[a.index()];
-            acc = binary(op.combine(), acc, x).unwrap_or(acc).settle(compute);
+            acc = binary(op.combine(), acc, x).unwrap_or(acc).fit(compute);
         });
         acc
     }
@@ -162,7 +162,7 @@ impl Interpreter<'_> {
         let tree = self.subtrees[i].clone();
         let (mut best, mut best_at, mut at_linear) = (None::<Num>, 0, 0);
         each_point(inner, |at| {
-            self.eval_all(&tree, &joined(point, at), args);
+            self.eval_all(&tree, &join(point, at), args);
             let x = self.values[a.index()];
             if best.is_none_or(|b| beats(op, x, b)) {
                 (best, best_at) = (Some(x), at_linear);
@@ -174,17 +174,17 @@ impl Interpreter<'_> {
 
     /// Returns the address of an access, if its bounds allow it.
     fn address(&self, access: &Access, at: &[i64]) -> Option<i64> {
-        let line = |offset: &Dim, strides: &[Dim]| {
+        let affine = |offset: &Dim, strides: &[Dim]| {
             let steps = strides.iter().zip(at);
             steps.fold(offset.eval(self.symbols), |n, (s, i)| {
                 n + s.eval(self.symbols) * i
             })
         };
-        let allowed = access.bounds.iter().all(|b| {
-            let index = line(&b.offset, &b.strides);
+        let is_inside = access.bounds.iter().all(|b| {
+            let index = affine(&b.offset, &b.strides);
             (0..b.extent.eval(self.symbols)).contains(&index)
         });
-        allowed.then(|| line(&access.offset, &access.strides))
+        is_inside.then(|| affine(&access.offset, &access.strides))
     }
 
     fn store(&mut self, store: &Store, at: &[i64], args: &mut [Data]) {
@@ -195,14 +195,14 @@ impl Interpreter<'_> {
         let dtype = self.kernel.args[access.arg as usize].dtype;
         let mut value = self.values[store.value.index()];
         let axes = self.kernel.axes.len();
-        let first = at[axes - self.kernel.serial..axes].iter().all(|i| *i == 0);
-        if let (Some(op), false) = (store.combine, first) {
-            let before = match &args[access.arg as usize] {
+        let is_first = at[axes - self.kernel.serial..axes].iter().all(|i| *i == 0);
+        if let (Some(op), false) = (store.combine, is_first) {
+            let accumulated = match &args[access.arg as usize] {
                 Data::Float(v) => Num::F(v[address as usize]),
                 Data::Int(v) => Num::I(v[address as usize]),
             };
-            let both = binary(op.combine(), before, value).unwrap_or(value);
-            value = both.settle(dtype.compute());
+            let combined = binary(op.combine(), accumulated, value).unwrap_or(value);
+            value = combined.fit(dtype.compute());
         }
         match &mut args[access.arg as usize] {
             Data::Float(v) => v[address as usize] = round_float(value.f(), dtype),
@@ -223,16 +223,16 @@ impl Interpreter<'_> {
             }
             address += index * d.stride.eval(self.symbols);
         }
-        let found = match &args[access.arg as usize] {
+        let element = match &args[access.arg as usize] {
             Data::Float(v) => v.get(address as usize).map(|x| Num::F(*x)),
             Data::Int(v) => v.get(address as usize).map(|x| Num::I(*x)),
         };
-        let failed = self.error.is_some();
+        let has_failed = self.error.is_some();
         assert!(
-            found.is_some() || failed,
+            element.is_some() || has_failed,
             "a load at {address} leaves its buffer"
         );
-        found.unwrap_or_else(|| scalar(Scalar::Int(0), compute))
+        element.unwrap_or_else(|| scalar(Scalar::Int(0), compute))
     }
 
     fn report(&mut self, site: u32, kind: SiteKind) {
@@ -286,10 +286,10 @@ impl Interpreter<'_> {
             }
             Expr::Reduce { .. } | Expr::ArgReduce { .. } => self.values[i],
         };
-        result.settle(def.dtype.compute())
+        result.fit(def.dtype.compute())
     }
 }
 
-fn joined(point: &[i64], at: &[i64]) -> Vec<i64> {
+fn join(point: &[i64], at: &[i64]) -> Vec<i64> {
     point.iter().chain(at).copied().collect()
 }

@@ -19,8 +19,8 @@ pub enum Engine {
 }
 
 /// Returns the graph with composites decomposed.
-pub fn decomposed(graph: &Graph) -> Graph {
-    without(graph, |op| {
+pub fn decompose(graph: &Graph) -> Graph {
+    decompose_ops(graph, |op| {
         matches!(
             op,
             Op::Softmax(_) | Op::BatchNorm(_) | Op::Attention(_) | Op::AttentionGrad(_)
@@ -28,23 +28,23 @@ pub fn decomposed(graph: &Graph) -> Graph {
     })
 }
 
-/// Returns the graph with those composites decomposed that have no CUDA kernel.
-pub fn decomposed_for_cuda(graph: &Graph) -> Graph {
-    without(graph, |op| {
+/// Returns the graph with composites decomposed that have no CUDA kernel.
+pub fn decompose_for_cuda(graph: &Graph) -> Graph {
+    decompose_ops(graph, |op| {
         matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::AttentionGrad(_))
     })
 }
 
-fn without(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
-    let mut graph = expanded(graph, composite);
-    // Composites are made of composites.
-    while graph.iter().any(|(_, n)| composite(&n.op)) {
-        graph = expanded(&graph, composite);
+/// Decomposes ops until none satisfies `is_composite`.
+fn decompose_ops(graph: &Graph, is_composite: fn(&Op) -> bool) -> Graph {
+    let mut graph = decompose_once(graph, is_composite);
+    while graph.iter().any(|(_, n)| is_composite(&n.op)) {
+        graph = decompose_once(&graph, is_composite);
     }
     graph
 }
 
-fn expanded(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
+fn decompose_once(graph: &Graph, is_composite: fn(&Op) -> bool) -> Graph {
     let mut out = Graph::default();
     out.symbols.clone_from(&graph.symbols);
     let mut map: Vec<Vec<Value>> = Vec::new();
@@ -56,7 +56,7 @@ fn expanded(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
             .collect();
         let mut b = GraphBuilder::new(&mut out, Loc::UNKNOWN);
         let expanded = match &node.op {
-            op if composite(op) => op.decompose(&mut b, &inputs),
+            op if is_composite(op) => op.decompose(&mut b, &inputs),
             _ => None,
         };
         map.push(match expanded {
@@ -72,15 +72,15 @@ fn expanded(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
     out
 }
 
-/// Lowers, and checks the invariants of every program.
-pub fn lowered(graph: &Graph, options: &Options) -> Program {
+/// Lowers a graph, and checks the invariants of every program.
+pub fn lower_checked(graph: &Graph, options: &Options) -> Program {
     let program = lower(graph, options).unwrap_or_else(|e| panic!("{e}\n{graph}"));
-    checked(graph, &program);
+    check_invariants(graph, &program);
     program
 }
 
 /// Asserts the invariants of every program of a graph.
-pub fn checked(graph: &Graph, program: &Program) {
+pub fn check_invariants(graph: &Graph, program: &Program) {
     let mut written = vec![false; program.buffers.len()];
     for (i, b) in program.buffers.iter().enumerate() {
         written[i] = matches!(b.origin, Origin::Input(_) | Origin::Constant(_));
@@ -92,23 +92,23 @@ pub fn checked(graph: &Graph, program: &Program) {
         for (b, a) in task.args.iter().zip(&task.work.args) {
             assert!(a.written || written[b.0 as usize], "read before written");
         }
-        let mut only: Vec<bool> = Vec::new();
+        let mut parameter_only: Vec<bool> = Vec::new();
         for a in task.written() {
             assert!(!written[a.0 as usize], "written twice");
             written[a.0 as usize] = true;
-            only.push(program.buffers[a.0 as usize].parameter_only);
+            parameter_only.push(program.buffers[a.0 as usize].parameter_only);
         }
-        only.dedup();
-        assert_eq!(only.len(), 1, "prepare and run work in one task");
+        parameter_only.dedup();
+        assert_eq!(parameter_only.len(), 1, "prepare and run work in one task");
     }
     for (o, b) in graph.outputs.iter().zip(&program.outputs) {
         assert!(b.is_some() || o.target == Target::Kept);
     }
     let mut outputs: Vec<_> = program.outputs.iter().flatten().collect();
     outputs.sort();
-    let all = outputs.len();
+    let count = outputs.len();
     outputs.dedup();
-    assert_eq!(all, outputs.len(), "two outputs share a buffer");
+    assert_eq!(count, outputs.len(), "two outputs share a buffer");
 }
 
 /// Returns the outputs of a program; `None` on a data error.
@@ -170,8 +170,8 @@ fn run_sequence(
             continue;
         }
         let work = &tasks[launch.tasks[0]].work;
-        let kernel = with_operands((launch, work), &mut memory, &mut args, symbols, engine);
-        let own = launch.args.len();
+        let kernel = compute_operands((launch, work), &mut memory, &mut args, symbols, engine);
+        let arg_count = launch.args.len();
         match &kernel {
             Kernel::Tile(p) => match engine {
                 Engine::Points => ok &= points(result_kernel(work), &mut memory, &args, symbols),
@@ -185,7 +185,7 @@ fn run_sequence(
                     m.out,
                     m.epilogue.as_ref(),
                     &mut memory,
-                    &args[..own],
+                    &args[..arg_count],
                     symbols,
                     engine,
                 );
@@ -200,7 +200,7 @@ fn run_sequence(
                 panic!("{} is not lowered to a launch", launch.kernel.name())
             }
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
-                ok &= evaluated_by_reference(&launch.kernel, program, &mut memory, launch, symbols);
+                ok &= run_by_reference(&launch.kernel, program, &mut memory, launch, symbols);
             }
             Kernel::Conv(c) => {
                 let raw = conv(c, &memory, &args, symbols);
@@ -210,7 +210,7 @@ fn run_sequence(
                     c.out,
                     c.epilogue.as_ref(),
                     &mut memory,
-                    &args[..own],
+                    &args[..arg_count],
                     symbols,
                     engine,
                 );
@@ -226,7 +226,7 @@ fn run_sequence(
 }
 
 /// Runs a kernel without epilogue by the reference evaluation of its op.
-fn evaluated_by_reference(
+fn run_by_reference(
     kernel: &Kernel,
     program: &Sequence,
     memory: &mut [Data],
@@ -235,7 +235,7 @@ fn evaluated_by_reference(
 ) -> bool {
     let buffer = |arg: u16| launch.args[arg as usize].0 as usize;
     let number = |d: &Dim| d.eval(symbols) as usize;
-    let whole = |arg: u16, shape: &[usize]| {
+    let array = |arg: u16, shape: &[usize]| {
         let dtype = program.buffers[buffer(arg)].dtype;
         Array::new(dtype, shape, memory[buffer(arg)].clone()).unwrap()
     };
@@ -247,7 +247,7 @@ fn evaluated_by_reference(
                 reverse: s.reverse,
             };
             let shape = [&s.outer, &s.len, &s.inner].map(number);
-            (op.into(), s.out, vec![whole(s.x, &shape)])
+            (op.into(), s.out, vec![array(s.x, &shape)])
         }
         Kernel::ArgSort(s) => {
             let op = ops::ArgSort {
@@ -256,7 +256,7 @@ fn evaluated_by_reference(
                 first: Some(Dim::from(number(&s.kept))),
             };
             let shape = [&s.lanes, &s.len].map(number);
-            (op.into(), s.out, vec![whole(s.x, &shape)])
+            (op.into(), s.out, vec![array(s.x, &shape)])
         }
         Kernel::Custom(c) => {
             let shape = |a: &kiln_plan::Array| a.shape.iter().map(number).collect::<Vec<usize>>();
@@ -265,22 +265,22 @@ fn evaluated_by_reference(
                 name: c.name.as_str().into(),
                 output: Fact::new(c.out.dtype, output),
             };
-            let inputs = c.operands.iter().map(|a| whole(a.arg, &shape(a)));
+            let inputs = c.operands.iter().map(|a| array(a.arg, &shape(a)));
             (op.into(), c.out.arg, inputs.collect())
         }
         Kernel::Scatter(s) => {
             let strided = |x: &kiln_plan::Strided| {
-                let strides = evaluated(&x.strides, symbols);
-                let extents = evaluated(&s.index_shape, symbols);
-                let mut at = Vec::new();
+                let strides = eval_dims(&x.strides, symbols);
+                let extents = eval_dims(&s.index_shape, symbols);
+                let mut offsets = Vec::new();
                 each_point(&extents, |point| {
                     let steps = strides.iter().zip(point).map(|(s, i)| s * i);
-                    at.push((x.offset.eval(symbols) + steps.sum::<i64>()) as usize);
+                    offsets.push((x.offset.eval(symbols) + steps.sum::<i64>()) as usize);
                 });
                 let shape: Vec<usize> = s.index_shape.iter().map(number).collect();
                 let data = match &memory[buffer(x.arg)] {
-                    Data::Float(v) => Data::Float(at.iter().map(|i| v[*i]).collect()),
-                    Data::Int(v) => Data::Int(at.iter().map(|i| v[*i]).collect()),
+                    Data::Float(v) => Data::Float(offsets.iter().map(|i| v[*i]).collect()),
+                    Data::Int(v) => Data::Int(offsets.iter().map(|i| v[*i]).collect()),
                 };
                 Array::new(program.buffers[buffer(x.arg)].dtype, &shape, data).unwrap()
             };
@@ -289,10 +289,10 @@ fn evaluated_by_reference(
                 kind: s.kind,
             };
             let shape: Vec<usize> = s.shape.iter().map(number).collect();
-            let inputs = vec![whole(s.x, &shape), strided(&s.index), strided(&s.src)];
+            let inputs = vec![array(s.x, &shape), strided(&s.index), strided(&s.src)];
             (op.into(), s.out, inputs)
         }
-        _ => unreachable!("called for these"),
+        _ => unreachable!("the caller matches the kernels above"),
     };
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
@@ -353,31 +353,32 @@ fn result_kernel(work: &Work) -> &kir::Kernel {
     work.kernels().last().expect("fused work has a kernel")
 }
 
-fn evaluated(dims: &[Dim], symbols: &[i64]) -> Vec<i64> {
+fn eval_dims(dims: &[Dim], symbols: &[i64]) -> Vec<i64> {
     dims.iter().map(|d| d.eval(symbols)).collect()
 }
 
+/// Calls `f` with every point of a space, in row-major order.
 pub fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
     let total: i64 = extents.iter().product();
     for mut n in 0..total {
-        let mut at = vec![0; extents.len()];
+        let mut point = vec![0; extents.len()];
         for k in (0..extents.len()).rev() {
-            at[k] = n % extents[k];
+            point[k] = n % extents[k];
             n /= extents[k];
         }
-        f(&at);
+        f(&point);
     }
 }
 
-/// Returns the kernel with operands in memory, after its arguments, in place of those that prologues compute.
-fn with_operands(
+/// Computes prologues. Returns the kernel with their results as further arguments.
+fn compute_operands(
     (launch, work): (&Launch, &Work),
     memory: &mut Vec<Data>,
     args: &mut Vec<usize>,
     symbols: &[i64],
     engine: Engine,
 ) -> Kernel {
-    let mut with = (*launch.kernel).clone();
+    let mut kernel_with_operands = (*launch.kernel).clone();
     let prologues = launch.kernel.prologues().iter().zip(work.prologues());
     for (side, (prologue, kernel)) in prologues.enumerate() {
         let (Some(prologue), Some(kernel)) = (prologue, kernel) else {
@@ -385,40 +386,40 @@ fn with_operands(
             continue;
         };
         assert_eq!(kernel.verify(), Vec::<String>::new(), "{kernel}");
-        let len: i64 = evaluated(&prologue.program.axes, symbols).iter().product();
+        let len: i64 = eval_dims(&prologue.program.axes, symbols).iter().product();
         let written = prologue.program.args.iter().rfind(|a| a.written);
         memory.push(match written.is_some_and(|a| a.dtype.is_float()) {
             true => Data::Float(vec![777.25; len as usize]),
             false => Data::Int(vec![77; len as usize]),
         });
-        let all: Vec<usize> = args[..launch.args.len()]
+        let prologue_args: Vec<usize> = args[..launch.args.len()]
             .iter()
             .copied()
             .chain([memory.len() - 1])
             .collect();
         let ok = match engine {
-            Engine::Points => points(kernel, memory, &all, symbols),
-            _ => tiles::run(&prologue.program, memory, &all, &[], symbols),
+            Engine::Points => points(kernel, memory, &prologue_args, symbols),
+            _ => tiles::run(&prologue.program, memory, &prologue_args, &[], symbols),
         };
         assert!(ok, "a prologue reports no error");
-        let at = args.len() as u16;
-        match &mut with {
-            Kernel::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = at,
-            Kernel::Conv(c) => c.operands[side] = at,
+        let arg = args.len() as u16;
+        match &mut kernel_with_operands {
+            Kernel::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = arg,
+            Kernel::Conv(c) => c.operands[side] = arg,
             other => panic!("{} has no prologues", other.name()),
         }
         args.push(memory.len() - 1);
     }
-    with
+    kernel_with_operands
 }
 
 fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data {
-    let mut extents = evaluated(&m.batch, symbols);
+    let mut extents = eval_dims(&m.batch, symbols);
     let batch = extents.len();
-    extents.extend(evaluated(&[m.m.clone(), m.n.clone()], symbols));
+    extents.extend(eval_dims(&[m.m.clone(), m.n.clone()], symbols));
     let k = m.k.eval(symbols);
     let operand = |x: &kiln_plan::Matrix, at: &[i64], row: i64, col: i64| {
-        let strides = evaluated(&x.batch_strides, symbols);
+        let strides = eval_dims(&x.batch_strides, symbols);
         let mut address =
             x.offset.eval(symbols) + row * x.row.eval(symbols) + col * x.col.eval(symbols);
         for (s, i) in strides.iter().zip(at) {
@@ -430,8 +431,8 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data 
     let mut terms = Vec::new();
     each_point(&extents, |at| {
         let (i, j) = (at[batch], at[batch + 1]);
-        let each = (0..k).map(|p| (operand(&m.lhs, at, i, p), operand(&m.rhs, at, p, j)));
-        terms.push(each.collect::<Vec<_>>());
+        let pairs = (0..k).map(|p| (operand(&m.lhs, at, i, p), operand(&m.rhs, at, p, j)));
+        terms.push(pairs.collect::<Vec<_>>());
     });
     match (a, b) {
         (Data::Float(a), Data::Float(b)) => {
@@ -457,20 +458,20 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data {
     let [a, b] = c.operands.map(|o| &memory[args[o as usize]]);
     match (a, b) {
         (Data::Float(a), Data::Float(b)) => {
-            let sums = convolved(c, (a, b), symbols, 0.0, |sum, x, y| sum + x * y);
+            let sums = convolve(c, (a, b), symbols, 0.0, |sum, x, y| sum + x * y);
             Data::Float(sums.iter().map(|s| round_float(*s, c.dtype())).collect())
         }
         (Data::Int(a), Data::Int(b)) => {
             let add = |sum: i64, x: i64, y| sum.wrapping_add(x.wrapping_mul(y));
-            let sums = convolved(c, (a, b), symbols, 0, add);
+            let sums = convolve(c, (a, b), symbols, 0, add);
             Data::Int(sums.iter().map(|s| wrap_int(*s, c.sums())).collect())
         }
         _ => panic!("a convolution of floats and integers"),
     }
 }
 
-/// Returns the sums of a convolution or of a gradient of one.
-fn convolved<T: Copy>(
+/// Returns the result of a convolution or of a gradient of one.
+fn convolve<T: Copy>(
     c: &Conv,
     (a, b): (&[T], &[T]),
     symbols: &[i64],
@@ -482,19 +483,19 @@ fn convolved<T: Copy>(
     let a = &match c.images {
         // Moving channels to the end and moving positions back is the same transposition.
         Images::ChannelsLast => {
-            transposed(a, e(&c.batch), a.len() / channels(&c.in_channels).max(1))
+            transpose(a, e(&c.batch), a.len() / channels(&c.in_channels).max(1))
         }
         _ => a.to_vec(),
     };
     let (input, output, kernel) = (
-        evaluated(&c.input, symbols),
-        evaluated(&c.output, symbols),
-        evaluated(&c.kernel, symbols),
+        eval_dims(&c.input, symbols),
+        eval_dims(&c.output, symbols),
+        eval_dims(&c.kernel, symbols),
     );
     let (stride, padding, dilation) = (
-        evaluated(&c.stride, symbols),
-        evaluated(&c.padding, symbols),
-        evaluated(&c.dilation, symbols),
+        eval_dims(&c.stride, symbols),
+        eval_dims(&c.padding, symbols),
+        eval_dims(&c.dilation, symbols),
     );
     let (groups, ins, outs) = (e(&c.groups), e(&c.in_channels), e(&c.out_channels));
     let size = |n: i64, extents: &[i64]| n * groups * extents.iter().product::<i64>();
@@ -520,7 +521,7 @@ fn convolved<T: Copy>(
                 x = x * input[a] + i;
                 w = w * kernel[a] + tap[1 + a];
             }
-            // Zeros in the padding take part in the sums.
+            // Zeros of the padding are multiplied: infinities meet them.
             let (x, w) = (x as usize, w as usize);
             match c.role {
                 ConvRole::Result => {
@@ -535,7 +536,7 @@ fn convolved<T: Copy>(
         });
     });
     if c.images != Images::ChannelsFirst {
-        sums = transposed(
+        sums = transpose(
             &sums,
             e(&c.batch),
             channels(&c.out_channels) * e(&c.batch) as usize,
@@ -544,15 +545,15 @@ fn convolved<T: Copy>(
     sums
 }
 
-/// Transposes each of `batch` matrices, which have `rows` rows together.
-fn transposed<T: Copy>(x: &[T], batch: i64, rows: usize) -> Vec<T> {
+/// Transposes each of `batch` matrices, which have `rows` rows in total.
+fn transpose<T: Copy>(x: &[T], batch: i64, rows: usize) -> Vec<T> {
     let matrix = (x.len() / batch.max(1) as usize).max(1);
     let rows = rows / batch.max(1) as usize;
     let columns = matrix / rows.max(1);
-    let of_matrix = |m: &[T]| -> Vec<T> {
+    let transpose_matrix = |m: &[T]| -> Vec<T> {
         (0..m.len())
             .map(|i| m[i % rows * columns + i / rows])
             .collect()
     };
-    x.chunks(matrix).flat_map(of_matrix).collect()
+    x.chunks(matrix).flat_map(transpose_matrix).collect()
 }

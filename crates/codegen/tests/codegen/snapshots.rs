@@ -1,6 +1,6 @@
 //! Snapshots of fusion, and of the kernels.
 
-use crate::run::{decomposed, lowered};
+use crate::run::{decompose, lower_checked};
 use kiln_codegen::{Layout, Options, Program, tile_text};
 use kiln_ir::Graph;
 use kiln_plan::Kernel;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 fn program(text: &str) -> Program {
     let graph = Graph::parse(&format!("graph {{\n{text}\n}}")).unwrap_or_else(|e| panic!("{e}"));
     kiln_ir::verify::verify(&graph).unwrap_or_else(|e| panic!("{e:?}\n{graph}"));
-    lowered(&decomposed(&graph), &Options::default())
+    lower_checked(&decompose(&graph), &Options::default())
 }
 
 /// Returns the launches, one per line.
@@ -406,7 +406,7 @@ fn what_makes_images() {
             layout,
             ..Options::default()
         };
-        let p = lowered(&decomposed(&graph), &options);
+        let p = lower_checked(&decompose(&graph), &options);
         let made: usize = p
             .tasks
             .iter()

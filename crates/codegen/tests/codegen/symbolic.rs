@@ -1,6 +1,6 @@
 //! Symbolic sizes lower to the same results as known ones, and lowering is deterministic.
 
-use crate::run::{Engine, decomposed, lowered, run};
+use crate::run::{Engine, decompose, lower_checked, run};
 use kiln_base::{DType, Dim, Sym};
 use kiln_codegen::Options;
 use kiln_ir::eval::{Array, Mode, evaluate};
@@ -44,7 +44,7 @@ fn network(batch: Dim) -> Graph {
     let y = b.reshape(&y, &[batch, twelve]).unwrap();
     let y = b.pointwise(Pw::Add, &[y, x]).unwrap();
     g.add_output(y);
-    decomposed(&g)
+    decompose(&g)
 }
 
 #[test]
@@ -61,14 +61,14 @@ fn symbolic_batches_equal_known_ones() {
         let w = Array::from_f64(DType::F32, &[12, 12], &w).unwrap();
         let inputs = [x, w];
         let known = network(Dim::from(n));
-        let want = evaluate(&known, &inputs, &[], Mode::Exact).unwrap();
+        let expected = evaluate(&known, &inputs, &[], Mode::Exact).unwrap();
         for (graph, symbols) in [(&symbolic, vec![n as i64]), (&known, vec![])] {
-            let program = lowered(graph, &Options::default());
+            let program = lower_checked(graph, &Options::default());
             assert!(program.tasks.len() <= 2, "{:?}", program.tasks);
             for engine in [Engine::Points, Engine::Tiles] {
                 let got = run(&program, &inputs, &symbols, engine).unwrap();
                 let got = got[0].as_ref().unwrap().to_f64();
-                for (g, w) in got.iter().zip(want[0].to_f64()) {
+                for (g, w) in got.iter().zip(expected[0].to_f64()) {
                     assert!((g - w).abs() < 1e-5, "{g} {w}");
                 }
             }
@@ -83,8 +83,8 @@ fn lowering_is_deterministic() {
             control_flow: false,
             ..Default::default()
         };
-        let graph = decomposed(&config.graph(seed));
-        let print = || format!("{:?}", lowered(&graph, &Options::default()));
+        let graph = decompose(&config.graph(seed));
+        let print = || format!("{:?}", lower_checked(&graph, &Options::default()));
         assert_eq!(print(), print());
     }
 }
@@ -105,7 +105,7 @@ fn excluded_points_report_no_data_error() {
     let graph = Graph::parse(text).unwrap();
     let x = Array::from_f64(DType::F32, &[3], &[0.0, 0.5, 1.0]).unwrap();
     let ints = |v: [i64; 2]| Array::from_i64(DType::I64, &[2], &v).unwrap();
-    let program = lowered(&graph, &Options::default());
+    let program = lower_checked(&graph, &Options::default());
     assert_eq!(program.tasks.len(), 1);
     for engine in [Engine::Points, Engine::Tiles] {
         let ok = run(

@@ -1,5 +1,5 @@
-//! Runs tile programs as `kiln_plan::tile` defines them. Tiles have few elements and registers are poisoned, to expose
-//! what a real engine may do.
+//! Runs tile programs as `kiln_plan::tile` defines them. Tiles are small and unwritten registers are poisoned, to
+//! expose wrong programs.
 
 use crate::numbers::{Num, beats, binary, convert, random, scalar, unary};
 use crate::run::each_point;
@@ -20,13 +20,13 @@ struct Machine<'a> {
     args: Vec<usize>,
     symbols: &'a [i64],
     regs: Vec<Vec<Num>>,
-    /// By register and lane: the accumulator, and the place of the extreme.
+    /// By register and lane: the accumulator, and the index of the extreme.
     acc: Vec<Vec<Option<(Num, i64)>>>,
     slots: Vec<Vec<Vec<Num>>>,
     errors: u32,
 }
 
-/// True if there was no data error.
+/// Runs a program, and returns true if there was no data error.
 pub fn run(
     p: &TileProgram,
     memory: &mut [Data],
@@ -34,20 +34,20 @@ pub fn run(
     in_place: &[(usize, usize)],
     symbols: &[i64],
 ) -> bool {
-    // In place: the result overwrites a copy of the operand.
+    // A result in place overwrites a copy of the operand.
     let mut storage: Vec<Data> = args.iter().map(|a| memory[*a].clone()).collect();
-    let mut at: Vec<usize> = (0..args.len()).collect();
+    let mut buffer_of: Vec<usize> = (0..args.len()).collect();
     let mut taken = Vec::new();
     for (r, w) in in_place {
-        if !taken.contains(r) && at[*w] == *w {
+        if !taken.contains(r) && buffer_of[*w] == *w {
             taken.push(*r);
-            at[*w] = *r;
+            buffer_of[*w] = *r;
         }
     }
     let mut m = Machine {
         p,
         memory: &mut storage,
-        args: at.clone(),
+        args: buffer_of.clone(),
         symbols,
         regs: vec![vec![Num::Poison; T as usize]; p.registers.len()],
         acc: vec![vec![]; p.registers.len()],
@@ -56,27 +56,27 @@ pub fn run(
     };
     for (r, s) in &p.constants {
         let c = p.registers[r.0 as usize];
-        m.regs[r.0 as usize] = vec![scalar(*s, c).settle(c); T as usize];
+        m.regs[r.0 as usize] = vec![scalar(*s, c).fit(c); T as usize];
     }
     let axes: Vec<i64> = p.axes.iter().map(|d| d.eval(symbols)).collect();
     let inner: Vec<i64> = p.inner.iter().map(|d| d.eval(symbols)).collect();
     match p.schedule {
-        Schedule::Rows => each_point(&axes, |at| m.row(at, &inner)),
-        Schedule::Lanes => m.lanes(&axes, &inner),
+        Schedule::Rows => each_point(&axes, |at| m.run_row(at, &inner)),
+        Schedule::Lanes => m.run_lanes(&axes, &inner),
     }
     let errors = m.errors;
     for (i, a) in args.iter().enumerate() {
         if p.args[i].written {
-            memory[*a] = storage[at[i]].clone();
+            memory[*a] = storage[buffer_of[i]].clone();
         }
     }
     errors == 0
 }
 
 fn points(extents: &[i64]) -> Vec<Point> {
-    let mut all = Vec::new();
-    each_point(extents, |at| all.push(at.to_vec()));
-    all
+    let mut points = Vec::new();
+    each_point(extents, |point| points.push(point.to_vec()));
+    points
 }
 
 /// One tile of a stage.
@@ -86,87 +86,91 @@ struct Tile {
     slot: usize,
     /// The linear inner index of its first element, and the step to the next.
     inner: (i64, i64),
-    /// True if results are spread over the register.
-    spread: bool,
+    /// True if the result is copied to all lanes of the register.
+    broadcast: bool,
 }
 
 impl Machine<'_> {
-    fn row(&mut self, axes: &[i64], inner: &[i64]) {
-        let all = points(inner);
-        let (mut first, mut last) = (true, true);
+    fn run_row(&mut self, axes: &[i64], inner: &[i64]) {
+        let inner_points = points(inner);
+        let (mut is_first, mut is_last) = (true, true);
         let serial = axes.iter().zip(&self.p.axes).rev();
         for (i, n) in serial.take(self.p.serial.into()) {
-            first &= *i == 0;
-            last &= n.is(*i + 1);
+            is_first &= *i == 0;
+            is_last &= n.is(*i + 1);
         }
-        if first {
-            self.clear_slots(all.len() / T as usize + 1);
+        if is_first {
+            self.clear_slots(inner_points.len() / T as usize + 1);
         }
         for stage in &self.p.stages {
             match stage.serial_points {
-                SerialPoints::First if !first => continue,
-                SerialPoints::Last if !last => continue,
+                SerialPoints::First if !is_first => continue,
+                SerialPoints::Last if !is_last => continue,
                 _ => {}
             }
-            self.begin(stage);
+            self.begin_stage(stage);
             if !stage.over_inner {
                 let point: Point = axes
                     .iter()
                     .copied()
                     .chain(inner.iter().map(|_| 0))
                     .collect();
-                self.code(
+                self.run_code(
                     stage,
                     &Tile {
                         points: vec![point],
                         slot: 0,
                         inner: (0, 0),
-                        spread: true,
+                        broadcast: true,
                     },
                 );
                 continue;
             }
-            for (slot, tile) in all.chunks(T as usize).enumerate() {
+            for (slot, tile) in inner_points.chunks(T as usize).enumerate() {
                 let join = |at: &Point| axes.iter().chain(at).copied().collect();
                 let points = tile.iter().map(join).collect();
                 let inner = (slot as i64 * T, 1);
-                self.code(
+                self.run_code(
                     stage,
                     &Tile {
                         points,
                         slot,
                         inner,
-                        spread: false,
+                        broadcast: false,
                     },
                 );
             }
-            self.end(stage, Schedule::Rows);
+            self.end_stage(stage, Schedule::Rows);
         }
     }
 
-    fn lanes(&mut self, axes: &[i64], inner: &[i64]) {
-        let all = points(inner);
+    fn run_lanes(&mut self, axes: &[i64], inner: &[i64]) {
+        let inner_points = points(inner);
         for tile in points(axes).chunks(T as usize) {
-            self.clear_slots(all.len());
+            self.clear_slots(inner_points.len());
             for stage in &self.p.stages {
-                self.begin(stage);
+                self.begin_stage(stage);
                 let once = [vec![0; inner.len()]];
-                let over: &[Point] = if stage.over_inner { &all } else { &once };
+                let over: &[Point] = if stage.over_inner {
+                    &inner_points
+                } else {
+                    &once
+                };
                 for (slot, at) in over.iter().enumerate() {
                     let join = |a: &Point| a.iter().chain(at).copied().collect();
                     let points = tile.iter().map(join).collect();
                     let inner = (slot as i64, 0);
-                    self.code(
+                    self.run_code(
                         stage,
                         &Tile {
                             points,
                             slot,
                             inner,
-                            spread: false,
+                            broadcast: false,
                         },
                     );
                 }
-                self.end(stage, Schedule::Lanes);
+                self.end_stage(stage, Schedule::Lanes);
             }
         }
     }
@@ -177,8 +181,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Accumulators are not readable during accumulation.
-    fn begin(&mut self, stage: &Stage) {
+    /// Resets the accumulators of a stage, and poisons their registers, which are not readable during accumulation.
+    fn begin_stage(&mut self, stage: &Stage) {
         for inst in &stage.code {
             if let Inst::Reduce { acc, .. } | Inst::ArgReduce { acc, .. } = inst {
                 assert!(stage.over_inner);
@@ -189,7 +193,8 @@ impl Machine<'_> {
         }
     }
 
-    fn end(&mut self, stage: &Stage, schedule: Schedule) {
+    /// Writes the accumulators of a stage to their registers.
+    fn end_stage(&mut self, stage: &Stage, schedule: Schedule) {
         for inst in &stage.code {
             let (acc, op, arg) = match inst {
                 Inst::Reduce { acc, op, .. } => (acc, *op, false),
@@ -224,7 +229,7 @@ impl Machine<'_> {
         }
     }
 
-    fn line(&self, offset: &Dim, strides: &[Dim], at: &Point) -> i64 {
+    fn affine(&self, offset: &Dim, strides: &[Dim], at: &Point) -> i64 {
         assert_eq!(strides.len(), at.len());
         let steps = strides.iter().zip(at);
         steps.fold(offset.eval(self.symbols), |n, (s, i)| {
@@ -234,19 +239,19 @@ impl Machine<'_> {
 
     fn address(&self, access: &Access, at: &Point) -> Option<i64> {
         let inside = access.bounds.iter().all(|b| {
-            let index = self.line(&b.offset, &b.strides, at);
+            let index = self.affine(&b.offset, &b.strides, at);
             (0..b.extent.eval(self.symbols)).contains(&index)
         });
-        inside.then(|| self.line(&access.offset, &access.strides, at))
+        inside.then(|| self.affine(&access.offset, &access.strides, at))
     }
 
-    fn code(&mut self, stage: &Stage, tile: &Tile) {
+    fn run_code(&mut self, stage: &Stage, tile: &Tile) {
         for inst in &stage.code {
-            self.inst(inst, tile);
+            self.run_inst(inst, tile);
         }
     }
 
-    fn inst(&mut self, inst: &Inst, tile: &Tile) {
+    fn run_inst(&mut self, inst: &Inst, tile: &Tile) {
         let n = tile.points.len();
         let get = |m: &Self, r: kiln_plan::tile::Reg, l: usize| m.regs[r.0 as usize][l];
         let mut out: Vec<Num> = Vec::with_capacity(n);
@@ -286,7 +291,7 @@ impl Machine<'_> {
                 out.extend(
                     tile.points
                         .iter()
-                        .map(|at| Num::I(self.line(offset, strides, at))),
+                        .map(|at| Num::I(self.affine(offset, strides, at))),
                 );
                 dst
             }
@@ -339,19 +344,19 @@ impl Machine<'_> {
                 for l in 0..n {
                     let x = get(self, *a, l);
                     let r = acc.0 as usize;
-                    let into = if rows { 0 } else { l };
+                    let lane = if rows { 0 } else { l };
                     let at = tile.inner.0 + l as i64 * tile.inner.1;
-                    let next = match self.acc[r][into] {
+                    let next = match self.acc[r][lane] {
                         None if arg => (x, at),
                         Some((best, _)) if arg && beats(*op, x, best) => (x, at),
                         Some(best) if arg => best,
                         old => {
                             let old = old.map_or_else(|| self.identity(r, *op), |o| o.0);
                             let sum = binary(op.combine(), old, x).unwrap();
-                            (sum.settle(self.p.registers[r]), 0)
+                            (sum.fit(self.p.registers[r]), 0)
                         }
                     };
-                    self.acc[r][into] = Some(next);
+                    self.acc[r][lane] = Some(next);
                 }
                 return;
             }
@@ -377,8 +382,8 @@ impl Machine<'_> {
             }
         };
         let c = self.p.registers[dst.0 as usize];
-        let mut out: Vec<Num> = out.into_iter().map(|x| x.settle(c)).collect();
-        if tile.spread {
+        let mut out: Vec<Num> = out.into_iter().map(|x| x.fit(c)).collect();
+        if tile.broadcast {
             out = vec![out[0]; T as usize];
         }
         out.resize(T as usize, Num::Poison);

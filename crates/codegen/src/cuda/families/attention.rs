@@ -22,10 +22,10 @@ mod warpgroups;
 /// The assumed size of an unknown extent.
 const UNKNOWN_SIZE: i64 = 1024;
 
-/// Returns the candidates: the default, which takes the fewest cycles by the model, and with `all` every other.
+/// Returns the candidate with the fewest cycles by the model; with `all` every candidate, fastest first.
 pub(super) fn emit(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
     let Some((schedule, columns, calls)) = warpgroups::emit(work, a) else {
-        return Candidate::only(by_warps(work, a));
+        return Candidate::only(emit_by_warps(work, a));
     };
     let (sizes, are_known) = model_sizes(a);
     let candidate = |schedule: schedule::Gpu, columns, calls| {
@@ -42,7 +42,7 @@ pub(super) fn emit(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
     let warps = tile.schedule(a.scores.dtype);
     let mut candidates = vec![
         candidate(schedule, columns, calls),
-        candidate(warps, tile.columns, by_warps(work, a)),
+        candidate(warps, tile.columns, emit_by_warps(work, a)),
     ];
     candidates.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     candidates.truncate(if all { 2 } else { 1 });
@@ -66,8 +66,8 @@ fn model_sizes(a: &Attention) -> (schedule::AttentionSizes, bool) {
     (sizes, known.iter().all(Option::is_some))
 }
 
-/// Begins a kernel: its call, its text and the destination of its result.
-fn begin<'a>(work: Job<'a>, a: &Attention) -> (Call<'a>, Source, Store<'a>) {
+/// Returns the call of a kernel, its text so far and the destination of its result.
+fn begin_kernel<'a>(work: Job<'a>, a: &Attention) -> (Call<'a>, Source, Store<'a>) {
     let name = match &work.epilogue {
         Some(kir) => kir.name.clone(),
         None => format!("attention_{}", a.scores.dtype),
@@ -76,22 +76,22 @@ fn begin<'a>(work: Job<'a>, a: &Attention) -> (Call<'a>, Source, Store<'a>) {
     let mut call = Call::new(work);
     store.push(&mut call);
     push_operands(&mut call, &a.scores, &[&a.value]);
-    let mut source = call.source(&name, index(a, &store));
+    let mut source = call.source(&name, index_type(a, &store));
     source.shared_launch = SharedLaunch::Nothing;
     (call, source, store)
 }
 
-/// Returns the kernel in which warps multiply, from shared memory.
-fn by_warps(work: Job, a: &Attention) -> KernelCalls {
-    let (call, mut source, store) = begin(work, a);
+/// Returns the calls of the kernel whose warps multiply operands in shared memory.
+fn emit_by_warps(work: Job, a: &Attention) -> KernelCalls {
+    let (call, mut source, store) = begin_kernel(work, a);
     let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
     let operands = Operands::emit(&mut source, &call, a);
     let index = source.index;
-    source.scope(&tile.scores(&a.scores, index, [&operands.query, &operands.key]));
-    source.scope(&tile.sums(a.scores.dtype, &operands.value));
+    source.scope(&tile.scores_text(&a.scores, index, [&operands.query, &operands.key]));
+    source.scope(&tile.weighting_text(a.scores.dtype, &operands.value));
     source.scope(include_str!("attention.cu"));
     source.shared("Block");
-    block(&mut source, &call, a, &operands);
+    emit_block(&mut source, &call, a, &operands);
     store.emit(&mut source, &call, 1);
     source.line("}");
     let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
@@ -106,7 +106,7 @@ fn single_step(work: Job, step: KernelCall) -> KernelCalls {
     }
 }
 
-/// The extents of a block's tile of scores, of the part of a thread (or of a warp of tensor cores), its columns of the
+/// A block's tile: its rows and columns of scores, those of a thread (or of a warp of tensor cores), its columns of the
 /// result, and its number of threads.
 pub(super) struct Tile {
     pub m: i64,
@@ -119,21 +119,21 @@ pub(super) struct Tile {
 impl Tile {
     /// Returns the tile of a result with `rows` rows and `columns` columns.
     pub fn of(dtype: DType, rows: &Dim, columns: &Dim) -> Tile {
-        let short = rows.as_const().is_some_and(|l| l <= 32);
+        let is_short = rows.as_const().is_some_and(|l| l <= 32);
         let (m, n, warp, threads) = match dtype {
             DType::F64 => (32, 32, [4, 2], 128),
-            DType::F32 if short => (32, 32, [4, 2], 128),
+            DType::F32 if is_short => (32, 32, [4, 2], 128),
             DType::F32 => (64, 64, [4, 4], 256),
-            _ if short => (32, 64, [16, 32], 128),
+            _ if is_short => (32, 64, [16, 32], 128),
             _ => (64, 64, [16, 32], 256),
         };
-        let most = if n == 64 { 128 } else { 64 };
-        let wide = columns.as_const().is_none_or(|c| c > most / 2);
+        let max_columns = if n == 64 { 128 } else { 64 };
+        let is_wide = columns.as_const().is_none_or(|c| c > max_columns / 2);
         Tile {
             m,
             n,
             warp,
-            columns: if wide { most } else { most / 2 },
+            columns: max_columns / if is_wide { 1 } else { 2 },
             threads,
         }
     }
@@ -141,8 +141,8 @@ impl Tile {
     /// Returns the grid for a result with `rows` rows and `columns` columns in each matrix.
     pub fn grid(&self, scores: &Scores, rows: &Dim, columns: &Dim) -> [Blocks; 3] {
         let points = &round_up(rows, self.m) * &round_up(columns, self.columns);
-        let each = (self.m * self.columns) as u32;
-        line_of_blocks(&points * &numel(&scores.batch), each)
+        let points_per_block = (self.m * self.columns) as u32;
+        line_of_blocks(&points * &numel(&scores.batch), points_per_block)
     }
 
     /// Returns the grid for `rows` rows in each matrix.
@@ -153,8 +153,8 @@ impl Tile {
         )
     }
 
-    /// Returns the text before a kernel that computes scores as products of operands.
-    pub fn scores(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
+    /// Returns the device code that computes scores as products of operands.
+    pub fn scores_text(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
         let schedule = self.schedule(scores.dtype);
         let mut text = elements(scores.dtype, index);
         text += &tile_constants(&schedule, [scores.dtype; 2], operands);
@@ -164,7 +164,7 @@ impl Tile {
         text + &scores_text(scores)
     }
 
-    /// Returns the schedule of the products that are scores.
+    /// Returns the schedule of the products of queries and keys.
     fn schedule(&self, dtype: DType) -> schedule::Gpu {
         let multiply = Multiply::exact(dtype);
         schedule::Gpu {
@@ -178,8 +178,8 @@ impl Tile {
         }
     }
 
-    /// Returns the text after that of the scores, in a kernel that multiplies the softmax by an operand.
-    pub fn sums(&self, dtype: DType, value: &Operand) -> String {
+    /// Returns the device code that multiplies the softmax by `value`. It follows that of the scores.
+    pub fn weighting_text(&self, dtype: DType, value: &Operand) -> String {
         let text = format!(
             "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {}, V_WHOLE = {};\n",
             self.columns, value.along_k, value.vector, value.whole,
@@ -191,7 +191,7 @@ impl Tile {
     }
 }
 
-/// Returns the text of the scores of products, after the sizes of their tile.
+/// Returns the device code that scales and masks products. It follows the sizes of their tile.
 fn scores_text(scores: &Scores) -> String {
     let mask = match &scores.mask {
         None => ("NONE", DType::F32),
@@ -202,7 +202,7 @@ fn scores_text(scores: &Scores) -> String {
         DType::Bool => "x".into(),
         dtype => CudaCpp::loaded("x", dtype),
     };
-    let (p, kept) = match &scores.dropout {
+    let (p, kept_scale) = match &scores.dropout {
         Some(dropout) => (dropout.p, dropout.scale()),
         None => (0.0, 1.0),
     };
@@ -210,22 +210,22 @@ fn scores_text(scores: &Scores) -> String {
         "constexpr bool CAUSAL = {};\nenum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\n\
          typedef {} MaskElem;\n\
          __device__ __forceinline__ Acc load_mask(MaskElem x) {{ return {load_mask}; }}\n\
-         constexpr bool DROPS = {};\nconstexpr float LEAST = {};\nconstexpr Acc KEPT = {};\n{}",
+         constexpr bool DROPOUT = {};\nconstexpr float DROPOUT_P = {};\nconstexpr Acc DROPOUT_SCALE = {};\n{}",
         scores.causal,
         mask.0,
         memory(mask.1),
         scores.dropout.is_some(),
         CudaCpp::literal(Scalar::Float(p), Compute::F32),
-        CudaCpp::literal(Scalar::Float(kept), scores.dtype.compute()),
+        CudaCpp::literal(Scalar::Float(kept_scale), scores.dtype.compute()),
         include_str!("attention_scores.cu")
     )
 }
 
-/// Rounds up to a multiple of `each`; an unknown size gets an upper bound instead.
-fn round_up(d: &Dim, each: i64) -> Dim {
+/// Returns a size rounded up to a multiple, or an upper bound of that if the size is unknown.
+fn round_up(d: &Dim, multiple: i64) -> Dim {
     match d.as_const() {
-        Some(n) => Dim::Const((n + each - 1) / each * each),
-        None => d + &Dim::Const(each - 1),
+        Some(n) => Dim::Const((n + multiple - 1) / multiple * multiple),
+        None => d + &Dim::Const(multiple - 1),
     }
 }
 
@@ -239,7 +239,7 @@ struct Operands {
 impl Operands {
     fn emit(source: &mut Source, call: &Call, a: &Attention) -> Operands {
         let mut operand = |x: &Matrix, name: &str, lines: &str, strides: [&Dim; 2]| {
-            strided(source, call, &a.scores.batch, x, [name, lines], strides)
+            strided_operand(source, call, &a.scores.batch, x, [name, lines], strides)
         };
         let query = operand(
             &a.scores.query,
@@ -258,10 +258,10 @@ impl Operands {
     }
 }
 
-/// Adds the arguments of a kernel that computes scores, and other operands of their dtype.
-pub(super) fn push_operands(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
-    let own = [&scores.query, &scores.key];
-    for x in own.iter().chain(others) {
+/// Adds the arguments of a kernel that computes scores, and further operands of their dtype.
+pub(super) fn push_operands(call: &mut Call, scores: &Scores, further: &[&Matrix]) {
+    let pair = [&scores.query, &scores.key];
+    for x in pair.iter().chain(further) {
         call.push(Slot::Arg(x.arg as usize), scores.dtype, false);
     }
     if let Some((mask, dtype)) = &scores.mask {
@@ -272,28 +272,28 @@ pub(super) fn push_operands(call: &mut Call, scores: &Scores, others: &[&Matrix]
     }
 }
 
-/// Declares `scores`.
-pub(super) fn declare(source: &mut Source, call: &Call, scores: &Scores) -> String {
+/// Returns the declaration of `scores`: their scale, mask and random numbers.
+pub(super) fn declare_scores(source: &mut Source, call: &Call, scores: &Scores) -> String {
     let factor = CudaCpp::literal(Scalar::Float(scores.scale), scores.dtype.compute());
     let (mut text, mut mask) = (String::new(), "nullptr, 0, 0".to_string());
     if let Some((m, _)) = &scores.mask {
         let pointer = call.pointer(Slot::Arg(m.arg as usize));
         let (row, column) = (source.dim(&m.row), source.dim(&m.col));
-        text = place(source, &scores.batch, m, "mask");
+        text = declare_offset(source, &scores.batch, m, "mask");
         mask = format!("{pointer} + mask_at, {row}, {column}");
     }
     let mut numbers = "0, 0, 0".to_string();
     if let Some(Dropout { key, .. }) = &scores.dropout {
         let pointer = call.pointer(Slot::Arg(key.arg as usize));
-        let (at, step) = (source.dim(&key.offset), source.dim(&key.col));
+        let (start, step) = (source.dim(&key.offset), source.dim(&key.col));
         let first = "(long long)batch * length * keys";
-        numbers = format!("{pointer}[{at}], {pointer}[{at} + {step}] + {first}, keys");
+        numbers = format!("{pointer}[{start}], {pointer}[{start} + {step}] + {first}, keys");
     }
     text + &format!("const Scores scores = {{{factor}, {mask}, {numbers}}};")
 }
 
-/// Declares the sizes.
-pub(super) fn sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
+/// Declares the sizes of attention by their names.
+pub(super) fn declare_sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
     let sizes = [
         ("length", &scores.length),
         ("keys", &scores.keys),
@@ -307,10 +307,10 @@ pub(super) fn sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
     }
 }
 
-/// Emits a block's work, up to where element `raw` of the result is stored at `at`.
-fn block(source: &mut Source, call: &Call, a: &Attention, operands: &Operands) {
-    sizes(source, &a.scores, &a.columns);
-    let scores = declare(source, call, &a.scores);
+/// Emits a block's work, up to the declaration of `raw`, an element of the result, and `at`, its offset.
+fn emit_block(source: &mut Source, call: &Call, a: &Attention, operands: &Operands) {
+    declare_sizes(source, &a.scores, &a.columns);
+    let scores = declare_scores(source, call, &a.scores);
     let text = format!(
         "\
 if (length <= 0 || columns <= 0 || batches <= 0) return;
@@ -334,26 +334,26 @@ const Index at = (batch * length + i) * columns + c;",
 }
 
 /// Returns the type of indices: 32 bits where everything is known to be small.
-fn index(a: &Attention, store: &Store) -> Index {
+fn index_type(a: &Attention, store: &Store) -> Index {
     let epilogue = match store {
         Store::Epilogue(kir) => Values::index_type(kir),
         Store::Plain { .. } => Index::Int,
     };
-    let mut all = footprint_ends(&a.scores);
-    all.push(footprint_end(
+    let mut bounds = footprint_ends(&a.scores);
+    bounds.push(footprint_end(
         &a.scores.batch,
         &a.value,
         &a.scores.keys,
         &a.columns,
     ));
-    all.push(&(&numel(&a.scores.batch) * &a.scores.length) * &a.columns);
-    match all.iter().all(fits_i32) {
+    bounds.push(&(&numel(&a.scores.batch) * &a.scores.length) * &a.columns);
+    match bounds.iter().all(fits_i32) {
         true => epilogue,
         false => Index::Long,
     }
 }
 
-/// Returns the ends of the footprints of the operands of scores, and other numbers that must fit.
+/// Returns the upper bounds of the offsets and indices of scores' operands.
 pub(super) fn footprint_ends(scores: &Scores) -> Vec<Dim> {
     let Scores {
         batch,
@@ -362,17 +362,17 @@ pub(super) fn footprint_ends(scores: &Scores) -> Vec<Dim> {
         width,
         ..
     } = scores;
-    let mut all = vec![
+    let mut bounds = vec![
         footprint_end(batch, &scores.query, length, width),
         footprint_end(batch, &scores.key, keys, width),
         keys.clone(),
         width.clone(),
     ];
-    all.extend((scores.mask.iter()).map(|(mask, _)| footprint_end(batch, mask, length, keys)));
-    all
+    bounds.extend((scores.mask.iter()).map(|(mask, _)| footprint_end(batch, mask, length, keys)));
+    bounds
 }
 
-/// Returns the end of the footprint of a matrix of these extents.
+/// Returns an upper bound of the offsets into a batch of matrices.
 pub(super) fn footprint_end(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim {
     let ends = batch.iter().chain([rows, columns]);
     let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
@@ -382,16 +382,16 @@ pub(super) fn footprint_end(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim
         })
 }
 
-/// Declares `{name}_at`, the offset of matrix number `batch`.
-pub(super) fn place(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) -> String {
+/// Returns the declaration of `{name}_at`, the offset of matrix number `batch`.
+fn declare_offset(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) -> String {
     let mut text = format!("Index {name}_at = {};\n", source.dim(&x.offset));
     if !batch.is_empty() {
-        text += "{\nIndex rest = batch;\n";
+        text += "{\nIndex remaining = batch;\n";
         for (extent, stride) in batch.iter().zip(&x.batch_strides).rev() {
             let (extent, stride) = (source.dim(extent), source.dim(stride));
             let _ = write!(
                 text,
-                "{name}_at += rest % {extent} * {stride};\nrest /= {extent};\n"
+                "{name}_at += remaining % {extent} * {stride};\nremaining /= {extent};\n"
             );
         }
         text += "}\n";
@@ -399,8 +399,8 @@ pub(super) fn place(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) 
     text
 }
 
-/// Returns an operand, given its name, the name of its number of lines, and the strides from line to line and along k.
-pub(super) fn strided(
+/// Returns an operand by its name, the name of its number of lines, and the strides of lines and along k.
+pub(super) fn strided_operand(
     source: &mut Source,
     call: &Call,
     batch: &[Dim],
@@ -409,19 +409,19 @@ pub(super) fn strided(
     [line, along]: [&Dim; 2],
 ) -> Operand {
     let pointer = call.pointer(Slot::Arg(x.arg as usize));
-    let mut text = place(source, batch, x, name);
+    let mut text = declare_offset(source, batch, x, name);
     let (l, k) = (source.dim(line), source.dim(along));
     let _ = writeln!(
         text,
         "const Strided {name} = {{{pointer} + {name}_at, {lines}, {l}, {k}}};"
     );
     let along_k = along.is(1);
-    let others = if along_k { line } else { along };
+    let other = if along_k { line } else { along };
     Operand {
         text,
         along_k,
         vector: (along_k || line.is(1))
-            && is_multiple_of_8(others)
+            && is_multiple_of_8(other)
             && is_multiple_of_8(&x.offset)
             && x.batch_strides.iter().all(is_multiple_of_8),
         whole: false,

@@ -1,28 +1,28 @@
 // Weights times values by fused multiply-adds: each thread owns TM rows and VN columns of the result.
-// Weights lie where the scores were; VK rows of values at a time pass through shared memory.
+// Weights replace the scores in shared memory, which holds VK rows of values at a time.
 
 constexpr int VK = 8, VN = BV / (BN / TN);
-static_assert(VK * BV % THREADS == 0 && BN % VK == 0, "threads load equally much");
+static_assert(VK * BV % THREADS == 0 && BN % VK == 0, "threads load equal parts");
 
 struct Weighted {
     Shared scores;
     Elem values[VK][BV + 4];
-    __device__ __forceinline__ void keep(int row, int column, Acc weight) { scores.out[row][column] = weight; }
+    __device__ __forceinline__ void set_weight(int row, int column, Acc weight) { scores.out[row][column] = weight; }
 };
 
-struct Sums {
-    Acc sum[TM][VN] = {};
+struct Accumulators {
+    Acc acc[TM][VN] = {};
     __device__ __forceinline__ int row() const { return threadIdx.x / (BN / TN) * TM; }
     __device__ __forceinline__ int column() const { return threadIdx.x % (BN / TN) * VN; }
-    __device__ __forceinline__ void rescale(const Acc* by) {
+    __device__ __forceinline__ void rescale(const Acc* factors) {
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll
-            for (int j = 0; j < VN; j++) sum[i][j] *= by[row() + i];
+            for (int j = 0; j < VN; j++) acc[i][j] *= factors[row() + i];
     }
-    template <class V> __device__ __forceinline__ void read(Weighted&, const V&, Index, Index, Index) {}
+    template <class V> __device__ __forceinline__ void begin_loads(Weighted&, const V&, Index, Index, Index) {}
     __device__ __forceinline__ void wait() {}
-    template <class V> __device__ __forceinline__ void add(Weighted& from, const V& v, Index c0, Index j0, Index end) {
+    template <class V> __device__ __forceinline__ void accumulate(Weighted& from, const V& v, Index c0, Index j0, Index end) {
 #pragma unroll 1
         for (int k0 = 0; k0 < BN && j0 + k0 < end; k0 += VK) {
 #pragma unroll
@@ -42,15 +42,15 @@ struct Sums {
 #pragma unroll
                 for (int i = 0; i < TM; i++)
 #pragma unroll
-                    for (int j = 0; j < VN; j++) sum[i][j] = fma(x[i], y[j], sum[i][j]);
+                    for (int j = 0; j < VN; j++) acc[i][j] = fma(x[i], y[j], acc[i][j]);
             }
             __syncthreads();
         }
     }
-    __device__ __forceinline__ void leave(Acc (&out)[BM][BV + 1]) const {
+    __device__ __forceinline__ void copy_to(Acc (&out)[BM][BV + 1]) const {
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll
-            for (int j = 0; j < VN; j++) out[row() + i][column() + j] = sum[i][j];
+            for (int j = 0; j < VN; j++) out[row() + i][column() + j] = acc[i][j];
     }
 };

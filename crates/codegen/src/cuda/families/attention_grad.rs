@@ -2,8 +2,8 @@
 //! scores and stores three numbers per row. Then one kernel per gradient computes it, some rows in each block, in an
 //! order that does not depend on the order of blocks.
 
-use super::attention::{Tile, declare, footprint_ends, push_operands, sizes};
-use super::attention::{footprint_end, strided};
+use super::attention::{Tile, declare_scores, declare_sizes, footprint_end, footprint_ends};
+use super::attention::{push_operands, strided_operand};
 use super::call::{Call, fits_i32, lines};
 use super::operand::Operand;
 use crate::cuda::job::Job;
@@ -18,16 +18,17 @@ const ROWS: Slot = Slot::Scratch(0);
 
 pub(super) fn emit(work: Job, a: &AttentionGrad) -> KernelCalls {
     let grad = Grad { work, a };
-    let gradients = [Gradient::Query, Gradient::Key, Gradient::Value].map(|of| grad.gradient(of));
+    let gradients =
+        [Gradient::Query, Gradient::Key, Gradient::Value].map(|g| grad.emit_gradient(g));
     let rows = &(&numel(&a.scores.batch) * &a.scores.length) * &Dim::Const(3);
     KernelCalls {
-        steps: std::iter::once(grad.rows()).chain(gradients).collect(),
+        steps: std::iter::once(grad.emit_rows()).chain(gradients).collect(),
         scratch: vec![(compute_dtype(a.scores.dtype), vec![rows])],
         in_place: work.in_place.clone(),
     }
 }
 
-/// Returns the dtype of computation and of the numbers of rows.
+/// Returns the dtype in which gradients are computed and the numbers of rows stored.
 fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
@@ -35,7 +36,7 @@ fn compute_dtype(dtype: DType) -> DType {
     }
 }
 
-/// A choice of the gradient to compute.
+/// The operand whose gradient a kernel computes.
 #[derive(Copy, Clone, PartialEq)]
 enum Gradient {
     Query,
@@ -69,10 +70,10 @@ impl Grad<'_> {
         ]
     }
 
-    /// Emits the kernel that computes the numbers of rows.
-    fn rows(&self) -> KernelCall {
+    /// Emits the kernel that computes the three numbers of each row.
+    fn emit_rows(&self) -> KernelCall {
         let a = self.a;
-        let (dtype, index) = (a.scores.dtype, self.index());
+        let (dtype, index) = (a.scores.dtype, self.index_type());
         let mut call = Call::new(self.work);
         call.push(ROWS, compute_dtype(dtype), true);
         push_operands(&mut call, &a.scores, &[&a.value, &a.gradient]);
@@ -82,12 +83,12 @@ impl Grad<'_> {
             .map(|lines| operand(&mut source, &call, a, lines));
         let tile = Tile::of(dtype, &a.scores.length, &Dim::ONE);
         let [x, y] = common_layout(&operands);
-        source.scope(&tile.scores(&a.scores, index, [&x, &y]));
+        source.scope(&tile.scores_text(&a.scores, index, [&x, &y]));
         source.scope(include_str!("attention_rows.cu"));
-        self.begin(&mut source, &call, "length", "1", &operands);
+        self.begin_block(&mut source, &call, "length", "1", &operands);
         let text = format!(
             "\
-sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, width, columns);",
+reduce_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, width, columns);",
             call.pointer(ROWS)
         );
         lines(&mut source, &text);
@@ -96,15 +97,15 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
     }
 
     /// Emits the kernel of a gradient.
-    fn gradient(&self, of: Gradient) -> KernelCall {
+    fn emit_gradient(&self, target: Gradient) -> KernelCall {
         let a = self.a;
-        let (dtype, index) = (a.scores.dtype, self.index());
+        let (dtype, index) = (a.scores.dtype, self.index_type());
         let mut call = Call::new(self.work);
         let out = Slot::Arg(a.out as usize);
         call.push(out, dtype, true);
         call.push(ROWS, compute_dtype(dtype), false);
         push_operands(&mut call, &a.scores, &[&a.value, &a.gradient]);
-        let name = match of {
+        let name = match target {
             Gradient::Query => "query",
             Gradient::Key => "key",
             Gradient::Value => "value",
@@ -112,60 +113,60 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         let name = format!("attention_grad_of_{name}_{dtype}");
         let mut source = call.source(&name, index);
         let [q, k, g, v] = self.operands();
-        let (rows, columns, times) = match of {
+        let (rows, columns, multiplier) = match target {
             Gradient::Query => ("length", "width", k),
             Gradient::Key => ("keys", "width", q),
             Gradient::Value => ("keys", "columns", g),
         };
-        let times = operand(&mut source, &call, a, ("x", times.1, columns, false));
+        let multiplier = operand(&mut source, &call, a, ("x", multiplier.1, columns, false));
         let operands = [q, k, g, v].map(|lines| operand(&mut source, &call, a, lines));
-        let (lengths, sides) = match of {
+        let (row_count, column_count) = match target {
             Gradient::Query => (&a.scores.length, &a.scores.width),
             Gradient::Key => (&a.scores.keys, &a.scores.width),
             Gradient::Value => (&a.scores.keys, &a.columns),
         };
-        let tile = Tile::of(dtype, lengths, sides);
+        let tile = Tile::of(dtype, row_count, column_count);
         let [x, y] = common_layout(&operands);
-        let transposed = of != Gradient::Query;
+        let transposed = target != Gradient::Query;
         let pair = if transposed { [&y, &x] } else { [&x, &y] };
-        source.scope(&tile.scores(&a.scores, index, pair));
-        source.scope(&tile.sums(dtype, &times));
+        source.scope(&tile.scores_text(&a.scores, index, pair));
+        source.scope(&tile.weighting_text(dtype, &multiplier));
         source.scope(&format!(
-            "constexpr bool TRANSPOSED = {transposed}, OF_VALUES = {};",
-            of == Gradient::Value
+            "constexpr bool TRANSPOSED = {transposed}, VALUE_GRADIENT = {};",
+            target == Gradient::Value
         ));
         source.scope(include_str!("attention_grad.cu"));
-        self.begin(&mut source, &call, rows, columns, &operands);
+        self.begin_block(&mut source, &call, rows, columns, &operands);
         let pairs = if transposed {
             "k, q, v, g"
         } else {
             "q, k, g, v"
         };
         let [query, key, _] = a.lengths();
-        let begin = match of {
+        let offset = match target {
             Gradient::Query => Dim::ZERO,
             Gradient::Key => query,
             Gradient::Value => &query + &key,
         };
-        let (begin, pointer) = (source.dim(&begin), call.pointer(ROWS));
+        let (offset, pointer) = (source.dim(&offset), call.pointer(ROWS));
         let text = format!(
             "\
-{}derive(shared, {pairs}, x, scores, {pointer} + batch * length * 3, i0, c0, length, keys, width, columns);
+{}compute_gradient(shared, {pairs}, x, scores, {pointer} + batch * length * 3, i0, c0, length, keys, width, columns);
 #pragma unroll 1
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
 const Index i = i0 + e / BV, c = c0 + e % BV;
-if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} + c] = store(shared.out[e / BV][e % BV]);
+if (i < {rows} && c < {columns}) {}[{offset} + (batch * {rows} + i) * {columns} + c] = store(shared.out[e / BV][e % BV]);
 }}",
-            times.text,
+            multiplier.text,
             call.pointer(out),
         );
         lines(&mut source, &text);
-        let grid = tile.grid(&a.scores, lengths, sides);
+        let grid = tile.grid(&a.scores, row_count, column_count);
         call.step(source.finish(grid, [tile.threads, 1, 1]))
     }
 
-    /// Begins a block's work: its matrix, rows and columns, and the operands.
-    fn begin(
+    /// Declares a block's matrix, rows and columns, and the operands.
+    fn begin_block(
         &self,
         source: &mut Source,
         call: &Call,
@@ -176,8 +177,8 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
         source.shared("Block");
         source.shared_launch = SharedLaunch::Nothing;
         let scores = &self.a.scores;
-        sizes(source, scores, &self.a.columns);
-        let declared = declare(source, call, scores);
+        declare_sizes(source, scores, &self.a.columns);
+        let declared = declare_scores(source, call, scores);
         let strip = match columns {
             "1" => String::new(),
             columns => format!(
@@ -197,20 +198,20 @@ if (batch >= batches) return;
     }
 
     /// Returns the type of indices: 32 bits where everything is known to be small.
-    fn index(&self) -> Index {
+    fn index_type(&self) -> Index {
         let a = self.a;
         let batch = &a.scores.batch;
-        let mut all = footprint_ends(&a.scores);
-        all.push(footprint_end(batch, &a.value, &a.scores.keys, &a.columns));
-        all.push(footprint_end(
+        let mut bounds = footprint_ends(&a.scores);
+        bounds.push(footprint_end(batch, &a.value, &a.scores.keys, &a.columns));
+        bounds.push(footprint_end(
             batch,
             &a.gradient,
             &a.scores.length,
             &a.columns,
         ));
-        all.push(a.lengths().iter().fold(Dim::ZERO, |n, d| &n + d));
-        all.push(&(&numel(batch) * &a.scores.length) * &Dim::Const(3));
-        match all.iter().all(fits_i32) {
+        bounds.push(a.lengths().iter().fold(Dim::ZERO, |n, d| &n + d));
+        bounds.push(&(&numel(batch) * &a.scores.length) * &Dim::Const(3));
+        match bounds.iter().all(fits_i32) {
             true => Index::Int,
             false => Index::Long,
         }
@@ -221,17 +222,17 @@ fn operand(
     source: &mut Source,
     call: &Call,
     a: &AttentionGrad,
-    (name, x, lines, by_row): Lines<'_>,
+    (name, x, lines, rows_are_lines): Lines<'_>,
 ) -> Operand {
-    let strides = match by_row {
+    let strides = match rows_are_lines {
         true => [&x.row, &x.col],
         false => [&x.col, &x.row],
     };
-    strided(source, call, &a.scores.batch, x, [name, lines], strides)
+    strided_operand(source, call, &a.scores.batch, x, [name, lines], strides)
 }
 
-/// Returns the common layout with which both products read their operands, lines of queries and of keys. It serves the
-/// scores, and reads vectors of eight where all operands can.
+/// Returns the access modes by which both products read lines of queries and of keys: those of the scores, with vectors
+/// of eight if all operands allow them.
 fn common_layout([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
     [[q, g], [k, v]].map(|[x, y]| Operand {
         text: String::new(),

@@ -1,55 +1,55 @@
-// The numbers of a whole row that gradients of scores need: its max, the factor that normalises its weights, and the
+// The three numbers of a row that gradients of scores need: its max, the factor that normalises its weights, and the
 // sum of its weights times their gradients. The keys are walked as in the forward pass, BN at a time.
 
 struct Block {
     Shared in;
     Acc products[BM][BN + 1];
-    Acc running_max[BM], denominator[BM], share[BM];
+    Acc running_max[BM], denominator[BM], weighted_gradient[BM];
 };
 
-// Adds keys j0 <= j < end to what is known of the rows. A warp takes whole rows.
+// Updates the numbers of rows by keys j0 <= j < end. A warp takes whole rows.
 __device__ __forceinline__ void add_keys(Block& block, const Scores& scores, Index i0, Index j0, Index length, Index end) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int r = threadIdx.x / 32; r < BM; r += THREADS / 32) {
         const Index i = i0 + r;
-        const Index seen = CAUSAL && i + 1 < end ? i + 1 : end, last = i < length ? seen : 0;
-        const Acc before = block.running_max[r];
+        const Index visible_end = CAUSAL && i + 1 < end ? i + 1 : end, last = i < length ? visible_end : 0;
+        const Acc previous_max = block.running_max[r];
         Acc x[BN / 32];
-        const Acc running_max = best_score(x, block.products[r], scores, i, j0, last, before);
+        const Acc running_max = max_score(x, block.products[r], scores, i, j0, last, previous_max);
         // While no key was seen, every weight is exp(-inf).
         const Acc base = running_max == Acc(-kiln_inf) ? Acc(0) : running_max;
-        Acc sum = 0, share = 0;
+        Acc sum = 0, weighted_gradient = 0;
 #pragma unroll
         for (int c = 0; c < BN / 32; c++) {
             const Acc weight = exp(x[c] - base);
             sum += weight;
             const Index j = j0 + c * 32 + lane;
-            const Acc of_weight = block.in.out[r][c * 32 + lane];
-            share = fma(weight, j < last ? scores.dropped(of_weight, i, j) : of_weight, share);
+            const Acc gradient = block.in.out[r][c * 32 + lane];
+            weighted_gradient = fma(weight, j < last ? scores.apply_dropout(gradient, i, j) : gradient, weighted_gradient);
         }
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {
             sum += __shfl_xor_sync(0xffffffffu, sum, step);
-            share += __shfl_xor_sync(0xffffffffu, share, step);
+            weighted_gradient += __shfl_xor_sync(0xffffffffu, weighted_gradient, step);
         }
         __syncwarp();
         if (lane == 0) {
-            const Acc correction = exp(before - base);
+            const Acc correction = exp(previous_max - base);
             block.running_max[r] = running_max;
             block.denominator[r] = block.denominator[r] * correction + sum;
-            block.share[r] = block.share[r] * correction + share;
+            block.weighted_gradient[r] = block.weighted_gradient[r] * correction + weighted_gradient;
         }
     }
 }
 
-// Writes three numbers a row. `g` are the gradients of the result.
+// Writes the three numbers of each row. `g` is the gradient of the result.
 template <class Q, class K, class G, class V>
-__device__ __forceinline__ void sum_rows(Block& block, const Q& q, const K& k, const G& g, const V& v, const Scores& scores, Acc* rows, Index i0, Index length, Index keys, Index width, Index columns) {
+__device__ __forceinline__ void reduce_rows(Block& block, const Q& q, const K& k, const G& g, const V& v, const Scores& scores, Acc* rows, Index i0, Index length, Index keys, Index width, Index columns) {
 #pragma unroll 1
     for (int r = threadIdx.x; r < BM; r += THREADS) {
         block.running_max[r] = -kiln_inf;
-        block.denominator[r] = block.share[r] = 0;
+        block.denominator[r] = block.weighted_gradient[r] = 0;
     }
     const Index end = CAUSAL && keys > i0 + BM ? i0 + BM : keys;
 #pragma unroll 1
@@ -66,11 +66,11 @@ __device__ __forceinline__ void sum_rows(Block& block, const Q& q, const K& k, c
 #pragma unroll 1
     for (int r = threadIdx.x; r < BM && i0 + r < length; r += THREADS) {
         const Acc running_max = block.running_max[r], denominator = block.denominator[r];
-        const bool blind = CAUSAL || MASK != NONE ? denominator == 0 : keys == 0;
-        const Acc part = blind ? Acc(1) : inverse(denominator);
-        Acc* to = rows + (i0 + r) * 3;
-        to[0] = running_max == Acc(-kiln_inf) ? Acc(0) : running_max;
-        to[1] = part;
-        to[2] = block.share[r] * part;
+        const bool sees_no_key = CAUSAL || MASK != NONE ? denominator == 0 : keys == 0;
+        const Acc normalizer = sees_no_key ? Acc(1) : inverse(denominator);
+        Acc* row = rows + (i0 + r) * 3;
+        row[0] = running_max == Acc(-kiln_inf) ? Acc(0) : running_max;
+        row[1] = normalizer;
+        row[2] = block.weighted_gradient[r] * normalizer;
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Makes a call without arguments.
+    /// Returns a call without arguments.
     pub fn new(work: Job<'a>) -> Call<'a> {
         let (args, sites) = (Vec::new(), Vec::new());
         Call { work, args, sites }
@@ -46,17 +46,17 @@ impl<'a> Call<'a> {
     /// # Panics
     /// If it was not pushed.
     pub fn position(&self, slot: Slot) -> usize {
-        let at = self.args.iter().position(|a| a.0 == slot);
-        at.expect("kernels are called with what they name")
+        let position = self.args.iter().position(|a| a.0 == slot);
+        position.expect("kernels name only slots that were pushed")
     }
 
     /// Returns an empty kernel.
     pub fn source(&self, name: &str, index: Index) -> Source {
         let args: Vec<Arg> = self.args.iter().map(|a| a.1).collect();
         let mut source = Source::new(self.work.gpu, name, &args, self.sites.len() as u32, index);
-        let place = |arg: usize| self.args.iter().position(|a| a.0 == Slot::Arg(arg));
+        let position = |arg: usize| self.args.iter().position(|a| a.0 == Slot::Arg(arg));
         for (r, w) in &self.work.in_place {
-            if let (Some(r), Some(w)) = (place(*r), place(*w)) {
+            if let (Some(r), Some(w)) = (position(*r), position(*w)) {
                 source.may_alias(r, w);
             }
         }
@@ -72,12 +72,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The destination of the elements of a product.
+/// The destination of a kernel's elements.
 #[derive(Copy, Clone)]
 pub(super) enum Store<'a> {
-    /// They are the result, or an intermediate result.
+    /// The result, or scratch memory.
     Plain(Slot, DType),
-    /// They pass through an epilogue, whose arguments are the work's.
+    /// An epilogue, whose arguments are the work's.
     Epilogue(&'a kir::Kernel),
 }
 
@@ -89,7 +89,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Adds its arguments, in an order that its text relies on.
+    /// Adds the arguments of the store, in the order that an epilogue's text expects.
     pub fn push(&self, call: &mut Call) {
         match self {
             Store::Plain(out, dtype) => call.push(*out, *dtype, true),
@@ -111,16 +111,16 @@ impl<'a> Store<'a> {
                 Some(last) => (Vector::along(kir, last).width, Some((*kir, last))),
             },
         };
-        let legal = |w: &u32| {
+        let is_legal = |w: &u32| {
             let divides = run.div_exact(&Dim::from(i64::from(*w))).is_ok();
-            let vector = |(kir, last)| Vector::of_width(kir, last, *w).is_some();
-            *w == 1 || divides && kir.is_none_or(vector)
+            let is_vector = |(kir, last)| Vector::of_width(kir, last, *w).is_some();
+            *w == 1 || divides && kir.is_none_or(is_vector)
         };
         let mut widths = std::iter::successors(Some(widest), |w| Some(w / 2));
-        widths.find(legal).unwrap_or(1)
+        widths.find(is_legal).unwrap_or(1)
     }
 
-    /// Stores the element `raw` at place `at` of the result, or a vector of `width` elements.
+    /// Emits the store of `raw`, an element or a vector of `width` elements, at offset `at` of the result.
     pub fn emit(&self, source: &mut Source, call: &Call, width: u32) {
         match self {
             Store::Plain(out, dtype) if width > 1 => {
@@ -128,10 +128,10 @@ impl<'a> Store<'a> {
                 let value = CudaCpp::stored("raw.v[k]", *dtype);
                 let text = format!(
                     "\
-kiln_vec<{ty}, {width}> all;
+kiln_vec<{ty}, {width}> vector;
 #pragma unroll
-for (int k = 0; k < {width}; ++k) all.v[k] = {value};
-kiln_store({out} + at, all);"
+for (int k = 0; k < {width}; ++k) vector.v[k] = {value};
+kiln_store({out} + at, vector);"
                 );
                 lines(source, &text);
             }
@@ -148,34 +148,34 @@ kiln_store({out} + at, all);"
                     1 => Some(Vector::scalar(kir)),
                     _ => Vector::of_width(kir, kir.axes.len() - 1, width),
                 };
-                let mut vector = vector.expect("it is the width that was said to be legal");
-                // The raw element lies in shared memory.
+                let mut vector = vector.expect("Store::width returned this width");
+                // The raw element is in shared memory.
                 for (whole, access) in vector.whole.iter_mut().zip(&kir.accesses) {
                     *whole &= usize::from(access.arg) != raw_arg;
                 }
-                walk::each(source, &mut values, kir, &vector);
+                walk::emit(source, &mut values, kir, &vector);
             }
         }
     }
 }
 
-/// Adds lines.
+/// Adds each line of a text.
 pub(super) fn lines(source: &mut Source, text: &str) {
     text.lines().for_each(|l| source.line(l));
 }
 
-/// Returns a grid with a block for each `each` points.
+/// Returns a one-dimensional grid with a block for each `each` points.
 pub(super) fn line_of_blocks(points: Dim, each: u32) -> [Blocks; 3] {
     [Blocks { points, each }, Blocks::one(), Blocks::one()]
 }
 
-/// True if `elements` elements can be numbered in 32 bits.
+/// True if indices below `elements` fit into 32 bits, with room for sums of two.
 pub(super) fn fits_i32(elements: &Dim) -> bool {
     elements.as_const().is_some_and(|n| n < 1 << 30)
 }
 
-/// Returns the types of elements in memory and in registers, the type of their indices, and the conversions between
-/// memory and registers.
+/// Returns the C++ of the types of stored elements, accumulators and indices, and of the functions `load` and `store`
+/// between them.
 pub(super) fn elements(dtype: DType, index: Index) -> String {
     format!(
         "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\ntypedef unsigned {} UIndex;\n\

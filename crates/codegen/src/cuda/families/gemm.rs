@@ -1,11 +1,10 @@
-//! Contractions by tiles: a block computes a tile of the result, whose elements then pass through the epilogue. Where
-//! the result has few tiles and sums are long, several blocks share a sum, and a second kernel adds their parts in
-//! order.
+//! Contractions by tiles: a block computes a tile of the result and its epilogue. If tiles are few and sums long, K is
+//! split among blocks, and a second kernel adds the partial sums in order.
 
 use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
 use super::gemm_tile::{out_column, tile_constants, tile_text};
 use super::im2col;
-use super::operand::{Operand, finding, operand, result, run};
+use super::operand::{Operand, contiguous_run, declare_result_offset, finding, operand};
 use super::prologue;
 use super::warpgroup::TmaOperand;
 use crate::Approximation;
@@ -33,7 +32,7 @@ pub(super) struct Gemm<'a> {
     pub dtype: DType,
     pub dtypes: [DType; 2],
     pub contraction: Contraction,
-    /// The memory of operands, or the prologues that make them.
+    /// The operands' memory, or the prologues that compute them.
     pub operands: [(Slot, Option<&'a kir::Kernel>); 2],
     pub store: Store<'a>,
     /// The numbers of rows, columns, terms and products.
@@ -43,16 +42,16 @@ pub(super) struct Gemm<'a> {
     batches: Dim,
     /// The number of elements of the result.
     total: Dim,
-    /// The number of instructions that find an element of either operand.
+    /// The number of instructions that load an element of either operand into shared memory.
     finding: [f64; 2],
-    /// True if an element takes many instructions, so that each thread loads few.
+    /// True if an element takes many instructions, which limits the loads of a thread.
     costly: bool,
-    /// The operands as TMA sees them, if it can load both, or what prologues make them of in registers; and the number of
-    /// terms that it brings.
+    /// The operands or their prologues' arguments as TMA loads them, if it can load both, and the number of terms, with
+    /// padding of taps.
     tma_operands: Option<([TmaOperand; 2], Dim)>,
-    /// The arguments that prologues make operands of.
+    /// The arguments of prologues that TMA loads.
     sources: [Option<usize>; 2],
-    /// The number of instructions that make an element of either in registers.
+    /// The number of instructions of either prologue per element in registers.
     making: [f64; 2],
 }
 
@@ -63,12 +62,12 @@ const EPILOGUE_SHARED_BYTES: u32 = 4 << 10;
 /// A schedule with the values derived from it.
 struct Shape {
     schedule: Gpu,
-    /// The number of terms in a part of a sum.
+    /// The number of terms of a partial sum.
     chunk: i64,
     index: Index,
-    /// The dtype of sums.
+    /// The dtype of accumulators.
     acc: DType,
-    /// True if neighbours of the result are rows of sums: it is that of the transposed product.
+    /// True if the product is transposed.
     is_transposed: bool,
 }
 
@@ -92,9 +91,9 @@ impl Gemm<'_> {
                 Some((operand, Some(source)))
             }
         };
-        let both = [tma_operand(0), tma_operand(1)];
-        let sources = both.each_ref().map(|x| x.as_ref().and_then(|x| x.1));
-        let [left, right] = both.map(|x| x.map(|x| x.0));
+        let loads = [tma_operand(0), tma_operand(1)];
+        let sources = loads.each_ref().map(|x| x.as_ref().and_then(|x| x.1));
+        let [left, right] = loads.map(|x| x.map(|x| x.0));
         let matrices = left.zip(right).map(|(a, b)| ([a, b], k.clone()));
         let is_plain = prologue.clone().next().is_none();
         let convolution = || {
@@ -117,7 +116,7 @@ impl Gemm<'_> {
             dtype,
             dtypes,
             total: contraction.result.len.clone(),
-            // Each line that a thread reads is several numbers, which take registers.
+            // Lines with bounds take several registers each.
             costly: prologue.any(prologue::is_costly)
                 || contraction.is_bounded() && dtype.size() == 8,
             finding: [0, 1].map(|side| finding(&contraction, side, dtype, operands[side].1)),
@@ -131,9 +130,9 @@ impl Gemm<'_> {
         }
     }
 
-    /// Returns the default, and with `all` every other candidate.
+    /// Returns the default candidate, and with `all` the others.
     pub fn emit(self, all: bool) -> Vec<Candidate> {
-        // Candidates are measured within a bound of rounding, which integers don't have.
+        // Integers have one candidate.
         let all = all && self.dtype.is_float();
         let mut chosen = self.candidates(&self.exact());
         if chosen.is_empty() {
@@ -167,34 +166,34 @@ impl Gemm<'_> {
         let mut steps = vec![self.product(&shape)];
         let mut scratch = Vec::new();
         if parts > 1 {
-            steps.push(self.sum(&shape));
+            steps.push(self.add_partial_sums(&shape));
             scratch.push((shape.acc, vec![Dim::Const(parts), self.total.clone()]));
         }
         KernelCalls {
             steps,
             scratch,
-            in_place: match self.rows() {
+            in_place: match self.row_epilogue() {
                 Some(kernel) => {
                     let shape = rows_shape::Shape::of_block(kernel, schedule.threads());
-                    rows::may_share(kernel, &self.work.in_place, &shape)
+                    rows::aliasing_pairs(kernel, &self.work.in_place, &shape)
                 }
                 None => self.work.in_place.clone(),
             },
         }
     }
 
-    /// Returns the epilogue, if it works on whole rows of the result.
-    fn rows(&self) -> Option<&kir::Kernel> {
+    /// Returns the epilogue, if it reduces rows.
+    fn row_epilogue(&self) -> Option<&kir::Kernel> {
         match &self.store {
             Store::Epilogue(kir) => Some(*kir).filter(|kir| !kir.inner.is_empty()),
             Store::Plain(..) => None,
         }
     }
 
-    /// Returns the kernel of the best schedule with whole sums, and its cycles.
-    pub fn whole(&self) -> (KernelCall, Option<f64>) {
-        let mut all = self.candidates(&self.exact()).into_iter();
-        let schedule = all.find(|s| s.parts == 1).unwrap_or(self.smallest());
+    /// Returns the kernel of the best schedule without split K, and its cycles.
+    pub fn unsplit_kernel(&self) -> (KernelCall, Option<f64>) {
+        let mut candidates = self.candidates(&self.exact()).into_iter();
+        let schedule = candidates.find(|s| s.parts == 1).unwrap_or(self.smallest());
         let step = self.product(&self.shape(&schedule));
         (step, self.predicted(&schedule))
     }
@@ -214,14 +213,14 @@ impl Gemm<'_> {
         }
     }
 
-    /// Returns the number of terms in a part of a sum: whole stages.
+    /// Returns the number of terms of a partial sum: a multiple of a stage's.
     fn chunk(&self, schedule: &Gpu) -> i64 {
         let (parts, depth) = (i64::from(schedule.parts), i64::from(schedule.tile[2]));
         let k = self.terms_of(schedule.multiply).as_const().unwrap_or(0);
         ceil(ceil(k, parts), depth) * depth
     }
 
-    /// Returns the number of terms that pass through tiles.
+    /// Returns the number of terms, with padding of taps for im2col copies.
     fn terms_of(&self, multiply: Multiply) -> &Dim {
         match &self.tma_operands {
             Some((_, terms)) if multiply.is_by_warpgroups() => terms,
@@ -229,7 +228,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// Begins the kernel that multiplies. It stores the result, or parts of its sums.
+    /// Begins the kernel that multiplies. It stores the result or partial sums.
     fn begin(&self, shape: &Shape) -> (Call<'_>, Source) {
         let mut call = Call::new(self.work);
         let name = match shape.schedule.parts {
@@ -244,8 +243,7 @@ impl Gemm<'_> {
         };
         prologue::push(&mut call, &self.operands, self.dtypes);
         let mut source = call.source(&name, shape.index);
-        // Small blocks leave registers to spare, which prologues and epilogues need, and lines of operands that threads
-        // find one by one.
+        // Fewer resident blocks leave registers for prologues, epilogues and the addresses of operands.
         let threads = shape.schedule.threads();
         let by_threads = !shape.schedule.multiply.is_by_tensor_cores();
         let blocks = match threads {
@@ -281,34 +279,34 @@ impl Gemm<'_> {
             false => source.dynamic_shared("Shared", shared),
         }
         source.shared_launch = SharedLaunch::Few;
-        self.block(&mut source, shape, [&a, &b]);
-        match (parts, self.rows()) {
-            (1, Some(kernel)) => each_row(&mut source, kernel, threads),
+        self.emit_tile(&mut source, shape, [&a, &b]);
+        match (parts, self.row_epilogue()) {
+            (1, Some(kernel)) => emit_row_epilogues(&mut source, kernel, threads),
             _ => {
                 let width = self.stored_width(shape);
-                self.each_element(&mut source, width);
+                self.open_elements(&mut source, width);
                 self.store_elements(&mut source, &call, shape, width);
             }
         }
         source.line("}");
-        let tiles = |d: &Dim, each: i64| match d.as_const() {
-            Some(n) => Dim::Const(ceil(n, each) * each),
-            None => d + &Dim::Const(each - 1),
+        let round_up = |d: &Dim, tile: i64| match d.as_const() {
+            Some(n) => Dim::Const(ceil(n, tile) * tile),
+            None => d + &Dim::Const(tile - 1),
         };
         let [m, n, _] = tile.map(i64::from);
-        let points = &tiles(&self.m, m) * &tiles(&self.n, n);
+        let points = &round_up(&self.m, m) * &round_up(&self.n, n);
         let points = &(&points * &self.batches) * &Dim::Const(parts.into());
         let grid = line_of_blocks(points, (m * n) as u32);
         call.step(source.finish(grid, [threads, 1, 1]))
     }
 
-    /// Returns the operands as threads read them.
+    /// Returns the operands that threads load.
     fn read_operands(&self, source: &mut Source, call: &Call) -> [Operand; 2] {
         let (c, dtypes) = (&self.contraction, self.dtypes);
         [0, 1].map(|side| operand(source, call, c, side, dtypes, self.operands[side]))
     }
 
-    /// Returns the text before the kernel that multiplies.
+    /// Returns the declarations before the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
         let mut text = self.types(shape);
         text += &tile_constants(&shape.schedule, self.dtypes, [a, b]);
@@ -319,18 +317,18 @@ impl Gemm<'_> {
         text += &out_column(shape.schedule.multiply, true);
         text += tile_text(shape.schedule.multiply);
         text += include_str!("gemm_out.cu");
-        if self.sums_inside() {
+        if self.recomputes_nan() {
             let bounded = self.contraction.operands.each_ref();
             let [a, b] = bounded.map(|x| !x.bounds.is_empty());
             text += &format!("constexpr bool A_BOUNDED = {a}, B_BOUNDED = {b};\n");
-            text += &self.terms_inside();
+            text += &self.term_function();
             text += include_str!("gemm_inside.cu");
         }
         text
     }
 
-    /// Returns the text of the terms of sums that are computed again.
-    fn terms_inside(&self) -> String {
+    /// Returns the function of a term for the recomputation of NaN elements.
+    fn term_function(&self) -> String {
         let loaded = CudaCpp::loaded("x", self.dtype);
         format!(
             "__device__ __forceinline__ Acc load(Elem x) {{ return {loaded}; }}\n{}",
@@ -370,8 +368,8 @@ const Index rows = (m + {}) / {high}, columns = (n + BN - 1) / BN;",
         lines(source, &text);
     }
 
-    /// Returns declarations of the place of the tile with a number: its first row and column, its batch and its part of
-    /// the sums. In a cluster of several blocks, it is the tile of block `rank`.
+    /// Returns declarations of the first row and column of a tile, its batch and its part of K, given its index. In a
+    /// cluster, the tile is that of block `rank`.
     fn place(&self, shape: &Shape, number: &str) -> String {
         let i0 = match shape.schedule.cluster {
             1 => "BM".into(),
@@ -394,7 +392,7 @@ const Index batch = product % batches, split = product / batches;"
         )
     }
 
-    /// Returns declarations of the first term of a tile's part of the sums, and of the end of these.
+    /// Returns declarations of the range of a tile's terms.
     fn terms(&self, shape: &Shape) -> String {
         let chunk = shape.chunk;
         let end = match shape.schedule.parts {
@@ -404,8 +402,8 @@ const Index batch = product % batches, split = product / batches;"
         format!("const Index first = split * {chunk}, end = {end};")
     }
 
-    /// Emits a block's work, up to where its tile lies in shared memory.
-    fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
+    /// Emits the product of a block's tile, which it leaves in shared memory.
+    fn emit_tile(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
         self.declare_sizes(source, &shape.schedule);
         let text = format!(
             "\
@@ -418,7 +416,7 @@ multiply(shared, a, b, i0, j0, first, end);{}",
             operands[0].text,
             operands[1].text,
             self.terms(shape),
-            match self.sums_inside() {
+            match self.recomputes_nan() {
                 true => "\nsum_inside(shared, a, b, i0, j0, first, end);",
                 false => "",
             }
@@ -426,9 +424,9 @@ multiply(shared, a, b, i0, j0, first, end);{}",
         lines(source, &text);
     }
 
-    /// Opens a loop in which `width` elements of the result, the first of which is `raw`, go to `at` and the places
-    /// after it.
-    fn each_element(&self, source: &mut Source, width: u32) {
+    /// Opens a loop over vectors of `width` elements of the result. An iteration has their values `raw` and offset
+    /// `at`.
+    fn open_elements(&self, source: &mut Source, width: u32) {
         let raw = match width {
             1 => "Acc raw = shared.out[e / BN][out_column(e % BN)];".into(),
             _ => format!("const auto raw = tile_vector<{width}>(shared, e / BN, e % BN);"),
@@ -441,12 +439,12 @@ const Index i = i0 + e / BN, j = j0 + e % BN;
 if (i >= m || j >= n) continue;
 {}
 {raw}",
-            result(source, &self.contraction)
+            declare_result_offset(source, &self.contraction)
         );
         lines(source, &text);
     }
 
-    /// Stores the elements of a turn of such a loop, or parts of their sums.
+    /// Stores the elements of an iteration of such a loop, or their partial sums.
     fn store_elements(&self, source: &mut Source, call: &Call, shape: &Shape, width: u32) {
         if shape.schedule.parts > 1 {
             let total = source.dim(&self.total);
@@ -455,7 +453,7 @@ if (i >= m || j >= n) continue;
         self.destination(shape).emit(source, call, width);
     }
 
-    /// Returns the destination of a kernel that multiplies: the result, or parts of its sums.
+    /// Returns the destination of a kernel that multiplies: the result or partial sums.
     fn destination(&self, shape: &Shape) -> Store<'_> {
         match shape.schedule.parts {
             1 => self.store,
@@ -463,8 +461,8 @@ if (i >= m || j >= n) continue;
         }
     }
 
-    /// True if elements that come out NaN are summed again, without the terms that lie outside.
-    fn sums_inside(&self) -> bool {
+    /// True if NaN elements are recomputed without terms in the padding.
+    fn recomputes_nan(&self) -> bool {
         let may_be_nan = self.dtype.is_float();
         may_be_nan && self.contraction.skips && self.contraction.is_bounded()
     }
@@ -473,11 +471,11 @@ if (i >= m || j >= n) continue;
     fn stored_width(&self, shape: &Shape) -> u32 {
         let store = self.destination(shape);
         let kind = if shape.is_transposed { ROWS } else { COLUMNS };
-        run(&self.contraction, kind).map_or(1, |run| store.width(&run))
+        contiguous_run(&self.contraction, kind).map_or(1, |run| store.width(&run))
     }
 
-    /// Emits the kernel that adds the parts of sums and stores the result.
-    fn sum(&self, shape: &Shape) -> KernelCall {
+    /// Emits the kernel that adds partial sums and stores the result.
+    fn add_partial_sums(&self, shape: &Shape) -> KernelCall {
         let mut call = Call::new(self.work);
         self.store.push(&mut call);
         call.push(PARTIAL_SUMS, shape.acc, false);
@@ -498,29 +496,29 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         call.step(source.finish(grid, [256, 1, 1]))
     }
 
-    /// Returns the type of indices: 32 bits where everything is known to be small.
+    /// Returns the type of indices: 32 bits if all sizes are known to be small.
     fn index(&self, total: &Dim) -> Index {
         let epilogue = match self.store {
             Store::Epilogue(kir) => Values::index_type(kir),
             Store::Plain { .. } => Index::Int,
         };
         let lens = self.contraction.operands.iter().map(|x| &x.len);
-        let few = lens.chain([total, &self.k, &self.m, &self.n]).all(fits_i32);
+        let is_small = lens.chain([total, &self.k, &self.m, &self.n]).all(fits_i32);
         let mut prologue = self.work.prologues().into_iter().flatten();
-        match few && prologue.all(|k| Values::index_type(k) == Index::Int) {
+        match is_small && prologue.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,
             false => Index::Long,
         }
     }
 
-    /// Returns the length of the rows that a block has to hold.
-    fn columns(&self) -> Option<i64> {
-        self.rows().and_then(|_| self.n.as_const())
+    /// Returns the length of rows that the epilogue reduces.
+    fn row_length(&self) -> Option<i64> {
+        self.row_epilogue().and_then(|_| self.n.as_const())
     }
 }
 
-/// Opens a loop in which some threads have row number `row` of the result, and emits its epilogue.
-fn each_row(source: &mut Source, kernel: &kir::Kernel, threads: u32) {
+/// Emits a loop over the rows of a tile, and the epilogue of a row.
+fn emit_row_epilogues(source: &mut Source, kernel: &kir::Kernel, threads: u32) {
     let shape = rows_shape::Shape::of_block(kernel, threads);
     let (lanes, rows) = (shape.lanes, shape.rows);
     let text = format!(

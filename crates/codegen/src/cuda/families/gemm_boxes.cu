@@ -1,7 +1,6 @@
 // Products of two operands in shared memory.
 
-// Leaves the sums over first <= k < end of a warpgroup's rows in its registers. One stage's products are on their way
-// while the next one's begin.
+// Computes the sums of a warpgroup's rows over first <= k < end. The products of two stages overlap.
 __device__ __forceinline__ void multiply(Shared& shared, Ring<STAGES>& ring, Acc (&sums)[SUMS], Index first, Index end) {
     const int line = (threadIdx.x / 128 - 1) * WM;
     const unsigned stages = shared_address(shared.in);

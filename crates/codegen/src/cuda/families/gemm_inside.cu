@@ -1,21 +1,21 @@
-// Sums elements of a tile that are NaN again, over the terms of which both operands have an element. In a tile's sum,
-// those beyond the edges of one count with a zero, of which an infinite factor makes NaN.
+// Recomputes NaN elements of a tile without terms in the padding. In the product of stages, an infinite factor turns zeros
+// of the padding into NaN.
 
-// True if one of a thread's elements of LINES lines of an operand is not finite. The threads of a block share them.
+// True if an element of LINES lines of an operand is not finite, among those that a thread reads.
 template <int LINES, class Operand>
-__device__ __forceinline__ bool is_infinite(const Operand& from, Index line0, Index first, Index end) {
+__device__ __forceinline__ bool has_non_finite(const Operand& from, Index line0, Index first, Index end) {
     constexpr int STEP = THREADS > LINES ? THREADS / LINES : 1;
-    bool found = false;
+    bool non_finite = false;
 #pragma unroll 1
     for (int l = threadIdx.x % LINES; l < LINES; l += THREADS) {
         const auto line = from.line(line0 + l);
 #pragma unroll 1
         for (Index k = first + threadIdx.x / LINES; k < end; k += STEP) {
             const Acc x = load(from.at(line, k));
-            found = found || x - x != 0;
+            non_finite = non_finite || x - x != 0;
         }
     }
-    return found;
+    return non_finite;
 }
 
 template <class A, class B>
@@ -26,14 +26,14 @@ __device__ __forceinline__ void sum_inside(Shared& shared, const A& a, const B& 
         is_nan = is_nan || own != own;
     }
     if (!__syncthreads_or(is_nan)) return;
-    bool may_differ = A_BOUNDED && is_infinite<BN>(b, j0, first, end);
-    may_differ = may_differ || B_BOUNDED && is_infinite<BM>(a, i0, first, end);
+    bool may_differ = A_BOUNDED && has_non_finite<BN>(b, j0, first, end);
+    may_differ = may_differ || B_BOUNDED && has_non_finite<BM>(a, i0, first, end);
     if (!__syncthreads_or(may_differ)) return;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int e = threadIdx.x; e < BM * BN; e += THREADS) {
         Acc& own = shared.out[e / BN][out_column(e % BN)];
-        // Most have a NaN among their first terms. A warp sums up each of the others.
+        // A NaN among the first terms is the result. A warp recomputes each of the other elements.
         bool is_open = own != own;
         if (is_open) {
             const auto row = a.line(i0 + e / BN);

@@ -1,4 +1,4 @@
-// Leaves the sums over first <= k < end in shared.out.
+// Computes the sums over first <= k < end in shared.out.
 template <class A, class B>
 __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,7 +1,6 @@
-// Operands of a contraction. Both are read by line and k: a line is a row of the left or a column of the
-// right operand. What lies outside is 0.
+// Operands of a contraction. A line is a row of the left or a column of the right operand. Elements outside are 0.
 
-// Where neighbours of 16 bytes begin, if they exist.
+// The address of contiguous elements, if they exist.
 struct Run {
     const Elem* p;
     bool exists;
@@ -15,7 +14,7 @@ struct Strided {
     typedef Run Line;
     __device__ __forceinline__ Line line(Index i) const {
         Line line = {p + i * line_stride, i < lines};
-        asm("" : "+l"(line.p)); // kept, not computed again
+        asm("" : "+l"(line.p)); // kept, not recomputed
         return line;
     }
     __device__ __forceinline__ Elem at(Line l, Index k) const { return l.exists ? l.p[k * k_stride] : Elem(0); }
@@ -23,7 +22,7 @@ struct Strided {
     __device__ __forceinline__ bool exists(Line l, Index) const { return l.exists; }
 };
 
-// The contribution of a line or a term to the address of an element, and to the numbers that must be within bounds.
+// The contribution of a line or a term to an element's offset, and to the coordinates that have bounds.
 template <int BOUNDS> struct Parts {
     Index at, bounds[BOUNDS > 0 ? BOUNDS : 1];
     bool exists;
@@ -32,7 +31,7 @@ template <int BOUNDS> struct Parts {
 template <class Place> constexpr bool is_pointer = false;
 template <> constexpr bool is_pointer<const Elem*> = true;
 
-// An element at the sum of the contributions of its line and its term.
+// Elements at the sums of the contributions of a line and a term.
 template <class Place, class Lines, class Terms, int BOUNDS> struct Gathered {
     static constexpr bool in_memory = is_pointer<Place>;
     Place p;

@@ -1,15 +1,14 @@
-// A block's BM x BN tile of sums of products. BK products at a time pass through one of STAGES stages of shared memory,
-// while the next ones are on their way to the others. Operands in memory are copied asynchronously: by 16 bytes where
-// as many neighbours are contiguous at an aligned address, else by elements if these have 4 bytes or more. Any other is
-// read element by element.
+// A block's BM x BN tile, by a pipeline of STAGES stages of BK terms in shared memory. Operands in memory are copied
+// asynchronously, by 16 bytes if contiguous and aligned, else by elements of 4 bytes or more. Threads load other
+// elements.
 
 constexpr int SIDE_BY_SIDE = 16 / sizeof(Elem);
 static_assert(THREADS % BM == 0 || BM % THREADS == 0, "threads stay in their line, or in some");
 static_assert(THREADS % BN == 0 || BN % THREADS == 0, "threads stay in their line, or in some");
 
-// LINES x BK elements as they lie in memory: k next to k, or line next to line. The chunks of 16 bytes of a row are
-// permuted, so that the parts of a matrix are read without bank conflicts: 8 rows of a chunk, or, of f32 by tensor cores,
-// 4 elements in each of 8 lines. Bytes lie next to each other along k always: matrices of them are read so.
+// LINES x BK elements, contiguous along k or along lines as in memory; bytes always along k. The 16-byte chunks of a row
+// are permuted, so that warps read matrices without bank conflicts: 8 rows of a chunk, or 4 elements of f32 in each of 8
+// lines.
 template <int LINES, bool ALONG_K> struct Stage {
     static constexpr bool along_k = ALONG_K || sizeof(Elem) == 1;
     static constexpr int ROW = along_k ? BK : LINES, CHUNKS = ROW / SIDE_BY_SIDE;
@@ -36,7 +35,7 @@ union Shared {
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-// Copies some of SIZE bytes and fills up with zeros; without any, the address is not used.
+// Copies `bytes` of SIZE bytes, and fills up with zeros. If it is 0, the address is not read.
 template <int SIZE> __device__ __forceinline__ void copy(unsigned to, const Elem* from, int bytes) {
     if constexpr (SIZE == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -44,20 +43,19 @@ template <int SIZE> __device__ __forceinline__ void copy(unsigned to, const Elem
         asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(bytes), "n"(SIZE) : "memory");
 }
 
-// The same number, in which the compiler sees no induction variable: it would keep an address of each read in registers.
+// Hides an induction variable from the compiler, which would keep the address of each load in registers.
 __device__ __forceinline__ int opaque(int x) { asm("" : "+r"(x)); return x; }
 __device__ __forceinline__ long long opaque(long long x) { asm("" : "+l"(x)); return x; }
 
-// The bytes of as many elements as are left, of 16: all or none of them where there are whole ones.
+// The bytes of at most 16 that `left` elements have. With WHOLE, it is 16 or 0.
 template <bool WHOLE> __device__ __forceinline__ int within16(Index left) {
     return left <= 0 ? 0 : WHOLE || left >= SIDE_BY_SIDE ? 16 : (int)left * (int)sizeof(Elem);
 }
 
-// Reads lines from `line0` on. A thread keeps to its lines, and where these are contiguous k moves from read to read.
+// Loads lines from `line0` on. A thread loads elements of the same lines in each stage.
 template <int LINES, bool ALONG_K, bool VECTOR, bool WHOLE, class Operand> struct Reader {
     static constexpr int LOADS = LINES * BK < THREADS ? 1 : LINES * BK / THREADS;
-    // The lines of a thread, which come in turn; where k is contiguous, only a few are kept, and none by tensor cores,
-    // whose parts take more registers.
+    // The number of lines whose addresses a thread keeps in registers.
     static constexpr int KEPT = !ALONG_K ? LINES > THREADS ? LINES / THREADS : 1 : BY_WARPS || LOADS > 8 ? 1 : LOADS;
     typename Operand::Line kept[KEPT];
     __device__ __forceinline__ static int line_of(int x) {
@@ -70,12 +68,12 @@ template <int LINES, bool ALONG_K, bool VECTOR, bool WHOLE, class Operand> struc
     }
     __device__ __forceinline__ void read(Stage<LINES, ALONG_K>& to, const Operand& from, Index line0, Index k0, Index end) const {
         if (LINES * BK < THREADS && threadIdx.x >= LINES * BK) return;
-#pragma unroll 4 // as many reads are on their way
-        for (int turn = 0; turn < LOADS; turn += KEPT)
+#pragma unroll 4 // loads in flight
+        for (int x0 = 0; x0 < LOADS; x0 += KEPT)
 #pragma unroll
             for (int x = 0; x < KEPT; x++) {
-                const int e = threadIdx.x + (turn + x) * THREADS;
-                const int line = line_of(turn + x), k = ALONG_K ? e % BK : e / LINES;
+                const int e = threadIdx.x + (x0 + x) * THREADS;
+                const int line = line_of(x0 + x), k = ALONG_K ? e % BK : e / LINES;
                 const auto l = ALONG_K && KEPT < LOADS ? from.line(line0 + line) : kept[x];
                 if constexpr (Operand::in_memory && sizeof(Elem) >= 4) {
                     const Run run = from.run(l, k0 + k);
@@ -91,7 +89,7 @@ template <int LINES, bool ALONG_K, bool WHOLE, class Operand> struct Reader<LINE
     static constexpr int LOADS = PIECES < THREADS ? 1 : PIECES / THREADS, KEPT = ALONG_K ? LOADS : 1;
     static_assert(THREADS * SIDE_BY_SIDE % (ALONG_K ? BK : LINES) == 0, "threads keep to their k, or to their line");
     typename Operand::Line kept[KEPT];
-    // The number of existing bytes of 16, where lines are contiguous.
+    // The number of bytes of 16 inside the operand, if lines are contiguous.
     int bytes;
     __device__ __forceinline__ static int line_of(int x) {
         const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;
@@ -129,9 +127,9 @@ __device__ __forceinline__ void each_stage(Shared& shared, const A& a, const B& 
     const Reader<BM, A_ALONG_K, A_VECTOR, A_WHOLE, A> a_reader(a, i0);
     const Reader<BN, B_ALONG_K, B_VECTOR, B_WHOLE, B> b_reader(b, j0);
     int stage = 0;
-    // The first rounds only read, so that reading is compiled once. The stage that is read into was multiplied in the
-    // round before, which all threads have left behind the barrier.
-#pragma unroll 1 // and not taken apart
+    // The first iterations only load, so that loads are compiled once. After the barrier, all threads have multiplied the
+    // stage that is loaded next.
+#pragma unroll 1
     for (Index k0 = first - (STAGES - 1) * BK; k0 < end; k0 += BK) {
         if (k0 >= first) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");

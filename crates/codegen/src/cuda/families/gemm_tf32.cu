@@ -1,6 +1,6 @@
-// Products of f32 in stages of shared memory, by tensor cores: of numbers rounded to TF32, or, where SPLIT,
-// of numbers as sums of two such. The product of both low parts is left out then, and what tensor cores add
-// up, truncating, are eight products at a time, whose sums are added to the others' as f32.
+// Products of f32 in stages, by tensor cores, of operands rounded to TF32. With SPLIT, operands are sums of two TF32
+// numbers: the product of the low parts is omitted, and f32 additions accumulate sums of eight products, since tensor
+// cores truncate.
 
 struct Part { unsigned high, low; };
 
@@ -10,7 +10,7 @@ __device__ __forceinline__ unsigned tf32(float x) {
     return y;
 }
 
-__device__ __forceinline__ Part part(float x) {
+__device__ __forceinline__ Part split(float x) {
     const unsigned high = tf32(x);
     return {high, SPLIT ? tf32(x - __uint_as_float(high)) : 0};
 }
@@ -23,25 +23,25 @@ __device__ __forceinline__ Part part(float x) {
 // Adds the products of 16 x 8 and 8 x 8 matrices.
 __device__ __forceinline__ void mma(float (&sum)[4], const Part (&a)[4], const Part (&b)[2]) {
     if constexpr (SPLIT) {
-        float eight[4] = {};
-        MMA(eight, a, b, low, high);
-        MMA(eight, a, b, high, low);
-        MMA(eight, a, b, high, high);
+        float partial[4] = {};
+        MMA(partial, a, b, low, high);
+        MMA(partial, a, b, high, low);
+        MMA(partial, a, b, high, high);
 #pragma unroll
-        for (int x = 0; x < 4; x++) sum[x] += eight[x];
+        for (int x = 0; x < 4; x++) sum[x] += partial[x];
     } else {
         MMA(sum, a, b, high, high);
     }
 }
 #undef MMA
 
-// The first line that a warp reads of a stage.
+// The first line of a warp in a stage.
 template <class Stage, int LINES, bool RIGHT> struct Matrices {
     int line0;
     __device__ __forceinline__ explicit Matrices(int line0) : line0(line0) {}
 };
 
-// Adds the products along BK to a warp's WM x 8 N sums.
+// Adds the products along BK to a warp's WM x 8 N accumulators.
 template <int N, class A, class B, class AMatrices, class BMatrices>
 __device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, B& b, const AMatrices& a_matrices, const BMatrices& b_matrices) {
     const int wi = a_matrices.line0, wj = b_matrices.line0;
@@ -52,12 +52,12 @@ __device__ __forceinline__ void add_products(float (&sum)[WM / 16][N][4], A& a, 
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
 #pragma unroll
-            for (int p = 0; p < 4; p++) x[i][p] = part(*a.place(wi + i * 16 + row + p % 2 * 8, k + column + p / 2 * 4));
+            for (int p = 0; p < 4; p++) x[i][p] = split(*a.place(wi + i * 16 + row + p % 2 * 8, k + column + p / 2 * 4));
 #pragma unroll
         for (int j = 0; j < N; j++) {
             Part y[2];
 #pragma unroll
-            for (int p = 0; p < 2; p++) y[p] = part(*b.place(wj + j * 8 + row, k + column + p * 4));
+            for (int p = 0; p < 2; p++) y[p] = split(*b.place(wj + j * 8 + row, k + column + p * 4));
 #pragma unroll
             for (int i = 0; i < WM / 16; i++) mma(sum[i][j], x[i], y);
         }

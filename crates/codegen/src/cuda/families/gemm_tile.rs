@@ -1,4 +1,4 @@
-//! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
+//! The tile of a contraction that a block computes: possible schedules, and the text of one.
 
 use super::operand::Operand;
 use super::warpgroup::{ALocation, COMMON_TEXT, Instruction, TmaOperand, narrow, span, wgmma};
@@ -7,7 +7,7 @@ use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, ROW_PADDING};
 use std::fmt::Write;
 
-/// Rows and columns of a block's tile, and of a thread's.
+/// Rows and columns of a block's tile, and of a thread's part.
 const BY_THREADS: &[[u16; 4]] = &[
     [128, 128, 8, 8],
     [128, 64, 8, 4],
@@ -27,7 +27,7 @@ const BY_THREADS: &[[u16; 4]] = &[
     [16, 128, 4, 4],
 ];
 
-/// Rows and columns of a block's tile, and of a warp's.
+/// Rows and columns of a block's tile, and of a warp's part.
 const BY_WARPS: &[[u16; 4]] = &[
     [256, 128, 64, 64],
     [128, 256, 64, 64],
@@ -46,7 +46,7 @@ const BY_WARPS: &[[u16; 4]] = &[
 
 /// The blocks of clusters that share an operand: that of wide tiles, or of a few rows by tiles side by side.
 const CLUSTER: u8 = 2;
-/// Rows and columns of a block's tile, and of a warpgroup's.
+/// Rows and columns of a block's tile, and of a warpgroup's part.
 const BY_WARPGROUPS: &[[u16; 4]] = &[
     [128, 256, 64, 256],
     [256, 128, 128, 128],
@@ -64,14 +64,14 @@ const TRANSPOSED: &[[u16; 4]] = &[
     [256, 128, 256, 64],
 ];
 
-/// The number of stages, where sums are long enough.
+/// The maximum number of stages.
 const STAGES: u8 = 4;
-/// The same of transposed products: enough bytes are on their way although a stage has few rows.
+/// The maximum number of stages of transposed products, whose stages are small.
 const TRANSPOSED_STAGES: u8 = 6;
-/// The number of tiles below each other that are walked first, where operands are no small part of L2.
+/// The number of tiles in a column of the raster if operands take a large part of L2.
 const RASTER: u8 = 8;
 
-/// Returns the number of terms of operands of a dtype that pass through shared memory at a time.
+/// Returns the number of terms of a stage.
 pub(super) fn depth(multiply: Multiply, dtype: DType) -> u16 {
     match multiply {
         Multiply::Fma | Multiply::Mma => 64 / dtype.size() as u16,
@@ -80,7 +80,7 @@ pub(super) fn depth(multiply: Multiply, dtype: DType) -> u16 {
     }
 }
 
-/// Returns the schedules of whole sums of products of a dtype, of `terms` terms where that is known.
+/// Returns the schedules of a product without split K. `terms` is the number of terms, if known.
 pub(super) fn schedules(
     multiply: Multiply,
     dtype: DType,
@@ -93,12 +93,12 @@ pub(super) fn schedules(
         multiply if multiply.is_by_warpgroups() => BY_WARPGROUPS,
         _ => BY_WARPS,
     };
-    let needed = terms.map_or(i64::MAX, |n| ceil(n, depth.into()) + 1);
+    let useful_stages = terms.map_or(i64::MAX, |n| ceil(n, depth.into()) + 1);
     let schedule = |[m, n, rows, columns]: &[u16; 4], stages: u8| Gpu {
         multiply,
         tile: [*m, *n, depth],
         warp: [*rows, *columns],
-        stages: needed.clamp(2, stages.into()) as u8,
+        stages: useful_stages.clamp(2, stages.into()) as u8,
         cluster: 1,
         raster: if large { RASTER } else { 1 },
         parts: 1,
@@ -118,7 +118,7 @@ pub(super) fn schedules(
     [alone, first, transposed, second].concat()
 }
 
-/// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.
+/// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access modes of the operands.
 pub(super) fn tile_constants(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Operand; 2]) -> String {
     let ([m, n, k], [rows, columns]) = (schedule.tile, schedule.warp);
     let multiply = schedule.multiply;

@@ -1,35 +1,35 @@
-// Stores of a transposed product: neighbours in memory are rows of sums, as few as 8 columns are rows of the result.
+// Stores of a transposed product, whose rows are contiguous in memory, and which may have 8 columns only.
 
-// The sums that a thread passes at a time, and how many times they go into BN.
-constexpr int TOGETHER = BN < COLUMNS ? BN / 2 : COLUMNS / 2, ACROSS = BN / 2 / TOGETHER;
+// The accumulators that a thread stages at a time, and the number of such steps along BN.
+constexpr int STAGED = BN < COLUMNS ? BN / 2 : COLUMNS / 2, COLUMN_STEPS = BN / 2 / STAGED;
 
-// A place in 16 rows and at most COLUMNS columns, 16 rows next to each other. Chunks of 16 bytes are permuted, so that
-// threads that pass sums of 8 rows and 4 columns, every other one, don't meet in a bank.
-__device__ __forceinline__ Acc* transposed_place(Passage& passage, int row, int column) {
+// The address of an element in a staging buffer of 16 contiguous rows and at most COLUMNS columns. Chunks of 16 bytes are
+// permuted to avoid bank conflicts.
+__device__ __forceinline__ Acc* transposed_address(StagingBuffer& staging, int row, int column) {
     const int pair = column / 2, chunk = column % 2 * 4 + row / 4;
-    return passage.sums + pair * 32 + (chunk ^ pair % 4 * 2) * 4 + row % 4;
+    return staging.elements + pair * 32 + (chunk ^ pair % 4 * 2) * 4 + row % 4;
 }
 
-template <int WIDTH> __device__ __forceinline__ kiln_vec<Acc, WIDTH> load_transposed(Passage& passage, int row, int column) {
-    constexpr int SOME = WIDTH < 4 ? WIDTH : 4;
-    kiln_vec<Acc, WIDTH> all;
+template <int WIDTH> __device__ __forceinline__ kiln_vec<Acc, WIDTH> load_transposed(StagingBuffer& staging, int row, int column) {
+    constexpr int STEP = WIDTH < 4 ? WIDTH : 4;
+    kiln_vec<Acc, WIDTH> result;
 #pragma unroll
-    for (int x = 0; x < WIDTH; x += SOME) {
-        const auto some = kiln_load<SOME>(transposed_place(passage, row + x, column));
+    for (int x = 0; x < WIDTH; x += STEP) {
+        const auto chunk = kiln_load<STEP>(transposed_address(staging, row + x, column));
 #pragma unroll
-        for (int y = 0; y < SOME; y++) all.v[x + y] = some.v[y];
+        for (int y = 0; y < STEP; y++) result.v[x + y] = chunk.v[y];
     }
-    return all;
+    return result;
 }
 
-// Moves the first sums of each thread to the passage, and the others up.
-__device__ __forceinline__ void pass_transposed(Passage& passage, Acc (&sums)[SUMS]) {
+// Moves the first STAGED accumulators of each thread to the staging buffer, and shifts the others down.
+__device__ __forceinline__ void stage_transposed(StagingBuffer& staging, Acc (&accumulators)[SUMS]) {
     const int lane = threadIdx.x % 32;
     __syncwarp();
 #pragma unroll
-    for (int x = 0; x < TOGETHER; x++)
-        *transposed_place(passage, lane / 4 + x / 2 % 2 * 8, x / 4 * 8 + lane % 4 * 2 + x % 2) = sums[x];
+    for (int x = 0; x < STAGED; x++)
+        *transposed_address(staging, lane / 4 + x / 2 % 2 * 8, x / 4 * 8 + lane % 4 * 2 + x % 2) = accumulators[x];
     __syncwarp();
 #pragma unroll
-    for (int x = TOGETHER; x < SUMS; x++) sums[x - TOGETHER] = sums[x];
+    for (int x = STAGED; x < SUMS; x++) accumulators[x - STAGED] = accumulators[x];
 }

@@ -11,36 +11,36 @@ use kiln_plan::contraction::{Access, BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cuda::{Boxes, Im2col, Path};
 use std::fmt::Write;
 
-/// The maximum distance of a tap from the first one, for one to three spatial dimensions.
+/// The maximum offset of a tap, for one to three spatial dimensions.
 const MAX_OFFSET: [i64; 3] = [0xffff, 0xff, 0x1f];
 
-/// The part of an operand that only convolutions have.
+/// The convolution that an operand belongs to.
 pub(super) struct Convolution {
     /// The extents of the loops over taps.
     taps: Vec<i64>,
     /// The number of channels.
     channels: i64,
-    /// The number of terms of a tap: channels, up to whole stages.
+    /// The number of terms of a tap: channels, padded to whole stages.
     terms: i64,
     /// The images; `None` for filters.
     images: Option<Images>,
 }
 
 struct Images {
-    /// The extents of the loops over rows, that over images first.
+    /// The extents of the loops over rows, the batch first.
     rows: Vec<Dim>,
-    /// The spatial dimensions, the nearest first.
+    /// The spatial dimensions, innermost first.
     axes: Vec<Axis>,
     paths: Vec<Path>,
 }
 
 /// A dimension of images.
 struct Axis {
-    /// The distance of neighbours, in elements.
+    /// The stride, in elements.
     unit: i64,
-    /// The coordinate where all loops begin.
+    /// The coordinate of the loops' first iterations.
     offset: i64,
-    /// The extent; `None` if nothing lies outside.
+    /// The extent; `None` if it has no padding.
     extent: Option<i64>,
     /// The loop over rows that moves along it, and its step.
     row: Option<(usize, i64)>,
@@ -82,7 +82,7 @@ fn gradients_and_images(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2
     };
     let images = TmaOperand {
         along_k: false,
-        ..images(&c, dtype, &convolution)?
+        ..image_operand(&c, dtype, &convolution)?
     };
     let count = c.size(ROWS).as_const()?;
     let is_legal = dtype.size() == 2
@@ -108,7 +108,7 @@ fn by_positions(c: &Contraction) -> Contraction {
     c
 }
 
-/// Returns the operands of a convolution whose left one is the images.
+/// Returns the operands of a convolution whose left operand is the images.
 fn images_and_filters(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2], i64)> {
     let c = with_single_channels(c)?;
     let extents = c.loops[TERMS].iter().map(Dim::as_const);
@@ -123,15 +123,14 @@ fn images_and_filters(c: &Contraction, dtype: DType) -> Option<([TmaOperand; 2],
         images: None,
     };
     let operands = [
-        images(&c, dtype, &convolution)?,
-        filters(&c, dtype, convolution)?,
+        image_operand(&c, dtype, &convolution)?,
+        filter_operand(&c, dtype, convolution)?,
     ];
     let is_legal = (1..1 << 30).contains(&count);
     is_legal.then_some((operands, count))
 }
 
-/// Returns the same with contiguous channels as the last loop of terms. Where the taps of a row are one loop with their
-/// channels, it is divided.
+/// Returns the contraction with the channels as the last loop of terms. If this loop also runs over taps, it is split.
 fn with_single_channels(c: &Contraction) -> Option<Contraction> {
     let mut c = c.clone();
     let (last, image) = (c.range(TERMS).last()?, &c.operands[0]);
@@ -148,30 +147,30 @@ fn with_single_channels(c: &Contraction) -> Option<Contraction> {
     if nearest == 0 || nearest >= extent {
         return Some(c);
     }
-    let run = gcd(nearest, extent);
-    let divide = |strides: &mut Vec<Dim>| {
-        let outer = &strides[last] * &Dim::Const(run);
+    let channels = gcd(nearest, extent);
+    let split_loop = |strides: &mut Vec<Dim>| {
+        let outer = &strides[last] * &Dim::Const(channels);
         strides.insert(last, outer);
     };
     let [left, right] = &mut c.operands;
     for access in [left, right, &mut c.result] {
-        divide(&mut access.strides);
+        split_loop(&mut access.strides);
         let bounds = access.bounds.iter_mut();
-        bounds.for_each(|b| divide(&mut b.strides));
+        bounds.for_each(|b| split_loop(&mut b.strides));
     }
     c.loops[TERMS].pop();
-    c.loops[TERMS].extend([extent / run, run].map(Dim::Const));
+    c.loops[TERMS].extend([extent / channels, channels].map(Dim::Const));
     Some(c)
 }
 
-/// Returns a number of elements that is whole chunks of 16 bytes.
+/// Returns a number of elements; `None` if it is not a multiple of 16 bytes.
 fn aligned(elements: i64, dtype: DType) -> Option<Dim> {
     let is_aligned = elements >= 0 && elements * dtype.size() as i64 % 16 == 0;
     is_aligned.then_some(Dim::Const(elements))
 }
 
-/// Returns the images, which are the left operand.
-fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<TmaOperand> {
+/// Returns the left operand, the images.
+fn image_operand(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<TmaOperand> {
     let taps = &convolution.taps;
     let mut axes = axes(c, taps)?;
     axes.sort_by_key(|axis| axis.unit);
@@ -188,8 +187,8 @@ fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<Tm
             for (row, _) in axes.iter_mut().filter_map(|a| a.row.as_mut()) {
                 *row += 1;
             }
-            let farthest = axes.last()?;
-            (Dim::ONE, farthest.unit * farthest.extent.unwrap_or(1))
+            let outermost = axes.last()?;
+            (Dim::ONE, outermost.unit * outermost.extent.unwrap_or(1))
         }
     };
     let spatial = axes.len();
@@ -201,19 +200,19 @@ fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<Tm
     for axis in &mut axes {
         let (row, step) = axis.row.unwrap_or((0, 1));
         let count = axis.row.map_or(Some(1), |_| loops[row].as_const())?;
-        let [low, high] = axis.reach(taps)?;
+        let [low, high] = axis.tap_range(taps)?;
         if axis.extent.is_none() {
             axis.offset = -low;
             axis.extent = Some(step * (count - 1) + high - low + 1);
         }
-        let (lower, inside) = (axis.offset + low, axis.extent? - 1);
-        let upper = lower + step * (count - 1) - inside;
-        let legal = count > 0
-            && inside >= 0
+        let (lower, last) = (axis.offset + low, axis.extent? - 1);
+        let upper = lower + step * (count - 1) - last;
+        let is_legal = count > 0
+            && last >= 0
             && (1..=Path::MAX_STEP).contains(&step)
             && [lower, upper].iter().all(|c| corners.contains(c))
             && high - low <= MAX_OFFSET[spatial - 1];
-        if !legal {
+        if !is_legal {
             return None;
         }
         paths.push(Path {
@@ -222,14 +221,14 @@ fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<Tm
             step: step as u8,
         });
     }
-    let begins = axes.iter().map(|a| a.offset * a.unit).sum::<i64>();
+    let origin = axes.iter().map(|a| a.offset * a.unit).sum::<i64>();
     let units = axes.iter().map(|a| a.unit).chain([batch.1]);
     let channels = [c.loops[TERMS].last()?.clone()].into_iter();
     let extents = axes.iter().filter_map(|a| a.extent).map(Dim::Const);
     Some(TmaOperand {
         along_k: true,
         span: span(dtype),
-        offset: aligned(c.operands[0].offset.as_const()? - begins, dtype)?,
+        offset: aligned(c.operands[0].offset.as_const()? - origin, dtype)?,
         extents: channels.chain(extents).chain([batch.0]).collect(),
         strides: units.map(|n| aligned(n, dtype)).collect::<Option<_>>()?,
         batch: Vec::new(),
@@ -247,12 +246,12 @@ fn images(c: &Contraction, dtype: DType, convolution: &Convolution) -> Option<Tm
     })
 }
 
-/// Returns the dimensions of images but that of channels. Loops over rows and taps that a bound joins move along one
-/// dimension. A tap without a bound moves along that with a row of which both are the largest multiples, else along one
-/// of its own.
+/// Returns the dimensions of images other than channels. The loops over rows and taps of a bound belong to one
+/// dimension. A tap without a bound belongs to the dimension of the row whose stride has the largest common divisor
+/// with its own, else to a new one.
 fn axes(c: &Contraction, taps: &[i64]) -> Option<Vec<Axis>> {
     let (image, rows, first_tap) = (&c.operands[0], c.range(ROWS), c.range(TERMS).start);
-    let stride = |at: usize| image.strides[at].as_const();
+    let stride = |axis: usize| image.strides[axis].as_const();
     let (mut axes, mut used) = (Vec::new(), Vec::new());
     for bound in &image.bounds {
         let mut axis = Axis {
@@ -265,8 +264,8 @@ fn axes(c: &Contraction, taps: &[i64]) -> Option<Vec<Axis>> {
         for (at, step) in bound.strides.iter().enumerate().filter(|(_, s)| !s.is(0)) {
             let (elements, step) = (stride(at)?, step.as_const()?);
             let unit = elements / step;
-            let agrees = axis.unit == 0 || axis.unit == unit;
-            if !agrees || unit <= 0 || elements % step != 0 || used.contains(&at) {
+            let is_consistent = axis.unit == 0 || axis.unit == unit;
+            if !is_consistent || unit <= 0 || elements % step != 0 || used.contains(&at) {
                 return None;
             }
             (axis.unit, _) = (unit, used.push(at));
@@ -290,19 +289,18 @@ fn axes(c: &Contraction, taps: &[i64]) -> Option<Vec<Axis>> {
     }
     for at in (first_tap..first_tap + taps.len()).filter(is_free) {
         let elements = stride(at)?;
-        let shared = |axis: &Axis| gcd(axis.unit.abs(), elements.abs());
+        let common_unit = |axis: &Axis| gcd(axis.unit.abs(), elements.abs());
         let fits = |axis: &&mut Axis| {
             let Some((row, step)) = axis.row.filter(|_| axis.extent.is_none()) else {
                 return false;
             };
-            // The first row is that of images, unless it is the only one.
+            // The first row is the batch, unless it is the only one.
             let is_spatial = row > 0 || rows.len() == 1;
             let is_known = c.loops[ROWS][row].as_const().is_some();
-            is_spatial && is_known && step * axis.unit / shared(axis).max(1) <= Path::MAX_STEP
+            is_spatial && is_known && step * axis.unit / common_unit(axis).max(1) <= Path::MAX_STEP
         };
-        // Of several, the nearest.
         let axis = axes.iter_mut().filter(fits);
-        let Some(axis) = axis.max_by_key(|axis| (shared(axis), -axis.unit)) else {
+        let Some(axis) = axis.max_by_key(|axis| (common_unit(axis), -axis.unit)) else {
             axes.push(Axis {
                 unit: elements.abs(),
                 offset: 0,
@@ -312,10 +310,10 @@ fn axes(c: &Contraction, taps: &[i64]) -> Option<Vec<Axis>> {
             });
             continue;
         };
-        let unit = shared(axis).max(1);
-        let finer = axis.unit / unit;
+        let unit = common_unit(axis).max(1);
+        let ratio = axis.unit / unit;
         let steps = axis.row.iter_mut().chain(&mut axis.taps);
-        steps.for_each(|(_, step)| *step *= finer);
+        steps.for_each(|(_, step)| *step *= ratio);
         axis.unit = unit;
         axis.taps.push((at - first_tap, elements / unit));
     }
@@ -323,33 +321,33 @@ fn axes(c: &Contraction, taps: &[i64]) -> Option<Vec<Axis>> {
 }
 
 impl Axis {
-    /// Returns the least and the largest number that taps add to a coordinate.
-    fn reach(&self, taps: &[i64]) -> Option<[i64; 2]> {
-        let mut ends = [0; 2];
+    /// Returns the minimum and the maximum of what taps add to a coordinate.
+    fn tap_range(&self, taps: &[i64]) -> Option<[i64; 2]> {
+        let mut range = [0; 2];
         for (tap, step) in &self.taps {
-            let far = step.checked_mul(taps[*tap] - 1)?;
-            ends = [ends[0] + far.min(0), ends[1] + far.max(0)];
+            let last = step.checked_mul(taps[*tap] - 1)?;
+            range = [range[0] + last.min(0), range[1] + last.max(0)];
         }
-        Some(ends)
+        Some(range)
     }
 
-    /// Returns the distance of a tap from the first along the axis.
+    /// Returns the expression of a tap's offset along the axis.
     fn offset_of_tap(&self, taps: &[i64], names: &[String]) -> String {
-        let from_first = |(tap, step): &(usize, i64)| match step {
+        let offset = |(tap, step): &(usize, i64)| match step {
             ..0 => format!("({} - {}) * {}", taps[*tap] - 1, names[*tap], -step),
             _ => format!("{} * {step}", names[*tap]),
         };
-        let all: Vec<String> = self.taps.iter().map(from_first).collect();
-        if all.is_empty() {
+        let offsets: Vec<String> = self.taps.iter().map(offset).collect();
+        if offsets.is_empty() {
             "0".into()
         } else {
-            all.join(" + ")
+            offsets.join(" + ")
         }
     }
 }
 
-/// Returns the filters, which are the right operand.
-fn filters(c: &Contraction, dtype: DType, convolution: Convolution) -> Option<TmaOperand> {
+/// Returns the right operand, the filters.
+fn filter_operand(c: &Contraction, dtype: DType, convolution: Convolution) -> Option<TmaOperand> {
     let Access {
         strides,
         bounds,
@@ -359,29 +357,29 @@ fn filters(c: &Contraction, dtype: DType, convolution: Convolution) -> Option<Tm
     let (columns, terms) = (c.range(COLUMNS), c.range(TERMS));
     let (line, channel) = (columns.start, terms.end - 1);
     let along_k = strides[channel].is(1);
-    let [near, far] = if along_k {
+    let [inner, outer] = if along_k {
         [channel, line]
     } else {
         [line, channel]
     };
-    let others: Vec<usize> = [far].into_iter().chain(terms.start..channel).collect();
-    let legal = columns.len() == 1
+    let outer_axes: Vec<usize> = [outer].into_iter().chain(terms.start..channel).collect();
+    let is_legal = columns.len() == 1
         && bounds.is_empty()
-        && strides[near].is(1)
+        && strides[inner].is(1)
         && (along_k || dtype.size() == 2)
-        && others.len() < MAX_DIMENSIONS;
-    if !legal {
+        && outer_axes.len() < MAX_DIMENSIONS;
+    if !is_legal {
         return None;
     }
     let stride = |at: &usize| aligned(strides[*at].as_const().filter(|n| *n > 0)?, dtype);
     let extents: Vec<Dim> = c.extents().cloned().collect();
-    let all = [near].into_iter().chain(others.iter().copied());
+    let axes = [inner].into_iter().chain(outer_axes.iter().copied());
     Some(TmaOperand {
         along_k,
         span: span(dtype),
         offset: aligned(offset.as_const()?, dtype)?,
-        extents: all.map(|at| extents[at].clone()).collect(),
-        strides: others.iter().map(stride).collect::<Option<_>>()?,
+        extents: axes.map(|axis| extents[axis].clone()).collect(),
+        strides: outer_axes.iter().map(stride).collect::<Option<_>>()?,
         batch: Vec::new(),
         strided_batch: Vec::new(),
         rounds_to_tf32: dtype == DType::F32,
@@ -390,7 +388,7 @@ fn filters(c: &Contraction, dtype: DType, convolution: Convolution) -> Option<Tm
 }
 
 impl Convolution {
-    /// Returns constants: the number of channels, and that of terms of a tap in stages.
+    /// Returns the constants `CHANNELS` and `TAP_TERMS`.
     pub fn constants(&self) -> String {
         let (channels, terms) = (self.channels, self.terms);
         format!("constexpr int CHANNELS = {channels}, TAP_TERMS = {terms};\n")
@@ -416,49 +414,49 @@ impl Convolution {
             false => ["k", first_line],
         };
         let terms = self.terms;
-        let mut inside =
+        let mut declarations =
             format!("const Index tap = {along} / {terms}, channel = {along} % {terms};\n");
         let extents: Vec<Dim> = self.taps.iter().copied().map(Dim::Const).collect();
         let (text, taps) = split(source, &extents, ["tap", "tap"]);
-        inside += &text;
+        declarations += &text;
         let Some(images) = &self.images else {
-            let near_and_far = if along_k {
+            let inner_and_outer = if along_k {
                 ["channel", "line"]
             } else {
                 ["line", "channel"]
             };
-            let at = near_and_far.map(String::from).into_iter();
-            let copied = BoxCopy {
-                at: at.chain(taps).collect(),
-                inside,
+            let coordinates = inner_and_outer.map(String::from).into_iter();
+            let box_copy = BoxCopy {
+                coordinates: coordinates.chain(taps).collect(),
+                declarations,
                 offsets: None,
                 boxes: Boxes::Tiled(boxes),
             };
-            return (String::new(), copied);
+            return (String::new(), box_copy);
         };
         let (mut text, rows) = split(
             source,
             &images.rows,
             [&format!("{name}_row"), &format!("({position})")],
         );
-        let mut at = vec!["channel".to_string()];
+        let mut coordinates = vec!["channel".to_string()];
         for (n, (axis, path)) in images.axes.iter().zip(&images.paths).enumerate() {
             let coordinate = match axis.row {
                 Some((row, step)) => format!("{} * {step} + {}", rows[row], path.lower),
                 None => path.lower.to_string(),
             };
             let _ = writeln!(text, "const Index {name}_at{n} = {coordinate};");
-            at.push(format!("{name}_at{n}"));
+            coordinates.push(format!("{name}_at{n}"));
         }
-        at.extend(rows.first().cloned());
+        coordinates.extend(rows.first().cloned());
         if by_lines {
-            inside += &std::mem::take(&mut text);
+            declarations += &std::mem::take(&mut text);
         }
         let offsets = images.axes.iter();
         let offsets = offsets.map(|axis| axis.offset_of_tap(&self.taps, &taps));
-        let copied = BoxCopy {
-            at,
-            inside,
+        let box_copy = BoxCopy {
+            coordinates,
+            declarations,
             offsets: Some(offsets.collect()),
             boxes: Boxes::Im2col(Im2col {
                 channels: boxes[0],
@@ -466,6 +464,6 @@ impl Convolution {
                 paths: images.paths.clone(),
             }),
         };
-        (text, copied)
+        (text, box_copy)
     }
 }

@@ -24,10 +24,10 @@ mod winograd;
 
 pub(super) use contraction::preferred;
 
-/// Returns the candidates of work with a library kernel: the default, and with `all` every other.
+/// Returns the default candidate of work with a library kernel; with `all` every candidate.
 ///
 /// # Errors
-/// Lists what is not supported.
+/// If the kernel has no CUDA implementation.
 pub(super) fn emit(work: Job, all: bool) -> Result<Vec<Candidate>, String> {
     match &work.body {
         Body::MatMul(m) => Ok(contraction::product(work, m, all)),

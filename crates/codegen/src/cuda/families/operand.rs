@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::prologue;
 use crate::cuda::source::Source;
-use crate::cuda::values::decomposed;
+use crate::cuda::values::declare_indices;
 use crate::kir;
 use crate::work::Slot;
 use kiln_base::{DType, Dim};
@@ -11,15 +11,15 @@ use kiln_plan::contraction::{Access, BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// The C++ of an operand: a class that returns lines, and the access mode for reading it.
+/// An operand of a contraction in C++.
 pub(super) struct Operand {
     /// Declarations and, last, the operand's object, named `a` or `b`.
     pub text: String,
-    /// True if neighbours along k are contiguous, and not neighbouring lines.
+    /// True if contiguous along K, not along lines.
     pub along_k: bool,
-    /// True if eight neighbours, of bytes sixteen, are contiguous at an aligned address.
+    /// True if vectors of eight elements, of bytes sixteen, are contiguous and aligned.
     pub vector: bool,
-    /// True if, of as many neighbours, all or none exist.
+    /// True if no such vector is partly outside.
     pub whole: bool,
 }
 
@@ -28,14 +28,14 @@ pub(super) fn is_multiple_of_8(d: &Dim) -> bool {
     d.as_const().is_some_and(|n| n % 8 == 0)
 }
 
-/// Returns declarations of the indices of loops of these extents from their number, and the names of these.
+/// Returns declarations of the indices of nested loops, given a linear index `number`, and the indices' names.
 pub(super) fn split(
     source: &mut Source,
     extents: &[Dim],
     [prefix, number]: [&str; 2],
 ) -> (String, Vec<String>) {
     let mut names = Vec::new();
-    let text = source.capture(|s| names = decomposed(s, prefix, extents, number, &|_| true));
+    let text = source.capture(|s| names = declare_indices(s, prefix, extents, number, &|_| true));
     (text, names)
 }
 
@@ -46,16 +46,17 @@ pub(super) fn affine(
     strides: &[Dim],
     names: &[(Range<usize>, &[String])],
 ) -> String {
-    let of = |(range, names): &(Range<usize>, &[String])| {
-        let all = range.clone().zip(names.to_vec());
-        all.map(|(at, name)| (strides[at].clone(), name))
+    let terms = |(range, names): &(Range<usize>, &[String])| {
+        let terms = range.clone().zip(names.to_vec());
+        terms
+            .map(|(axis, name)| (strides[axis].clone(), name))
             .collect::<Vec<_>>()
     };
-    let (strides, names): (Vec<Dim>, Vec<String>) = names.iter().flat_map(of).unzip();
+    let (strides, names): (Vec<Dim>, Vec<String>) = names.iter().flat_map(terms).unzip();
     source.affine(offset, &strides, &names)
 }
 
-/// Returns the operand `a` or `b` of a contraction, which a prologue may compute. Its text comes after the numbers
+/// Returns the operand `a` or `b` of a contraction, which a prologue may compute. Its text follows declarations of
 /// `batch`, `m`, `n` and `k`.
 pub(super) fn operand(
     source: &mut Source,
@@ -74,13 +75,13 @@ pub(super) fn operand(
             let (class, pointer) = ("const Elem*".to_string(), call.pointer(slot));
             match dtypes[side] == dtypes[0] {
                 true => (class, pointer),
-                // Bytes with another sign.
+                // Bytes of the other signedness.
                 false => (class, format!("(const Elem*){pointer}")),
             }
         }
         Some(prologue) => {
-            text += &prologue::function(source, call, prologue, name);
-            let class = format!("Place<decltype(make_{name})>");
+            text += &prologue::declare(source, call, prologue, name);
+            let class = format!("Position<decltype(make_{name})>");
             (class.clone(), format!("{class}{{make_{name}, 0}}"))
         }
     };
@@ -103,7 +104,7 @@ pub(super) fn operand(
             ),
         };
     } else {
-        text += &gathered(source, c, &batch, [name, count, &class, &pointer], lines);
+        text += &declare_gathered(source, c, &batch, [name, count, &class, &pointer], lines);
     }
     let (along_k, vector, whole) = access_mode(c, x, lines, dtypes[0]);
     Operand {
@@ -114,8 +115,7 @@ pub(super) fn operand(
     }
 }
 
-/// Returns an estimate, from the machine code of kernels, of the instructions of a thread that bring an element of an
-/// operand to shared memory.
+/// Returns an estimate of the instructions that load an element of an operand into shared memory, from machine code.
 pub(super) fn finding(
     c: &Contraction,
     side: usize,
@@ -134,13 +134,13 @@ pub(super) fn finding(
     }
 }
 
-/// True if lines and terms of the result, in whose place an operand is seen, are at even distances.
+/// True if lines and terms of the result have constant strides and no bounds.
 pub(super) fn is_plain(c: &Contraction, lines: usize) -> bool {
     c.result.bounds.is_empty() && c.range(lines).len() <= 1 && c.range(TERMS).len() <= 1
 }
 
-/// Returns the text of an operand whose lines and terms are several loops, or some of whose elements lie outside.
-fn gathered(
+/// Returns the declaration of an operand whose lines or terms are several loops, or which has padding.
+fn declare_gathered(
     source: &mut Source,
     c: &Contraction,
     batch: &[(Range<usize>, &[String])],
@@ -150,8 +150,8 @@ fn gathered(
     let mut text = String::new();
     let x = &c.result;
     for (n, b) in x.bounds.iter().enumerate() {
-        let from = affine(source, &b.offset, &b.strides, batch);
-        let _ = writeln!(text, "const Index {name}_from{n} = {from};");
+        let start = affine(source, &b.offset, &b.strides, batch);
+        let _ = writeln!(text, "const Index {name}_from{n} = {start};");
     }
     let bounds = x.bounds.len();
     for (kind, function, number, is_line) in
@@ -159,12 +159,12 @@ fn gathered(
     {
         let (declared, names) = split(source, &c.loops[kind], [number, number]);
         let names = [(c.range(kind), &names[..])];
-        let mut part = |from: String, strides: &[Dim]| {
-            let moved = affine(source, &Dim::ZERO, strides, &names);
-            match (is_line, &moved[..]) {
-                (true, "0") => from,
-                (true, _) => format!("{from} + {moved}"),
-                (false, _) => moved,
+        let mut part = |start: String, strides: &[Dim]| {
+            let offset = affine(source, &Dim::ZERO, strides, &names);
+            match (is_line, &offset[..]) {
+                (true, "0") => start,
+                (true, _) => format!("{start} + {offset}"),
+                (false, _) => offset,
             }
         };
         let at = part(format!("{name}_at"), &x.strides);
@@ -192,24 +192,24 @@ fn gathered(
 /// Returns the fields `along_k`, `vector` and `whole` of an [`Operand`].
 fn access_mode(c: &Contraction, x: &Access, lines: usize, dtype: DType) -> (bool, bool, bool) {
     let is_byte = dtype.is_byte();
-    let is_even = |d: &Dim| {
-        let each = if is_byte { 16 } else { 8 };
-        d.as_const().is_some_and(|n| n % each == 0)
+    let is_vectors = |d: &Dim| {
+        let vector = if is_byte { 16 } else { 8 };
+        d.as_const().is_some_and(|n| n % vector == 0)
     };
-    let run_of = |kind: usize| {
+    let vectors = |kind: usize| {
         let Some(last) = c.range(kind).last() else {
             return (false, false);
         };
         let extent = &c.loops[kind][c.loops[kind].len() - 1];
-        let mut others = x.strides.iter().enumerate().filter(|(at, _)| *at != last);
+        let mut strides = x.strides.iter().enumerate().filter(|(i, _)| *i != last);
         let vector = x.strides[last].is(1)
             && x.bounds.iter().all(|b| b.strides[last].is(0))
-            && (c.loops[kind].len() == 1 || is_even(extent))
-            && is_even(&x.offset)
-            && others.all(|(_, s)| is_even(s));
-        (vector, is_even(extent))
+            && (c.loops[kind].len() == 1 || is_vectors(extent))
+            && is_vectors(&x.offset)
+            && strides.all(|(_, s)| is_vectors(s));
+        (vector, is_vectors(extent))
     };
-    let ((by_terms, whole_terms), (by_lines, whole_lines)) = (run_of(TERMS), run_of(lines));
+    let ((by_terms, whole_terms), (by_lines, whole_lines)) = (vectors(TERMS), vectors(lines));
     if by_terms || by_lines {
         return match by_terms {
             true => (true, true, whole_terms),
@@ -217,29 +217,29 @@ fn access_mode(c: &Contraction, x: &Access, lines: usize, dtype: DType) -> (bool
             false => (false, !is_byte, whole_lines),
         };
     }
-    // Neighbours of the longer loop that has them.
-    let run = |kind: usize| match c.range(kind).last() {
+    // Along the longer contiguous loop.
+    let extent = |kind: usize| match c.range(kind).last() {
         Some(last) if x.strides[last].is(1) => {
             let extent = c.loops[kind].last();
             extent.and_then(Dim::as_const).unwrap_or(i64::MAX)
         }
         _ => 0,
     };
-    (run(TERMS) > run(lines), false, false)
+    (extent(TERMS) > extent(lines), false, false)
 }
 
-/// Declares `at`, the place in the result of row `i` and column `j` of product `batch`. Continues with the next one if
-/// it has no place.
-pub(super) fn result(source: &mut Source, c: &Contraction) -> String {
+/// Returns the declaration of `at`, the offset in the result of row `i` and column `j` of product `batch`, and a
+/// `continue` for elements outside of the result.
+pub(super) fn declare_result_offset(source: &mut Source, c: &Contraction) -> String {
     let c = &c.seen_by(&c.result);
     let mut text = String::new();
-    let mut all = Vec::new();
+    let mut indices = Vec::new();
     for (kind, number) in [(BATCH, "batch"), (ROWS, "i"), (COLUMNS, "j")] {
         let (declared, names) = split(source, &c.loops[kind], [&format!("{number}_at"), number]);
         text += &declared;
-        all.push((c.range(kind), names));
+        indices.push((c.range(kind), names));
     }
-    let names: Vec<(Range<usize>, &[String])> = all
+    let names: Vec<(Range<usize>, &[String])> = indices
         .iter()
         .map(|(range, names)| (range.clone(), &names[..]))
         .collect();
@@ -253,7 +253,7 @@ pub(super) fn result(source: &mut Source, c: &Contraction) -> String {
 }
 
 /// Returns the length of the runs of rows or columns that are contiguous in the result.
-pub(super) fn run(c: &Contraction, kind: usize) -> Option<Dim> {
+pub(super) fn contiguous_run(c: &Contraction, kind: usize) -> Option<Dim> {
     let c = c.seen_by(&c.result);
     let last = c.range(kind).last()?;
     let mut bounds = c.result.bounds.iter();

@@ -1,4 +1,4 @@
-//! Operands of products that their prologues compute while they are read.
+//! Operands that prologues compute when a product reads them.
 
 use super::call::Call;
 use crate::cuda::source::Source;
@@ -12,10 +12,10 @@ use kiln_plan::cuda::CudaCpp;
 
 mod pairs;
 
-/// The class of such operands, placed after the type of elements.
+/// The device classes of such operands. They follow the type of elements.
 pub(super) const CLASS: &str = include_str!("prologue.cu");
 
-/// The number of values above which a prologue is slow for a thread.
+/// The maximum number of values of a cheap prologue.
 const MAX_CHEAP_VALUES: usize = 16;
 
 /// Adds the arguments of a kernel that reads operands of these dtypes, or computes them by prologues.
@@ -34,15 +34,15 @@ pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dty
     }
 }
 
-/// True if an element takes many instructions, so that each thread should compute few.
+/// True if an element takes so many instructions that each thread should compute few.
 pub(super) fn is_costly(prologue: &Kernel) -> bool {
     let expensive = prologue.body.iter().any(|d| d.expr.is_expensive());
     expensive || prologue.body.len() > MAX_CHEAP_VALUES
 }
 
-/// Declares `make_{name}`, which returns an element of the operand, as memory would hold it, by its position.
-pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name: &str) -> String {
-    let kernel = called(prologue, call);
+/// Returns the declaration of `make_{name}`, which returns the operand's element at a position.
+pub(super) fn declare(source: &mut Source, call: &Call, prologue: &Kernel, name: &str) -> String {
+    let kernel = with_call_args(prologue, call);
     source.capture(|source| {
         source.line(format!(
             "const auto make_{name} = [&](const Index p) -> Elem {{"
@@ -68,9 +68,9 @@ pub(super) fn making(prologue: &Kernel, source: usize) -> f64 {
     each * prologue.body.len() as f64
 }
 
-/// Returns the only argument that a prologue reads at the position of each element, so that it can be computed in the
-/// registers of threads that multiply. What else it reads is for all elements, or one for each line or each term.
-pub(super) fn source(c: &Contraction, side: usize, prologue: &Kernel) -> Option<usize> {
+/// Returns the argument from which threads that multiply can compute a prologue in registers: the only one that it
+/// reads elementwise. Its other operands are scalars, or vectors along lines or terms.
+pub(super) fn elementwise_arg(c: &Contraction, side: usize, prologue: &Kernel) -> Option<usize> {
     let mut loads: Vec<&Access> = Vec::new();
     for def in &prologue.body {
         match def.expr {
@@ -81,22 +81,22 @@ pub(super) fn source(c: &Contraction, side: usize, prologue: &Kernel) -> Option<
     }
     let strides = contiguous_strides(&prologue.axes);
     let is_in_order = |a: &&Access| a.offset.is(0) && a.strides == strides;
-    let source = loads.iter().copied().find(is_in_order)?.arg;
-    let indices = indices(c, side, prologue);
-    let is_along_one = |a: &Access| {
+    let arg = loads.iter().copied().find(is_in_order)?.arg;
+    let indices = axis_indices(c, side, prologue);
+    let is_vector = |a: &Access| {
         let mut moving = a.strides.iter().zip(&indices).filter(|(s, _)| !s.is(0));
         moving.next().is_none_or(|(_, index)| index.is_some()) && moving.next().is_none()
     };
-    let fits = |a: &&Access| match a.arg == source {
+    let fits = |a: &&Access| match a.arg == arg {
         true => is_in_order(a),
-        false => is_along_one(a),
+        false => is_vector(a),
     };
     let is_plain = loads.iter().all(|a| a.bounds.is_empty() && fits(a));
-    is_plain.then_some(source.into())
+    is_plain.then_some(arg.into())
 }
 
-/// Returns the index of each axis of a prologue that is an operand's lines or its terms.
-fn indices(c: &Contraction, side: usize, prologue: &Kernel) -> Vec<Option<&'static str>> {
+/// Returns the name of the index of each axis of a prologue that is an operand's lines or terms.
+fn axis_indices(c: &Contraction, side: usize, prologue: &Kernel) -> Vec<Option<&'static str>> {
     let lines = [ROWS, COLUMNS][side];
     let c = c.seen_by(&c.operands[side]);
     let strides = contiguous_strides(&prologue.axes);
@@ -106,9 +106,9 @@ fn indices(c: &Contraction, side: usize, prologue: &Kernel) -> Vec<Option<&'stat
         axes.position(|(n, stride)| n == extents[at] && *stride == c.result.strides[at])
     };
     let mut indices = vec![None; prologue.axes.len()];
-    // Every loop must be an axis, or stay at its elements: then no other moves along the lines or terms.
-    let still = |at: usize| c.result.strides[at].is(0);
-    if !c.result.offset.is(0) || !(0..extents.len()).all(|at| still(at) || axis(at).is_some()) {
+    // Every loop must be an axis or have stride 0. Then no other loop moves along lines or terms.
+    let is_axis = |at: usize| c.result.strides[at].is(0) || axis(at).is_some();
+    if !c.result.offset.is(0) || !(0..extents.len()).all(is_axis) {
         return indices;
     }
     for (kind, name) in [(lines, "i"), (TERMS, "j")] {
@@ -137,23 +137,23 @@ pub(super) fn scope(prologue: &Kernel, raw: usize, is_whole: bool) -> String {
 /// Declares `make_a`, which returns the f32 that an element of the left operand is rounded from, of the element of
 /// `source` in memory, its line and its term; or a register with two neighbours, of a register with those of `source`.
 /// The text follows the numbers `m` and `k`.
-pub(super) fn in_registers(
+pub(super) fn declare_in_registers(
     source: &mut Source,
     call: &Call,
     (c, prologue): (&Contraction, &Kernel),
     raw: usize,
 ) -> String {
-    let kernel = called(prologue, call);
+    let kernel = with_call_args(prologue, call);
     let dtype = prologue.args[raw].dtype;
     let by_pairs = pairs::suits(prologue, raw);
     let moves = |axis: usize| {
-        let mut others = prologue.accesses.iter().filter(|a| {
+        let mut operands = prologue.accesses.iter().filter(|a| {
             let arg = usize::from(a.arg);
             arg != raw && arg != prologue.args.len() - 1
         });
-        others.any(|a| !a.strides[axis].is(0))
+        operands.any(|a| !a.strides[axis].is(0))
     };
-    let indices = indices(c, 0, prologue).into_iter().enumerate();
+    let indices = axis_indices(c, 0, prologue).into_iter().enumerate();
     let indices = indices.map(|(axis, index)| index.filter(|_| moves(axis)));
     let indices: Vec<Option<&str>> = indices.collect();
     source.capture(|source| {
@@ -185,7 +185,7 @@ pub(super) fn in_registers(
         let names = indices.iter().map(|index| index.unwrap_or("0").to_string());
         values.indices = names.collect();
         values.define_all(source);
-        // Registers round an f32 themselves.
+        // The caller rounds f32.
         let stored = kernel.stores[0].value;
         let unrounded = match kernel.body[stored.index()].expr {
             Expr::Convert {
@@ -199,8 +199,8 @@ pub(super) fn in_registers(
     })
 }
 
-/// Returns the prologue in terms of the arguments of the kernel that is called.
-fn called(prologue: &Kernel, call: &Call) -> Kernel {
+/// Returns the prologue with the argument numbers of a call.
+fn with_call_args(prologue: &Kernel, call: &Call) -> Kernel {
     let mut kernel = prologue.clone();
     let operand = kernel.args.len() - 1;
     for access in &mut kernel.accesses {
@@ -209,8 +209,8 @@ fn called(prologue: &Kernel, call: &Call) -> Kernel {
             arg => call.position(Slot::Arg(arg)),
         } as u16;
     }
-    let whole = kernel.args[operand];
+    let operand_arg = kernel.args[operand];
     let args = call.args.iter().map(|(_, a)| *a);
-    kernel.args = args.chain([whole]).collect::<Vec<Arg>>();
+    kernel.args = args.chain([operand_arg]).collect::<Vec<Arg>>();
     kernel
 }

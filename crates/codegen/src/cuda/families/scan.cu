@@ -1,5 +1,5 @@
-// A block scans COLUMNS neighbouring lanes, RUNS * RUN elements at a time: each thread combines a run of
-// RUN elements, and the runs before its own come from shared memory.
+// A block scans COLUMNS neighbouring lanes, RUNS * RUN elements at a time. Each thread combines a run of RUN elements,
+// and gets the total of the runs before it from shared memory.
 
 constexpr int STEP = RUNS * RUN;
 
@@ -7,35 +7,35 @@ struct Shared {
     Acc totals[RUNS][COLUMNS];
 };
 
-// Elements first <= i < end in the order of the scan, of the lane that begins at `lane`; `carry` is what
-// comes before them. Gives what they and `carry` combine to.
+// Scans elements begin <= i < end of the lane at offset `lane`, in the order of the scan. `carry` is the result before
+// them. Returns the result after them.
 template <bool STORES>
-__device__ __forceinline__ Acc scan(Shared& shared, const Elem* x, Elem* out, Index lane, bool exists, Index len, Index inner, Index first, Index end, Acc carry) {
+__device__ __forceinline__ Acc scan(Shared& shared, const Elem* x, Elem* out, Index lane, bool in_bounds, Index len, Index inner, Index begin, Index end, Acc carry) {
     auto& totals = shared.totals;
     const int run = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
-    auto place = [&](Index i) { return lane + (REVERSE ? len - 1 - i : i) * inner; };
-    for (; first < end; first += STEP) {
-        Acc own[RUN], total = identity();
+    auto address = [&](Index i) { return lane + (REVERSE ? len - 1 - i : i) * inner; };
+    for (; begin < end; begin += STEP) {
+        Acc prefixes[RUN], total = identity();
 #pragma unroll
         for (int e = 0; e < RUN; e++) {
-            const Index i = first + run * RUN + e;
-            if (exists && i < end) total = combine(total, load(x[place(i)]));
-            own[e] = total;
+            const Index i = begin + run * RUN + e;
+            if (in_bounds && i < end) total = combine(total, load(x[address(i)]));
+            prefixes[e] = total;
         }
         totals[run][column] = total;
         __syncthreads();
         for (int distance = 1; distance < RUNS; distance *= 2) {
-            const Acc before = run >= distance ? totals[run - distance][column] : identity();
+            const Acc previous = run >= distance ? totals[run - distance][column] : identity();
             __syncthreads();
-            if (run >= distance) totals[run][column] = combine(before, totals[run][column]);
+            if (run >= distance) totals[run][column] = combine(previous, totals[run][column]);
             __syncthreads();
         }
         if (STORES) {
-            const Acc before = run > 0 ? combine(carry, totals[run - 1][column]) : carry;
+            const Acc previous = run > 0 ? combine(carry, totals[run - 1][column]) : carry;
 #pragma unroll
             for (int e = 0; e < RUN; e++) {
-                const Index i = first + run * RUN + e;
-                if (exists && i < end) out[place(i)] = store(combine(before, own[e]));
+                const Index i = begin + run * RUN + e;
+                if (in_bounds && i < end) out[address(i)] = store(combine(previous, prefixes[e]));
             }
         }
         carry = combine(carry, totals[RUNS - 1][column]);

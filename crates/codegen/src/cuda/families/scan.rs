@@ -4,7 +4,7 @@
 use super::call::{Call, elements, fits_i32, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::Index;
-use crate::cuda::walk::combine;
+use crate::cuda::walk::combiner;
 use crate::work::{KernelCall, KernelCalls, Slot};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim};
@@ -13,7 +13,7 @@ use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{CudaCpp, SharedLaunch};
 use std::fmt::Write;
 
-/// The shape of a block.
+/// The shape of a block: `columns` lanes, and for each `runs` threads that take `run` elements.
 struct BlockShape {
     columns: i64,
     runs: i64,
@@ -33,11 +33,11 @@ pub(super) fn emit(work: Job, s: &Scan) -> KernelCalls {
             run: 4,
         },
     };
-    let (chunks, chunk) = chunks(s, &block, work.gpu.busy());
+    let (chunks, chunk) = split_lanes(s, &block, work.gpu.busy());
     let acc = accumulator(s.dtype);
     if chunks == 1 {
         return KernelCalls {
-            steps: vec![kernel(work, s, &block, 1, chunk, true)],
+            steps: vec![emit_kernel(work, s, &block, 1, chunk, true)],
             scratch: Vec::new(),
             in_place: work.in_place.clone(),
         };
@@ -45,16 +45,16 @@ pub(super) fn emit(work: Job, s: &Scan) -> KernelCalls {
     let totals = vec![s.outer.clone(), s.inner.clone(), Dim::Const(chunks)];
     KernelCalls {
         steps: vec![
-            kernel(work, s, &block, chunks, chunk, false),
-            kernel(work, s, &block, chunks, chunk, true),
+            emit_kernel(work, s, &block, chunks, chunk, false),
+            emit_kernel(work, s, &block, chunks, chunk, true),
         ],
         scratch: vec![(acc, totals)],
         in_place: work.in_place.clone(),
     }
 }
 
-/// Returns the number of chunks of a lane, so that `busy` blocks share the work, and the length of a chunk.
-fn chunks(s: &Scan, block: &BlockShape, busy: i64) -> (i64, i64) {
+/// Returns the number of chunks that give `busy` blocks work, and the length of a chunk.
+fn split_lanes(s: &Scan, block: &BlockShape, busy: i64) -> (i64, i64) {
     let [Some(outer), Some(len), Some(inner)] = [&s.outer, &s.len, &s.inner].map(Dim::as_const)
     else {
         return (1, 0);
@@ -81,8 +81,8 @@ fn accumulator(dtype: DType) -> DType {
     }
 }
 
-/// Emits the kernel that stores results, or the reductions of chunks.
-fn kernel(
+/// Emits the kernel that stores results, or the one that reduces chunks.
+fn emit_kernel(
     work: Job,
     s: &Scan,
     block: &BlockShape,
@@ -113,9 +113,9 @@ fn kernel(
     let mut source = call.source(&name, index);
     let mut text = elements(s.dtype, index);
     let compute = s.dtype.compute();
-    let (by, identity) = match s.kind.reduction() {
+    let (combined, identity) = match s.kind.reduction() {
         Some(op) => (
-            format!("{}::of(a, b)", combine(op)),
+            format!("{}::of(a, b)", combiner(op)),
             CudaCpp::identity(op, compute),
         ),
         None => (
@@ -131,7 +131,7 @@ fn kernel(
     };
     let _ = write!(
         text,
-        "__device__ __forceinline__ Acc combine(Acc a, Acc b) {{\n    {prepare}return {by};\n}}
+        "__device__ __forceinline__ Acc combine(Acc a, Acc b) {{\n    {prepare}return {combined};\n}}
 __device__ __forceinline__ Acc identity() {{ return {identity}; }}
 constexpr bool REVERSE = {};
 constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
@@ -154,7 +154,7 @@ const Index group = blockIdx.x / {chunks}, chunk = blockIdx.x % {chunks};
 if (group / groups >= {outer}) return;
 const Index column = group % groups * COLUMNS + threadIdx.x % COLUMNS;
 const Index lane = group / groups * len * inner + column;
-const bool exists = column < inner;"
+const bool in_bounds = column < inner;"
         ),
     );
     if chunks > 1 {
@@ -163,13 +163,13 @@ const bool exists = column < inner;"
             &mut source,
             &format!(
                 "\
-const Index first = chunk * {chunk}, end = len < first + {chunk} ? len : first + {chunk};
-{}Acc* totals = {totals} + (group / groups * inner + (exists ? column : 0)) * {chunks};",
+const Index begin = chunk * {chunk}, end = len < begin + {chunk} ? len : begin + {chunk};
+{}Acc* totals = {totals} + (group / groups * inner + (in_bounds ? column : 0)) * {chunks};",
                 if stores { "const " } else { "" }
             ),
         );
     } else {
-        source.line("const Index first = 0, end = len;");
+        source.line("const Index begin = 0, end = len;");
     }
     if stores {
         let out = call.pointer(Slot::Arg(s.out as usize));
@@ -178,11 +178,11 @@ const Index first = chunk * {chunk}, end = len < first + {chunk} ? len : first +
             source.line("for (int c = 0; c < chunk; c++) carry = combine(carry, totals[c]);");
         }
         source.line(format!(
-            "scan<true>(shared, {x}, {out}, lane, exists, len, inner, first, end, carry);"
+            "scan<true>(shared, {x}, {out}, lane, in_bounds, len, inner, begin, end, carry);"
         ));
     } else {
-        source.line(format!("const Acc total = scan<false>(shared, {x}, (Elem*)0, lane, exists, len, inner, first, end, identity());"));
-        source.line("if (exists && threadIdx.x < COLUMNS) totals[chunk] = total;");
+        source.line(format!("const Acc total = scan<false>(shared, {x}, (Elem*)0, lane, in_bounds, len, inner, begin, end, identity());"));
+        source.line("if (in_bounds && threadIdx.x < COLUMNS) totals[chunk] = total;");
     }
     let groups = match s.inner.as_const() {
         Some(inner) => Dim::Const((inner + block.columns - 1) / block.columns * block.columns),

@@ -3,7 +3,7 @@
 //! a lane, and each walks its whole source for the elements of its part.
 //!
 //! Where all lanes share one long index, as in the gradient of an embedding, the index is sorted first. A thread then
-//! owns one element of the result, and finds its source elements contiguous and in order.
+//! owns one element of the result; its source elements are contiguous and in order.
 
 use super::call::{Call, elements, fits_i32, line_of_blocks, lines};
 use super::sort::Sort;
@@ -34,7 +34,7 @@ pub(super) fn emit(work: Job, s: &Scatter) -> KernelCalls {
     }
 }
 
-/// Returns the type of indices into all memory that is read and written.
+/// Returns the type of offsets into the arguments.
 fn index_type(s: &Scatter) -> Index {
     let footprint_end = [&s.index, &s.src].map(|o| {
         let steps = o.strides.iter().zip(&s.index_shape);
@@ -46,7 +46,7 @@ fn index_type(s: &Scatter) -> Index {
     }
 }
 
-/// Returns the device functions by which a kernel combines elements.
+/// Returns the device functions that load, store and combine elements.
 fn combine_text(s: &Scatter) -> String {
     let combine = match s.kind {
         ScatterKind::Set => "b",
@@ -72,7 +72,7 @@ fn emit_sorted(work: Job, s: &Scatter) -> KernelCalls {
         len: s.index_shape[axis].clone(),
         kept: Dim::ZERO,
         x: s.index.arg,
-        place: Some((s.index.offset.clone(), s.index.strides[axis].clone())),
+        strided_lane: Some((s.index.offset.clone(), s.index.strides[axis].clone())),
         bound: Some(s.shape[axis].clone()),
         out: None,
     };
@@ -95,20 +95,19 @@ fn emit_sorted(work: Job, s: &Scatter) -> KernelCalls {
             "\
 const Index point = (Index)blockIdx.x * {THREADS} + threadIdx.x;
 if (point >= {total_text}) return;
-Index src_at = {offset}, d = 0, rest = point;
+Index src_at = {offset}, d = 0, remaining = point;
 bool has_source = true;"
         ),
     );
     for a in (0..s.shape.len()).rev() {
-        let [extent, from] = [&s.shape[a], &s.index_shape[a]].map(|d| source.dim(d));
+        let [extent, bound] = [&s.shape[a], &s.index_shape[a]].map(|d| source.dim(d));
         let step = source.dim(&s.src.strides[a]);
-        let use_index = match a == axis {
+        let advance = match a == axis {
             true => "d = i;".into(),
-            false => format!("src_at += i * {step};\nhas_source = has_source && i < {from};"),
+            false => format!("src_at += i * {step};\nhas_source = has_source && i < {bound};"),
         };
-        let text =
-            format!("{{\nconst Index i = rest % {extent};\nrest /= {extent};\n{use_index}\n}}");
-        lines(&mut source, &text);
+        let index = format!("const Index i = remaining % {extent};\nremaining /= {extent};");
+        lines(&mut source, &format!("{{\n{index}\n{advance}\n}}"));
     }
     let [x, src, out, records] = [x, src, out, records].map(|slot| call.pointer(slot));
     let (count, step) = (
@@ -187,24 +186,24 @@ const Index point = (Index)blockIdx.x * {THREADS} + threadIdx.x, lanes = {lanes_
 if (point >= lanes * {parts}) return;
 const Index part = point / lanes;
 const Index bound = {bound}, low = bound * part / {parts}, high = bound * (part + 1) / {parts};
-Index at = 0, index_at = {index_at}, src_at = {src_at}, rest = point % lanes;
+Index out_at = 0, index_at = {index_at}, src_at = {src_at}, remaining = point % lanes;
 bool has_source = true;"
         ),
     );
     for a in (0..s.shape.len()).rev().filter(|a| *a != axis) {
-        let [extent, from] = [&s.shape[a], &s.index_shape[a]].map(|d| source.dim(d));
+        let [extent, index_extent] = [&s.shape[a], &s.index_shape[a]].map(|d| source.dim(d));
         let steps = [&strides[a], &s.index.strides[a], &s.src.strides[a]].map(|d| source.dim(d));
         lines(
             &mut source,
             &format!(
                 "\
 {{
-const Index i = rest % {extent};
-rest /= {extent};
-at += i * {};
+const Index i = remaining % {extent};
+remaining /= {extent};
+out_at += i * {};
 index_at += i * {};
 src_at += i * {};
-has_source = has_source && i < {from};
+has_source = has_source && i < {index_extent};
 }}",
                 steps[0], steps[1], steps[2]
             ),
@@ -214,13 +213,13 @@ has_source = has_source && i < {from};
         &mut source,
         &format!(
             "\
-for (Index d = low; d < high; d++) {out}[at + d * {step}] = {x}[at + d * {step}];
+for (Index d = low; d < high; d++) {out}[out_at + d * {step}] = {x}[out_at + d * {step}];
 if (!has_source) return;
 for (Index i = 0; i < {count}; i++) {{
 const long long d = {index}[index_at + i * {index_step}];
 if (low <= d && d < high) {{
-const Index to = at + (Index)d * {step};
-{out}[to] = combine({out}[to], {src}[src_at + i * {src_step}]);
+const Index address = out_at + (Index)d * {step};
+{out}[address] = combine({out}[address], {src}[src_at + i * {src_step}]);
 }} else if (part == 0 && (d < 0 || d >= bound)) kiln_report(errors, site0, d, bound);
 }}"
         ),

@@ -1,5 +1,5 @@
-// Elements become keys: unsigned numbers of the same order. A key and its index make a record; no two of
-// these are equal, so whatever sorts them gives the stable order.
+// Elements become keys: unsigned numbers of the same order. A record is a key and its index. No two records are equal,
+// so any sort of them is stable.
 
 // The key of a float: NaN is the largest, and -0 is 0.
 template <class Bits> __device__ __forceinline__ Bits float_key(Bits x, Bits sign, Bits infinity) {
@@ -8,7 +8,7 @@ template <class Bits> __device__ __forceinline__ Bits float_key(Bits x, Bits sig
     return x & sign ? sign - magnitude : sign + magnitude;
 }
 
-// Sorts each WIDTH of the records in shared memory.
+// Sorts each WIDTH records in shared memory.
 __device__ __forceinline__ void sort_shared(Record* records) {
     for (int size = 2; size <= WIDTH; size *= 2)
         for (int stride = size / 2; stride > 0; stride /= 2) {
@@ -24,21 +24,21 @@ __device__ __forceinline__ void sort_shared(Record* records) {
     __syncthreads();
 }
 
-// Where the record at `at` of a lane goes when neighbouring sorted runs of `run` records, `span` records
-// together, become one: after those before it in its run, and the smaller ones of the other runs.
-__device__ __forceinline__ Index merged_place(const Record* lane, Index len, Index run, Index span, Index at) {
-    const Record own = lane[at];
-    const Index first = at / span * span, end = first + span < len ? first + span : len;
-    Index place = first + at % run;
-    for (Index other = first; other < end; other += run) {
-        if (other == at - at % run) continue;
-        Index low = other, high = other + run < end ? other + run : end;
+// Returns the index of a lane's record i after each `span` records are merged from sorted runs of `run`: it follows
+// those before it in its run, and the smaller ones of the other runs.
+__device__ __forceinline__ Index merged_index(const Record* lane, Index len, Index run, Index span, Index i) {
+    const Record current = lane[i];
+    const Index begin = i / span * span, end = begin + span < len ? begin + span : len;
+    Index merged = begin + i % run;
+    for (Index run_begin = begin; run_begin < end; run_begin += run) {
+        if (run_begin == i - i % run) continue;
+        Index low = run_begin, high = run_begin + run < end ? run_begin + run : end;
         while (low < high) {
             const Index middle = (low + high) / 2;
-            if (less(lane[middle], own)) low = middle + 1;
+            if (less(lane[middle], current)) low = middle + 1;
             else high = middle;
         }
-        place += low - other;
+        merged += low - run_begin;
     }
-    return place;
+    return merged;
 }

@@ -1,5 +1,5 @@
-//! Contractions whose operands share little: a thread for each element of the result, which computes its whole sum.
-//! Neighbouring threads have neighbouring elements.
+//! Contractions with little reuse of operands: one thread per element of the result. Neighbouring threads compute
+//! neighbouring elements.
 
 use super::call::{Call, Store, elements, fits_i32, line_of_blocks, lines};
 use super::operand::{affine, split};
@@ -14,7 +14,7 @@ use kiln_base::{DType, Dim, numel};
 use kiln_plan::contraction::{Contraction, TERMS};
 
 const THREADS: u32 = 256;
-/// The maximum number of terms whose loops are unrolled.
+/// The maximum number of terms of unrolled loops.
 const MAX_UNROLLED_TERMS: i64 = 25;
 
 pub(super) fn emit(
@@ -29,17 +29,17 @@ pub(super) fn emit(
     store.push(&mut call);
     prologue::push(&mut call, &operands, [dtype; 2]);
     let arrays = c.operands.iter().chain([&c.result]);
-    let short = arrays.map(|a| &a.len).all(fits_i32);
+    let is_small = arrays.map(|a| &a.len).all(fits_i32);
     let mut kernels = work.kernels();
-    let index = match short && kernels.all(|k| Values::index_type(k) == Index::Int) {
+    let index = match is_small && kernels.all(|k| Values::index_type(k) == Index::Int) {
         true => Index::Int,
         false => Index::Long,
     };
     let mut source = call.source(name, index);
     source.scope(include_str!("multiply_add.cu"));
     source.scope(&elements(dtype, index));
-    let order = order(c);
-    let extents: Vec<Dim> = order.iter().map(|at| extent(c, *at)).collect();
+    let order = order_by_stride(c);
+    let extents: Vec<Dim> = order.iter().map(|i| extent(c, *i)).collect();
     let points = numel(&extents);
     let total = source.dim(&points);
     let (declared, names) = split(&mut source, &extents, ["at_", "thread"]);
@@ -53,16 +53,15 @@ if (thread >= {total}) return;
         ),
     );
     // A name for each loop, in the order of strides.
-    let mut all = vec![String::new(); c.extents().count()];
-    order
-        .iter()
-        .zip(names)
-        .for_each(|(at, name)| all[*at] = name);
-    for (i, at) in c.range(TERMS).enumerate() {
-        all[at] = format!("k{i}");
+    let mut indices = vec![String::new(); c.extents().count()];
+    for (axis, name) in order.iter().zip(names) {
+        indices[*axis] = name;
     }
-    let whole = [(0..all.len(), &all[..])];
-    let (pointers, text) = pointers(&mut source, &call, operands);
+    for (i, axis) in c.range(TERMS).enumerate() {
+        indices[axis] = format!("k{i}");
+    }
+    let indices = [(0..indices.len(), &indices[..])];
+    let (elements_of, text) = element_functions(&mut source, &call, operands);
     lines(&mut source, &text);
     source.line("Acc raw = 0;");
     let terms = c.size(TERMS);
@@ -75,23 +74,24 @@ if (thread >= {total}) return;
         source.line(unroll);
         source.line(format!("for (Index k{i} = 0; k{i} < {extent}; k{i}++) {{"));
     }
-    let mut loaded = |(x, pointer): (&kiln_plan::contraction::Access, &String)| {
-        let at = affine(&mut source, &x.offset, &x.strides, &whole);
+    let mut load = |(x, element): (&kiln_plan::contraction::Access, &String)| {
+        let offset = affine(&mut source, &x.offset, &x.strides, &indices);
         let bounds = x.bounds.iter().map(|b| {
-            let moved = affine(&mut source, &b.offset, &b.strides, &whole);
-            format!("(UIndex)({moved}) < (UIndex){}", source.dim(&b.extent))
+            let index = affine(&mut source, &b.offset, &b.strides, &indices);
+            format!("(UIndex)({index}) < (UIndex){}", source.dim(&b.extent))
         });
         let bounds: Vec<String> = bounds.collect();
+        let element = format!("load({element}({offset}))");
         match bounds.is_empty() {
-            true => format!("load({pointer}({at}))"),
-            false => format!("({} ? load({pointer}({at})) : Acc(0))", bounds.join(" && ")),
+            true => element,
+            false => format!("({} ? {element} : Acc(0))", bounds.join(" && ")),
         }
     };
-    let [a, b] = [0, 1].map(|i| loaded((&c.operands[i], &pointers[i])));
+    let [a, b] = [0, 1].map(|i| load((&c.operands[i], &elements_of[i])));
     source.line(format!("raw = multiply_add({a}, {b}, raw);"));
     c.loops[TERMS].iter().for_each(|_| source.line("}"));
-    let at = affine(&mut source, &c.result.offset, &c.result.strides, &whole);
-    source.line(format!("const Index at = {at};"));
+    let offset = affine(&mut source, &c.result.offset, &c.result.strides, &indices);
+    source.line(format!("const Index at = {offset};"));
     store.emit(&mut source, &call, 1);
     let grid = line_of_blocks(points, THREADS);
     let step = call.step(source.finish(grid, [THREADS, 1, 1]));
@@ -107,8 +107,8 @@ if (thread >= {total}) return;
     }
 }
 
-/// Returns functions that return the elements of operands, and their text.
-fn pointers(
+/// Returns the names of device functions that return elements of the operands, and their text.
+fn element_functions(
     source: &mut Source,
     call: &Call,
     operands: [(Slot, Option<&kir::Kernel>); 2],
@@ -117,7 +117,7 @@ fn pointers(
     let names = ["a", "b"].map(|name| format!("make_{name}"));
     for ((slot, prologue), name) in operands.into_iter().zip(["a", "b"]) {
         text += &match prologue {
-            Some(prologue) => prologue::function(source, call, prologue, name),
+            Some(prologue) => prologue::declare(source, call, prologue, name),
             None => format!(
                 "const auto make_{name} = [&](const Index p) -> Elem {{ return {}[p]; }};\n",
                 call.pointer(slot)
@@ -127,22 +127,22 @@ fn pointers(
     (names, text)
 }
 
-/// Returns the loops of the result's elements, those of the largest steps first.
-fn order(c: &Contraction) -> Vec<usize> {
+/// Returns the loops over the result's elements, largest strides first.
+fn order_by_stride(c: &Contraction) -> Vec<usize> {
     let terms = c.range(TERMS);
     let mut order: Vec<usize> = Vec::new();
-    for at in (0..c.extents().count()).filter(|at| !terms.contains(at)) {
-        let own = &c.result.strides[at];
+    for axis in (0..c.extents().count()).filter(|axis| !terms.contains(axis)) {
+        let stride = &c.result.strides[axis];
         let is_larger = |other: &usize| {
-            let stride = &c.result.strides[*other];
-            stride != own && own.div_exact(stride).is_ok()
+            let other_stride = &c.result.strides[*other];
+            other_stride != stride && stride.div_exact(other_stride).is_ok()
         };
-        let place = order.iter().position(is_larger).unwrap_or(order.len());
-        order.insert(place, at);
+        let insertion = order.iter().position(is_larger).unwrap_or(order.len());
+        order.insert(insertion, axis);
     }
     order
 }
 
-fn extent(c: &Contraction, at: usize) -> Dim {
-    c.extents().nth(at).cloned().unwrap_or(Dim::ONE)
+fn extent(c: &Contraction, axis: usize) -> Dim {
+    c.extents().nth(axis).cloned().unwrap_or(Dim::ONE)
 }

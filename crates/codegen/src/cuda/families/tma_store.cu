@@ -1,27 +1,26 @@
-// The way of a warp's accumulators from registers to memory: boxes of 16 rows of 128 bytes, for two of which the warp's
-// passage has room. One is filled while TMA copies the other, to inside the result. Chunks of 16 bytes are permuted, as
-// tensor maps want it and without bank conflicts. None of this touches what the compiler knows as memory, so that it may
-// load the operands of epilogues meanwhile.
+// Stores of a warp's accumulators by TMA, in boxes of 16 rows of 128 bytes. The warp's staging buffer holds two: one is filled
+// while TMA copies the other. Chunks of 16 bytes are permuted as tensor maps expect, without bank conflicts. The asm has
+// no memory clobbers, which lets the compiler load the operands of epilogues meanwhile.
 
 constexpr unsigned BOX_BYTES = 16 * 128;
-static_assert(sizeof(Passage) == 2 * BOX_BYTES, "two boxes fit");
+static_assert(sizeof(StagingBuffer) == 2 * BOX_BYTES, "two boxes fit");
 
 // The first box of a warp that multiplies; the other follows.
-__device__ __forceinline__ unsigned first_box(const Passage* passages) { return shared_address(passages) + (number_of_warp() - 4) * 2 * BOX_BYTES; }
+__device__ __forceinline__ unsigned first_box(const StagingBuffer* staging) { return shared_address(staging) + (warp_index() - 4) * 2 * BOX_BYTES; }
 
-// True in one thread of a warp, always the same: copies are waited for by the thread that began them.
+// True in one thread of a warp, always the same: the thread that begins a copy must wait for it.
 __device__ __forceinline__ bool is_elected() {
     unsigned elected;
     asm volatile("{.reg .b32 lane; .reg .pred p; elect.sync lane|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(elected));
     return elected;
 }
 
-__device__ __forceinline__ void meet_warp() { asm volatile("bar.warp.sync 0xffffffff;"); }
+__device__ __forceinline__ void sync_warp() { asm volatile("bar.warp.sync 0xffffffff;"); }
 
-// Waits until the box before the last has been copied, whose room is the next one's.
+// Waits until the box before the last has been copied. The next one takes its memory.
 __device__ __forceinline__ void claim_box() {
     if (is_elected()) asm volatile("cp.async.bulk.wait_group.read 1;");
-    meet_warp();
+    sync_warp();
 }
 
 // Waits until the last box has been copied.
@@ -29,7 +28,7 @@ __device__ __forceinline__ void finish_boxes() {
     if (is_elected()) asm volatile("cp.async.bulk.wait_group.read 0;");
 }
 
-// Stores 16 rows and 32 columns, by pairs of neighbours in each 8 columns and then 8 rows: of 16 bits, to half a box.
+// Stores 16 rows and 32 columns of 16-bit elements to half a box. `pairs` are neighbours in each 8 columns, then 8 rows.
 __device__ __forceinline__ void fill_box(unsigned box, int half, const unsigned (&pairs)[8]) {
     const int lane = threadIdx.x % 32;
     const unsigned at = box + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
@@ -42,7 +41,7 @@ __device__ __forceinline__ void fill_box(unsigned box, int half, const unsigned 
 __device__ __forceinline__ unsigned bits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ unsigned bits(int x) { return x; }
 
-// Of 32 bits, to a whole one. Odd rows store another chunk at a time than even ones, which would meet in banks.
+// Stores 32-bit elements to a box. Odd rows store another chunk than even ones at a time, to avoid bank conflicts.
 template <class T> __device__ __forceinline__ void fill_box(unsigned box, int, const kiln_vec<T, 2> (&pairs)[8]) {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const bool odd = row % 2;
@@ -55,11 +54,11 @@ template <class T> __device__ __forceinline__ void fill_box(unsigned box, int, c
     }
 }
 
-// Begins to copy the box that all threads of the warp have filled. The next one is the other.
+// Begins to copy the box that all threads of the warp have filled, and swaps the boxes.
 template <class Copy> __device__ __forceinline__ void copy_box(unsigned& box, unsigned& other, const Copy& copy) {
     const unsigned filled = box;
     asm volatile("fence.proxy.async.shared::cta;");
-    meet_warp();
+    sync_warp();
     if (is_elected()) {
         copy(filled);
         asm volatile("cp.async.bulk.commit_group;");

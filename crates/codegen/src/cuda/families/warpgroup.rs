@@ -32,17 +32,17 @@ pub(super) struct TmaOperand {
     /// The indices of batch loops with a non-zero stride.
     pub strided_batch: Vec<usize>,
     pub convolution: Option<Convolution>,
-    /// True if `wgmma` reads it as TF32.
+    /// True if TMA rounds elements to TF32.
     pub rounds_to_tf32: bool,
 }
 
-/// The elements that a copy brings.
+/// A copy of a box.
 pub(super) struct BoxCopy {
-    /// The coordinates of the first.
-    pub at: Vec<String>,
-    /// The declarations that these need, from numbers `line` and `k`.
-    pub inside: String,
-    /// With im2col, what is added to the coordinates of all.
+    /// The coordinates of the first element.
+    pub coordinates: Vec<String>,
+    /// The declarations that these need, given `line` and `k`.
+    pub declarations: String,
+    /// The im2col offsets, which are added to the coordinates of all elements.
     pub offsets: Option<Vec<String>>,
     pub boxes: Boxes,
 }
@@ -56,70 +56,69 @@ pub(super) fn span(dtype: DType) -> u16 {
 }
 
 impl TmaOperand {
-    /// Returns an operand of a contraction as TMA sees it; `None` if TMA can't load it as `wgmma` reads it.
-    /// Numbers of 16 bits may be contiguous along k or along lines, others, bytes among them, only along k.
+    /// Returns an operand that `wgmma` reads from shared memory; `None` if TMA can't load it. 16-bit types may be
+    /// contiguous along K or along lines, others only along K.
     pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
-        let operand = TmaOperand::to_threads(c, side, dtype)?;
+        let operand = TmaOperand::for_threads(c, side, dtype)?;
         (operand.along_k || dtype.size() == 2).then_some(TmaOperand {
             rounds_to_tf32: dtype == DType::F32,
             ..operand
         })
     }
 
-    /// Returns the operand that TMA brings to threads so that they compute another by its prologue, and its argument.
+    /// Returns the argument of a prologue from which threads compute an operand in registers, and its index.
     pub fn of_prologue(
         c: &Contraction,
         side: usize,
         prologue: &Kernel,
     ) -> Option<(TmaOperand, usize)> {
-        let source = prologue::source(c, side, prologue)?;
-        let made = prologue.args.last()?.dtype;
-        let operand = TmaOperand::to_threads(c, side, prologue.args[source].dtype)?;
-        // Rows of boxes are 128 bytes, of numbers as wide as those that are multiplied or wider.
-        let sizes = made.size()..=4;
-        let fits = sizes.contains(&prologue.args[source].dtype.size()) && !made.is_byte();
+        let source = prologue::elementwise_arg(c, side, prologue)?;
+        let result = prologue.args.last()?.dtype;
+        let operand = TmaOperand::for_threads(c, side, prologue.args[source].dtype)?;
+        let sizes = result.size()..=4;
+        let fits = sizes.contains(&prologue.args[source].dtype.size()) && !result.is_byte();
         fits.then_some((operand, source))
     }
 
-    /// Returns an operand as TMA brings it to threads; `None` if it can't.
-    pub fn to_threads(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
+    /// Returns an operand that threads read from shared memory; `None` if TMA can't load it.
+    pub fn for_threads(c: &Contraction, side: usize, dtype: DType) -> Option<TmaOperand> {
         let lines = [ROWS, COLUMNS][side];
         let mut c = c.seen_by(&c.operands[side]);
         if c.range(lines).is_empty() {
-            // A single line, at any valid distance from another.
+            // A single line needs a valid stride nonetheless.
             let terms = c.size(TERMS).as_const().unwrap_or(1);
-            let distance = ceil(terms.max(1), 16) * 16;
-            let at = c.range(lines).start;
+            let stride = ceil(terms.max(1), 16) * 16;
+            let axis = c.range(lines).start;
             c.loops[lines].push(Dim::ONE);
-            c.result.strides.insert(at, Dim::Const(distance));
+            c.result.strides.insert(axis, Dim::Const(stride));
         }
         let (line, term) = (c.range(lines), c.range(TERMS));
-        let aligned = |d: &Dim| {
+        let is_aligned = |d: &Dim| {
             let bytes = d.as_const().map(|n| n * dtype.size() as i64);
             bytes.is_some_and(|n| n % 16 == 0)
         };
-        if !is_plain(&c, lines) || term.is_empty() || !aligned(&c.result.offset) {
+        if !is_plain(&c, lines) || term.is_empty() || !is_aligned(&c.result.offset) {
             return None;
         }
         let (line, term) = (line.start, term.start);
         let strides = &c.result.strides;
         let along_k = strides[term].is(1);
-        let [near, far] = if along_k { [term, line] } else { [line, term] };
-        let strided_batch: Vec<usize> = c.range(BATCH).filter(|at| !strides[*at].is(0)).collect();
-        let others = [far].into_iter().chain(strided_batch.clone());
-        let strides_of: Vec<Dim> = others.clone().map(|at| strides[at].clone()).collect();
-        let is_valid_stride = |d: &Dim| aligned(d) && d.as_const().is_some_and(|n| n > 0);
-        let fits = strides[near].is(1)
-            && strides_of.iter().all(is_valid_stride)
-            && strides_of.len() < MAX_DIMENSIONS;
+        let [inner, outer] = if along_k { [term, line] } else { [line, term] };
+        let strided_batch: Vec<usize> = c.range(BATCH).filter(|i| !strides[*i].is(0)).collect();
+        let outer_axes = [outer].into_iter().chain(strided_batch.clone());
+        let outer_strides: Vec<Dim> = outer_axes.clone().map(|i| strides[i].clone()).collect();
+        let is_valid_stride = |d: &Dim| is_aligned(d) && d.as_const().is_some_and(|n| n > 0);
+        let fits = strides[inner].is(1)
+            && outer_strides.iter().all(is_valid_stride)
+            && outer_strides.len() < MAX_DIMENSIONS;
         let extents: Vec<Dim> = c.extents().cloned().collect();
-        let all = [near].into_iter().chain(others);
+        let axes = [inner].into_iter().chain(outer_axes);
         fits.then(|| TmaOperand {
             along_k,
             span: span(dtype),
             offset: c.result.offset.clone(),
-            extents: all.map(|at| extents[at].clone()).collect(),
-            strides: strides_of,
+            extents: axes.map(|axis| extents[axis].clone()).collect(),
+            strides: outer_strides,
             batch: c.loops[BATCH].clone(),
             strided_batch,
             convolution: None,
@@ -127,10 +126,10 @@ impl TmaOperand {
         })
     }
 
-    /// Declares `copy_{name}`, which copies a box at a line and a term to shared memory and signals the mbarrier
-    /// `full`. A box is `lines` × `span` elements (K-major), or `terms` × `span`. The text must follow the declaration
-    /// of `batch`. In a cluster of several blocks, the box goes to the same place in each.
-    pub fn copy(
+    /// Returns the declaration of `copy_{name}`, which copies a box at a line and a term to shared memory and signals
+    /// the mbarrier `full`. A box is `lines` × `span` elements (K-major), or `terms` × `span`. The text must follow the
+    /// declaration of `batch`. In a cluster of several blocks, the box goes to the same address in each.
+    pub fn declare_copy(
         &self,
         source: &mut Source,
         call: &Call,
@@ -140,9 +139,9 @@ impl TmaOperand {
     ) -> String {
         let mut boxes = vec![self.span, if self.along_k { lines } else { terms }];
         boxes.resize(self.extents.len(), 1);
-        let (mut text, copied) = match &self.convolution {
+        let (mut text, box_copy) = match &self.convolution {
             Some(convolution) => {
-                // Blocks of a cluster bring a part of the right operand's lines each.
+                // Each block of a cluster copies a part of the right operand's lines.
                 let first_line = match name {
                     "a" => "i0".to_string(),
                     _ => format!("j0 + rank * {lines}"),
@@ -152,11 +151,11 @@ impl TmaOperand {
             None => self.box_copy(source, name, boxes),
         };
         let BoxCopy {
-            at,
-            inside,
+            coordinates,
+            declarations,
             offsets,
             boxes,
-        } = copied;
+        } = box_copy;
         let map = source.map(TensorMap {
             arg: call.position(slot) as u16,
             offset: self.offset.clone(),
@@ -165,11 +164,12 @@ impl TmaOperand {
             boxes,
             rounds_to_tf32: self.rounds_to_tf32,
         });
-        let names = |from: usize, count: usize| {
-            let names: Vec<String> = (from..from + count).map(|i| format!("%{i}")).collect();
+        let operands = |start: usize, count: usize| {
+            let names: Vec<String> = (start..start + count).map(|i| format!("%{i}")).collect();
             names.join(", ")
         };
-        let mut inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
+        let inputs = coordinates.iter().map(|x| format!("\"r\"((int)({x}))"));
+        let mut inputs: Vec<String> = inputs.collect();
         inputs.push("\"r\"(full)".into());
         let [multicast, blocks] = match cluster {
             1 => Default::default(),
@@ -178,27 +178,27 @@ impl TmaOperand {
                 format!(", {}", (1u32 << n) - 1),
             ],
         };
-        let (mode, moved) = match &offsets {
+        let (mode, offsets) = match &offsets {
             None => ("tile", String::new()),
             Some(offsets) => {
-                let moved = format!(", {{{}}}", names(3 + at.len(), offsets.len()));
+                let text = format!(", {{{}}}", operands(3 + coordinates.len(), offsets.len()));
                 inputs.extend(
                     offsets
                         .iter()
                         .map(|x| format!("\"h\"((unsigned short)({x}))")),
                 );
-                ("im2col", moved)
+                ("im2col", text)
             }
         };
         let _ = writeln!(
             text,
             "const auto copy_{name} = [&](const unsigned to, const unsigned full, const int line, const int k) {{\n\
-             {inside}\
+             {declarations}\
              asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes\
-             {multicast} [%0], [%1, {{{}}}], [%{}]{moved}{blocks};\" :: \"r\"(to), \"l\"(&{map}), {} : \"memory\");\n}};",
-            at.len(),
-            names(2, at.len()),
-            2 + at.len(),
+             {multicast} [%0], [%1, {{{}}}], [%{}]{offsets}{blocks};\" :: \"r\"(to), \"l\"(&{map}), {} : \"memory\");\n}};",
+            coordinates.len(),
+            operands(2, coordinates.len()),
+            2 + coordinates.len(),
             inputs.join(", ")
         );
         text
@@ -207,20 +207,20 @@ impl TmaOperand {
     /// Returns a copy of a box of matrices, and the declarations before it.
     fn box_copy(&self, source: &mut Source, name: &str, boxes: Vec<u16>) -> (String, BoxCopy) {
         let (text, batch) = split(source, &self.batch, [&format!("{name}_batch"), "batch"]);
-        let near_and_far = if self.along_k {
+        let inner_and_outer = if self.along_k {
             ["k", "line"]
         } else {
             ["line", "k"]
         };
-        let at = near_and_far.map(String::from).into_iter();
-        let batch = self.strided_batch.iter().map(|at| batch[*at].clone());
-        let copied = BoxCopy {
-            at: at.chain(batch).collect(),
-            inside: String::new(),
+        let coordinates = inner_and_outer.map(String::from).into_iter();
+        let batch = self.strided_batch.iter().map(|axis| batch[*axis].clone());
+        let box_copy = BoxCopy {
+            coordinates: coordinates.chain(batch).collect(),
+            declarations: String::new(),
             offsets: None,
             boxes: Boxes::Tiled(boxes),
         };
-        (text, copied)
+        (text, box_copy)
     }
 }
 
@@ -287,7 +287,7 @@ pub(super) fn wgmma(
         16 => format!(", {}", u8::from(!along_k)),
         _ => String::new(),
     };
-    let (parameter, operand, inputs, used, order) = match a_location {
+    let (parameter, operand, inputs, input_count, order) = match a_location {
         ALocation::Shared { along_k } => {
             let operand = format!("%{accumulators}");
             (
@@ -316,14 +316,15 @@ pub(super) fn wgmma(
          asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.{accumulator}.{left_type}.{right_type} {{{}}}, {operand}, %{}, %{}{signs}{order}{};\"\n        \
          : {} : {inputs}, \"l\"(b), \"n\"(ADD));\n}}\n",
         list(&|i| format!("%{i}")),
-        accumulators + used,
-        accumulators + used + 1,
+        accumulators + input_count,
+        accumulators + input_count + 1,
         flag(right_along_k),
         list(&|i| format!("\"+{constraint}\"(c[{i}])"))
     )
 }
 
-/// Returns the function `narrow`, which rounds the f32 that a register of an operand holds, of a half type two neighbours.
+/// Returns the function `narrow`, which rounds f32 to a register of an operand: two numbers of a half type, or one of
+/// TF32.
 pub(super) fn narrow(dtype: DType) -> String {
     let (count, instruction, inputs) = match dtype {
         DType::F32 => (1, "rna.tf32.f32 %0, %1".into(), "\"f\"(x[0])"),
@@ -335,9 +336,9 @@ pub(super) fn narrow(dtype: DType) -> String {
     };
     format!(
         "__device__ __forceinline__ unsigned narrow(const float (&x)[{count}]) {{\n    \
-         unsigned all;\n    \
-         asm(\"cvt.{instruction};\" : \"=r\"(all) : {inputs});\n    \
-         return all;\n}}\n"
+         unsigned rounded;\n    \
+         asm(\"cvt.{instruction};\" : \"=r\"(rounded) : {inputs});\n    \
+         return rounded;\n}}\n"
     )
 }
 
@@ -351,17 +352,17 @@ pub(super) fn persistent_grid(gpu: &Gpu, tiles: Option<i64>, cluster: u8) -> [Bl
 }
 
 /// Emits the producer warpgroup's loop over tiles (`copy`, then `end`), and opens the consumers' loop, which the caller
-/// closes. `tiles` is the number of tiles; the index of a tile is `turn`.
+/// closes. `tiles` is the number of tiles; the index of a tile is `tile_index`.
 pub(super) fn each_tile(
     source: &mut Source,
     [barriers, rings, tiles]: [&str; 3],
     [copy, end, work]: [&str; 3],
 ) {
-    let each = "#pragma unroll 1\nfor (Index turn = blockIdx.x / CLUSTER; turn < tiles; turn += gridDim.x / CLUSTER) {";
+    let each = "#pragma unroll 1\nfor (Index tile_index = blockIdx.x / CLUSTER; tile_index < tiles; tile_index += gridDim.x / CLUSTER) {";
     let text = format!(
         "\
 const Index tiles = {tiles};
-begin({barriers});
+init_barriers({barriers});
 {rings}
 if (threadIdx.x < 128) {{
 asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");
@@ -373,7 +374,7 @@ if (threadIdx.x > 0) return;
 return;
 }}
 asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");
-const int warp = number_of_warp() - 4;
+const int warp = warp_index() - 4;
 {each}
 {work}"
     );
@@ -381,17 +382,17 @@ const int warp = number_of_warp() - 4;
 }
 
 /// Returns text that opens two loops over a warp's accumulators `sums`, in rows and columns `i`, `j` of the result. An
-/// iteration has `width` neighbours, the first of them at row `e / COLUMNS` and column `e % COLUMNS` of `passage`, the
+/// iteration has `width` neighbours, the first of them at row `e / COLUMNS` and column `e % COLUMNS` of `staging`, the
 /// warp's staging buffer in shared memory. The warpgroup's accumulators have `rows` rows, its tile `columns` columns.
-/// `before`, whole lines, comes before the inner loop.
+/// `before` is emitted before the inner loop.
 pub(super) fn each_accumulator(rows: u16, columns: u16, width: u32, before: &str) -> String {
     let across = columns / 64;
     format!(
         "\
-Passage& passage = shared.passages[warp];
+StagingBuffer& staging = shared.staging[warp];
 #pragma unroll 1 // the text below may be long
 for (int part = 0; part < SUMS / 32; part++) {{
-pass(passage, sums);
+stage_accumulators(staging, sums);
 const Index i1 = i0 + warp / 4 * {rows} + part / {across} * 64 + warp % 4 * 16, j1 = j0 + part % {across} * COLUMNS;
 {before}#pragma unroll 1
 for (int e = threadIdx.x % 32 * {width}; e < 16 * COLUMNS; e += 32 * {width}) {{
@@ -400,9 +401,9 @@ const Index i = i1 + e / COLUMNS, j = j1 + e % COLUMNS;"
 }
 
 /// Returns the declaration of `raw`, the elements of an iteration of these loops.
-pub(super) fn raw(width: u32) -> String {
+pub(super) fn declare_raw(width: u32) -> String {
     match width {
-        1 => "Acc raw = *passage.place(e / COLUMNS, e % COLUMNS);".into(),
-        _ => format!("const auto raw = passage.load<{width}>(e / COLUMNS, e % COLUMNS);"),
+        1 => "Acc raw = *staging.address(e / COLUMNS, e % COLUMNS);".into(),
+        _ => format!("const auto raw = staging.load<{width}>(e / COLUMNS, e % COLUMNS);"),
     }
 }

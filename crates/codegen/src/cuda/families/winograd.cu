@@ -1,5 +1,5 @@
 // Winograd's convolutions F(M x M, 3 x 3) with the matrices of Lavin and Gray (arXiv:1509.09308): a tile of A x A
-// inputs, A = M + 2, gives M x M results, Y = T [(G g G') o (B d B')] T', where o is by element.
+// inputs, A = M + 2, gives M x M results, Y = T [(G g G') o (B d B')] T', where o multiplies elements.
 
 constexpr int A = M + 2;
 
@@ -13,9 +13,9 @@ constexpr int A = M + 2;
 #define WINOGRAD_T {{1, 1, 1, 1, 1, 0}, {0, 1, -1, 2, -2, 0}, {0, 1, 1, 4, 4, 0}, {0, 1, -1, 8, -8, 1}}
 #endif
 
-// m x m' of a matrix x, where loops are unrolled and the zeros of m cost nothing.
+// Computes y = m x m'. Loops are unrolled, so the zeros of m cost nothing.
 template <int R, int C>
-__device__ __forceinline__ void both_sides(const float (&m)[R][C], const float (&x)[C][C], float (&y)[R][R]) {
+__device__ __forceinline__ void multiply_both_sides(const float (&m)[R][C], const float (&x)[C][C], float (&y)[R][R]) {
     float half[R][C];
 #pragma unroll
     for (int r = 0; r < R; r++)
@@ -38,7 +38,7 @@ __device__ __forceinline__ void both_sides(const float (&m)[R][C], const float (
 }
 
 // Stores the elements of a transformed tile, `step` apart.
-__device__ __forceinline__ void spread(const float (&x)[A][A], float* to, Index step) {
+__device__ __forceinline__ void store_strided(const float (&x)[A][A], float* to, Index step) {
 #pragma unroll
     for (int i = 0; i < A; i++)
 #pragma unroll
@@ -56,8 +56,8 @@ __device__ __forceinline__ void transform_inputs(const float* image, Index rows,
             const Index r = row + i, c = column + j;
             x[i][j] = r >= 0 && r < rows && c >= 0 && c < columns ? image[r * columns + c] : 0;
         }
-    both_sides(b, x, y);
-    spread(y, to, step);
+    multiply_both_sides(b, x, y);
+    store_strided(y, to, step);
 }
 
 // Transforms a filter of 3 x 3.
@@ -68,11 +68,11 @@ __device__ __forceinline__ void transform_weights(const float* filter, float* to
     for (int i = 0; i < 3; i++)
 #pragma unroll
         for (int j = 0; j < 3; j++) x[i][j] = filter[i * 3 + j];
-    both_sides(g, x, y);
-    spread(y, to, step);
+    multiply_both_sides(g, x, y);
+    store_strided(y, to, step);
 }
 
-// The results of a tile, from the sums of products.
+// Computes the results of a tile from its products.
 __device__ __forceinline__ void transform_results(const float* from, Index step, float (&y)[M][M]) {
     constexpr float t[M][A] = WINOGRAD_T;
     float x[A][A];
@@ -80,7 +80,7 @@ __device__ __forceinline__ void transform_results(const float* from, Index step,
     for (int i = 0; i < A; i++)
 #pragma unroll
         for (int j = 0; j < A; j++) x[i][j] = from[(i * A + j) * step];
-    both_sides(t, x, y);
+    multiply_both_sides(t, x, y);
 }
 
 #undef WINOGRAD_B

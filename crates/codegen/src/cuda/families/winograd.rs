@@ -23,7 +23,7 @@ const PRODUCTS: Slot = Slot::Scratch(2);
 /// The number of threads of a block that transforms.
 const THREADS: u32 = 128;
 
-/// Returns the candidates by Winograd's algorithms, if they can compute the convolution and its sizes are known.
+/// Returns the candidates by Winograd's algorithms, if these can compute the convolution and its sizes are known.
 pub(super) fn candidates(work: Job, c: &Conv, name: &str) -> Vec<Candidate> {
     let is_known = !c.algorithms(&[]).is_empty();
     let is_plain = c.prologue.is_none() && c.images == Images::ChannelsFirst;
@@ -31,8 +31,8 @@ pub(super) fn candidates(work: Job, c: &Conv, name: &str) -> Vec<Candidate> {
     if !(is_known && is_plain && is_result && c.is_3_by_3()) {
         return Vec::new();
     }
-    let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
-    let candidates = all.into_iter().filter_map(|(algorithm, m)| {
+    let algorithms = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
+    let candidates = algorithms.into_iter().filter_map(|(algorithm, m)| {
         let winograd = Winograd::new(work, c, name, m)?;
         let (calls, predicted) = winograd.emit();
         Some(Candidate {
@@ -56,8 +56,8 @@ struct Winograd<'a> {
     groups: i64,
     ins: i64,
     outs: i64,
-    /// The number of tiles along both axes of an image, and that of all images.
-    tiled: [i64; 2],
+    /// The number of tiles along both axes of an image, and in all images.
+    tiles_along: [i64; 2],
     tiles: i64,
     index: Index,
 }
@@ -66,9 +66,9 @@ impl<'a> Winograd<'a> {
     fn new(work: Job<'a>, c: &'a Conv, name: &'a str, m: i64) -> Option<Winograd<'a>> {
         let [groups, ins, outs, batch] =
             [&c.groups, &c.in_channels, &c.out_channels, &c.batch].map(Dim::as_const);
-        let along = |d: &Dim| d.as_const().map(|n| (n + m - 1) / m);
-        let tiled = [along(&c.output[0])?, along(&c.output[1])?];
-        let tiles = batch? * tiled[0] * tiled[1];
+        let count_tiles = |d: &Dim| d.as_const().map(|n| (n + m - 1) / m);
+        let tiles_along = [count_tiles(&c.output[0])?, count_tiles(&c.output[1])?];
+        let tiles = batch? * tiles_along[0] * tiles_along[1];
         let mut winograd = Winograd {
             work,
             c,
@@ -78,18 +78,13 @@ impl<'a> Winograd<'a> {
             groups: groups?,
             ins: ins?,
             outs: outs?,
-            tiled,
+            tiles_along,
             tiles,
             index: Index::Int,
         };
-        let known = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
-        let image = known(&[
-            &c.batch,
-            &c.groups,
-            &c.in_channels,
-            &c.input[0],
-            &c.input[1],
-        ]);
+        let image = [&c.groups, &c.in_channels, &c.input[0], &c.input[1]]
+            .iter()
+            .fold(c.batch.clone(), |n, d| &n * *d);
         let sizes = winograd.sizes().map(Dim::Const);
         if !sizes.iter().chain([&image]).all(fits_i32) {
             winograd.index = Index::Long;
@@ -104,11 +99,11 @@ impl<'a> Winograd<'a> {
 
     /// Returns the numbers of elements of [`INPUTS`], [`WEIGHTS`] and [`PRODUCTS`].
     fn sizes(&self) -> [i64; 3] {
-        let each = self.groups * self.elements;
+        let tile_elements = self.groups * self.elements;
         [
-            each * self.ins * self.tiles,
-            each * self.outs * self.ins,
-            each * self.outs * self.tiles,
+            tile_elements * self.ins * self.tiles,
+            tile_elements * self.outs * self.ins,
+            tile_elements * self.outs * self.tiles,
         ]
     }
 
@@ -116,22 +111,27 @@ impl<'a> Winograd<'a> {
         Store::of(self.work, self.c.out, DType::F32)
     }
 
-    /// Emits the kernels, and returns their time by the model of products.
+    /// Returns the kernels and their predicted cycles.
     fn emit(&self) -> (KernelCalls, Option<f64>) {
-        let (product, time) = self.product();
+        let (product, cycles) = self.emit_product();
         let sizes = self.sizes();
-        let passed = schedule::transfer_cycles(self.work.gpu, 4 * sizes.iter().sum::<i64>());
+        let transfers = schedule::transfer_cycles(self.work.gpu, 4 * sizes.iter().sum::<i64>());
         let scratch = sizes.map(|n| (DType::F32, vec![Dim::Const(n)]));
         let calls = KernelCalls {
-            steps: vec![self.inputs(), self.weights(), product, self.results()],
+            steps: vec![
+                self.emit_inputs(),
+                self.emit_weights(),
+                product,
+                self.emit_results(),
+            ],
             scratch: scratch.into(),
             in_place: self.work.in_place.clone(),
         };
-        (calls, time.map(|time| time + passed))
+        (calls, cycles.map(|cycles| cycles + transfers))
     }
 
-    /// Begins a kernel with a thread for each number `at` below `points`.
-    fn begin(&self, call: &Call, name: &str, points: i64) -> Source {
+    /// Returns the text of a kernel with one thread per point, up to the declaration of `thread`.
+    fn begin_kernel(&self, call: &Call, name: &str, points: i64) -> Source {
         let mut source = call.source(name, self.index);
         let (index, m) = (self.index.name(), self.m);
         source.scope(&format!(
@@ -147,14 +147,14 @@ impl<'a> Winograd<'a> {
         source
     }
 
-    fn end(&self, call: Call, source: Source, points: i64) -> KernelCall {
+    fn finish_kernel(&self, call: Call, source: Source, points: i64) -> KernelCall {
         let grid = line_of_blocks(Dim::Const(points), THREADS);
         call.step(source.finish(grid, [THREADS, 1, 1]))
     }
 
-    /// Declares the coordinates in the number of a thread: a tile and, above it, a channel.
-    fn place(&self, source: &mut Source, channels: i64) {
-        let (tiles, [down, across]) = (self.tiles, self.tiled);
+    /// Declares a thread's channel, tile, group, image, row and column.
+    fn declare_coordinates(&self, source: &mut Source, channels: i64) {
+        let (tiles, [down, across]) = (self.tiles, self.tiles_along);
         let text = format!(
             "\
 const Index tile = thread % {tiles}, channel = thread / {tiles};
@@ -165,14 +165,14 @@ const Index image = tile / {}, row = tile / {across} % {down} * M, column = tile
         lines(source, &text);
     }
 
-    fn inputs(&self) -> KernelCall {
+    fn emit_inputs(&self) -> KernelCall {
         let mut call = Call::new(self.work);
         let x = Slot::Arg(self.c.operands[0] as usize);
         call.push(x, DType::F32, false);
         call.push(INPUTS, DType::F32, true);
         let points = self.groups * self.ins * self.tiles;
-        let mut source = self.begin(&call, &format!("{}_inputs", self.name), points);
-        self.place(&mut source, self.ins);
+        let mut source = self.begin_kernel(&call, &format!("{}_inputs", self.name), points);
+        self.declare_coordinates(&mut source, self.ins);
         let size = |d: &Dim| d.as_const().unwrap_or(0);
         let [rows, columns] = [0, 1].map(|a| size(&self.c.input[a]));
         let [above, left] = [0, 1].map(|a| size(&self.c.padding[a]));
@@ -189,30 +189,30 @@ transform_inputs(from, {rows}, {columns}, row - {above}, column - {left}, to, {}
             ins * tiles
         );
         lines(&mut source, &text);
-        self.end(call, source, points)
+        self.finish_kernel(call, source, points)
     }
 
-    fn weights(&self) -> KernelCall {
+    fn emit_weights(&self) -> KernelCall {
         let mut call = Call::new(self.work);
         let w = Slot::Arg(self.c.operands[1] as usize);
         call.push(w, DType::F32, false);
         call.push(WEIGHTS, DType::F32, true);
-        let each = self.outs * self.ins;
-        let points = self.groups * each;
-        let mut source = self.begin(&call, &format!("{}_weights", self.name), points);
+        let filters = self.outs * self.ins;
+        let points = self.groups * filters;
+        let mut source = self.begin_kernel(&call, &format!("{}_weights", self.name), points);
         let text = format!(
             "\
-float* to = {} + thread / {each} * {} + thread % {each};
-transform_weights({} + thread * 9, to, {each});",
+float* to = {} + thread / {filters} * {} + thread % {filters};
+transform_weights({} + thread * 9, to, {filters});",
             call.pointer(WEIGHTS),
-            each * self.elements,
+            filters * self.elements,
             call.pointer(w)
         );
         lines(&mut source, &text);
-        self.end(call, source, points)
+        self.finish_kernel(call, source, points)
     }
 
-    fn product(&self) -> (KernelCall, Option<f64>) {
+    fn emit_product(&self) -> (KernelCall, Option<f64>) {
         let name = format!("{}_products", self.name);
         let product = plan::MatMul {
             dtypes: [DType::F32; 2],
@@ -221,8 +221,8 @@ transform_weights({} + thread * 9, to, {each});",
             m: Dim::Const(self.outs),
             n: Dim::Const(self.tiles),
             k: Dim::Const(self.ins),
-            lhs: matrix([self.outs, self.ins]),
-            rhs: matrix([self.ins, self.tiles]),
+            lhs: contiguous_matrices([self.outs, self.ins]),
+            rhs: contiguous_matrices([self.ins, self.tiles]),
             out: 0,
             prologues: [None, None],
             epilogue: None,
@@ -239,17 +239,17 @@ transform_weights({} + thread * 9, to, {each});",
             operands,
             store,
         )
-        .whole()
+        .unsplit_kernel()
     }
 
-    fn results(&self) -> KernelCall {
+    fn emit_results(&self) -> KernelCall {
         let mut call = Call::new(self.work);
         let store = self.store();
         store.push(&mut call);
         call.push(PRODUCTS, DType::F32, false);
         let points = self.groups * self.outs * self.tiles;
-        let mut source = self.begin(&call, self.name, points);
-        self.place(&mut source, self.outs);
+        let mut source = self.begin_kernel(&call, self.name, points);
+        self.declare_coordinates(&mut source, self.outs);
         let size = |d: &Dim| d.as_const().unwrap_or(0);
         let [rows, columns] = [0, 1].map(|a| size(&self.c.output[a]));
         let (groups, outs, elements, tiles) = (self.groups, self.outs, self.elements, self.tiles);
@@ -273,12 +273,12 @@ const Index at = (image * {} + channel) * {} + (row + i) * {columns} + column + 
         lines(&mut source, &text);
         store.emit(&mut source, &call, 1);
         source.line("}");
-        self.end(call, source, points)
+        self.finish_kernel(call, source, points)
     }
 }
 
-/// Returns contiguous matrices, one after another.
-fn matrix([rows, columns]: [i64; 2]) -> Matrix {
+/// Returns a batch of contiguous matrices.
+fn contiguous_matrices([rows, columns]: [i64; 2]) -> Matrix {
     Matrix {
         arg: 0,
         offset: Dim::ZERO,

@@ -1,11 +1,11 @@
-//! Candidates that give up some precision stay within their stated bounds, and give up nothing else.
+//! Errors of approximate candidates stay within their stated bounds.
 
 use super::candidates::{convolution, every, lowered, share, together};
 use super::families::{Case, finite};
 use super::library::samples;
 use super::{parsed, sources};
 use crate::device;
-use crate::run::{decomposed_for_cuda, run_compiled};
+use crate::run::{decompose_for_cuda, run_compiled};
 use kiln_base::DType;
 use kiln_codegen::{Approximation, Sequence};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
@@ -19,9 +19,11 @@ const U: f64 = f32::EPSILON as f64 / 2.0;
 
 type Approximate = (String, Approximation, Sequence);
 
+/// Returns the approximate candidates of a graph.
 fn approximate(graph: &Graph) -> Vec<Approximate> {
-    let all = every(&lowered(&decomposed_for_cuda(graph))).into_iter();
-    all.filter_map(|(name, a, program)| Some((name, a?, program)))
+    let candidates = every(&lowered(&decompose_for_cuda(graph))).into_iter();
+    candidates
+        .filter_map(|(name, a, program)| Some((name, a?, program)))
         .collect()
 }
 
@@ -30,7 +32,7 @@ fn results(graph: &Graph, inputs: &[Array]) -> Vec<(String, Approximation, Vec<f
     let candidates = approximate(graph);
     assert!(
         !candidates.is_empty(),
-        "no candidate gives anything up:\n{graph}"
+        "no candidate is approximate:\n{graph}"
     );
     let compiled = device::compile(&together(candidates.iter().map(|(_, _, p)| p)));
     let run = |(name, approximation, program): Approximate| {
@@ -51,37 +53,42 @@ fn absolute(x: &Array) -> Array {
     Array::new(x.dtype(), x.shape(), Data::Float(data)).unwrap()
 }
 
-/// Checks all candidates of a sum of `terms` products of two inputs.
+/// Checks the errors of all candidates of a contraction with `terms` products in each sum.
 #[track_caller]
-fn sums(graph: &Graph, inputs: &[Array], terms: usize) {
-    let right = exact(graph, inputs);
-    let sizes = exact(graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
+fn check_errors(graph: &Graph, inputs: &[Array], terms: usize) {
+    let expected = exact(graph, inputs);
+    let magnitudes = exact(graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
     let gamma = terms as f64 * U;
-    let mut seen = Vec::new();
+    let mut checked = Vec::new();
     let candidates = results(graph, inputs).into_iter();
     for (name, approximation, got) in
         candidates.filter(|w| !matches!(w.1, Approximation::Algorithm(_)))
     {
-        let part = approximation.error() + approximation.growth() * gamma / (1.0 - gamma) + U;
-        let mut most = 0f64;
-        for (i, ((got, right), size)) in got.iter().zip(&right).zip(&sizes).enumerate() {
-            let off = (got - right).abs();
+        let bound = approximation.error() + approximation.growth() * gamma / (1.0 - gamma) + U;
+        let mut max_error = 0f64;
+        for (i, ((got, expected), magnitude)) in
+            got.iter().zip(&expected).zip(&magnitudes).enumerate()
+        {
+            let error = (got - expected).abs();
             assert!(
-                off <= part * size,
-                "{name}: element {i} is {got}, not {right}: {off:e} of {size}\n{graph}"
+                error <= bound * magnitude,
+                "{name}: element {i} is {got}, not {expected}: {error:e} of {magnitude}\n{graph}"
             );
-            most = most.max(off / size.max(1e-30));
+            max_error = max_error.max(error / magnitude.max(1e-30));
         }
-        // TF32 must round; the split numbers must not.
+        // TF32 rounds operands; three products of split operands hardly do.
         match approximation {
-            Approximation::Tf32 => assert!(most > 2e-5 / (terms as f64).sqrt(), "{name}: {most:e}"),
-            _ => assert!(most < 1e-6, "{name}: {most:e}"),
+            Approximation::Tf32 => assert!(
+                max_error > 2e-5 / (terms as f64).sqrt(),
+                "{name}: {max_error:e}"
+            ),
+            _ => assert!(max_error < 1e-6, "{name}: {max_error:e}"),
         }
-        if !seen.contains(&approximation) {
-            seen.push(approximation);
+        if !checked.contains(&approximation) {
+            checked.push(approximation);
         }
     }
-    assert_eq!(seen, [Approximation::Tf32, Approximation::Tf32x3]);
+    assert_eq!(checked, [Approximation::Tf32, Approximation::Tf32x3]);
 }
 
 fn product_of(a: Array, b: Array, transposed: [bool; 2]) -> (Graph, Vec<Array>) {
@@ -123,22 +130,22 @@ fn products() {
         ([9, 32, 9], [false, false]),
         ([37, 61, 41], [true, false]),
         ([67, 131, 33], [false, true]),
-        ([40, 64, 48], [false, false]), // copied 16 bytes at a time
+        ([40, 64, 48], [false, false]), // copied by 16 bytes
         ([72, 40, 136], [true, true]),
-        ([13, 1031, 29], [false, true]), // blocks share the sums
+        ([13, 1031, 29], [false, true]), // K is split
         ([136, 72, 264], [false, true]), // warpgroups multiply
     ] {
         let (graph, inputs) = product(size, transposed, &mut rng);
-        sums(&graph, &inputs, size[1]);
+        check_errors(&graph, &inputs, size[1]);
         let mut names = approximate(&graph).into_iter().map(|(name, ..)| name);
         let by_warpgroups = names.any(|name| name.starts_with("wgmma_tf32"));
         assert_eq!(by_warpgroups, size == [136, 72, 264], "{size:?}");
     }
 }
 
-/// Operands that prologues compute are rounded like others.
+/// Results of prologues are rounded like other operands.
 #[test]
-fn products_of_what_is_made() {
+fn products_with_prologues() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -151,15 +158,15 @@ fn products_of_what_is_made() {
         });
         let y = case.op(ops::MatMul {}, &[a, b]);
         case.graph.add_output(y);
-        let tasks = lowered(&decomposed_for_cuda(&case.graph)).tasks;
+        let tasks = lowered(&decompose_for_cuda(&case.graph)).tasks;
         assert!(tasks[0].work.prologues().iter().all(Option::is_some));
-        sums(&case.graph, &case.inputs, k);
+        check_errors(&case.graph, &case.inputs, k);
     }
 }
 
 /// Small operands, and vectors, gain nothing from tensor cores.
 #[test]
-fn where_nothing_is_gained_nothing_is_given_up() {
+fn small_products_are_exact() {
     let mut rng = Rng::new(52);
     for size in [
         [1, 64, 64],
@@ -180,7 +187,7 @@ fn where_nothing_is_gained_nothing_is_given_up() {
         ));
         assert!(approximate(&graph).is_empty(), "{dtype}");
     }
-    // The bound of split numbers needs the length of sums.
+    // The error bound of split operands depends on the number of terms, here a symbol.
     let graph = parsed(
         "symbols s0 >= 2 \"k\"
          %0: f32[64, s0] = input(index: 0, role: Data)
@@ -192,7 +199,7 @@ fn where_nothing_is_gained_nothing_is_given_up() {
     assert!(!candidates.is_empty() && candidates.iter().all(|w| w.1 == Approximation::Tf32));
 }
 
-/// Sums that cancel except for a rest far below their terms.
+/// Sums that nearly cancel: results are much smaller than terms.
 #[test]
 fn products_that_cancel() {
     if device::nvrtc().is_none() {
@@ -207,17 +214,18 @@ fn products_that_cancel() {
         let near = 1.0 + f64::from(f32::EPSILON) * rng.below(9) as f64;
         (0..n).for_each(|j| b[(p + 1) * n + j] = f64::from((b[p * n + j] * near) as f32));
     }
-    let of = |shape: [usize; 2], data: &[f64]| Array::from_f64(DType::F32, &shape, data).unwrap();
-    let (graph, inputs) = product_of(of([m, k], &a), of([k, n], &b), [false; 2]);
-    let right = exact(&graph, &inputs);
-    assert!(right.iter().all(|x| x.abs() < 1e-4), "they cancel");
-    let sizes = exact(&graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
+    let matrix =
+        |shape: [usize; 2], data: &[f64]| Array::from_f64(DType::F32, &shape, data).unwrap();
+    let (graph, inputs) = product_of(matrix([m, k], &a), matrix([k, n], &b), [false; 2]);
+    let expected = exact(&graph, &inputs);
+    assert!(expected.iter().all(|x| x.abs() < 1e-4), "sums cancel");
+    let magnitudes = exact(&graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
     for (name, approximation, got) in results(&graph, &inputs) {
-        let part = approximation.error() + (1.0 + approximation.growth()) * k as f64 * U;
-        for ((got, right), size) in got.iter().zip(&right).zip(&sizes) {
+        let bound = approximation.error() + (1.0 + approximation.growth()) * k as f64 * U;
+        for ((got, expected), magnitude) in got.iter().zip(&expected).zip(&magnitudes) {
             assert!(
-                (got - right).abs() <= part * size,
-                "{name}: {got}, not {right}"
+                (got - expected).abs() <= bound * magnitude,
+                "{name}: {got}, not {expected}"
             );
         }
     }
@@ -225,7 +233,7 @@ fn products_that_cancel() {
 
 /// NaN stays NaN, and results without NaN and infinities stay finite. Only TF32 keeps infinities.
 #[test]
-fn what_is_not_a_number() {
+fn nan_and_infinities() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -237,30 +245,30 @@ fn what_is_not_a_number() {
     a[4 * k + 7] = f64::NEG_INFINITY;
     a[4 * k + 8] = f64::INFINITY;
     a[5 * k] = f64::NAN;
-    // Rounding turns the largest number into an infinity, but not one that is smaller by 1 in 2048.
+    // Rounding turns the largest number into an infinity, but not one that is 1/2048 smaller.
     (a[6 * k], a[7 * k]) = (
         f64::from(f32::MAX),
         f64::from(f32::MAX) * (1.0 - 1.0 / 2048.0),
     );
     (1..k).for_each(|p| (a[6 * k + p], a[7 * k + p]) = (0.0, 0.0));
-    // And numbers below the smallest normal number are near 0.
+    // Subnormal numbers may become 0.
     (0..k).for_each(|p| a[8 * k + p] = 1e-40);
     let a = Array::from_f64(DType::F32, &[m, k], &a).unwrap();
     let (graph, inputs) = product_of(a, b, [false; 2]);
-    let right = exact(&graph, &inputs);
+    let expected = exact(&graph, &inputs);
     for (name, approximation, got) in results(&graph, &inputs) {
         let tf32 = approximation == Approximation::Tf32;
-        for (i, (got, right)) in got.iter().zip(&right).enumerate() {
+        for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
             let row = i / n;
-            let fits = match row {
-                3 | 4 if tf32 => got == right || got.is_nan() && right.is_nan(),
+            let is_correct = match row {
+                3 | 4 if tf32 => got == expected || got.is_nan() && expected.is_nan(),
                 3..=5 => got.is_nan(),
                 6 => !got.is_finite(),
-                7 => (got / right - 1.0).abs() < 1e-3,
+                7 => (got / expected - 1.0).abs() < 1e-3,
                 8 => got.abs() < 1e-37,
                 _ => got.is_finite(),
             };
-            assert!(fits, "{name}: {got} in row {row}, not {right}");
+            assert!(is_correct, "{name}: {got} in row {row}, not {expected}");
         }
     }
 }
@@ -281,12 +289,12 @@ fn convolutions() {
             let operands = shapes.map(|s| case.input(finite(DType::F32, &s, &mut rng)));
             let result = case.op(op, &operands);
             case.graph.add_output(result);
-            sums(&case.graph, &case.inputs, terms);
+            check_errors(&case.graph, &case.inputs, terms);
         }
     }
 }
 
-/// A convolution of 3 × 3 with a stride of 1, in plain numbers.
+/// The sizes of a 3 × 3 convolution with a stride of 1.
 struct PlainConvolution {
     batch: usize,
     groups: usize,
@@ -313,7 +321,7 @@ impl PlainConvolution {
         case
     }
 
-    /// Returns its results by Winograd's algorithms.
+    /// Returns the results of Winograd's algorithms.
     fn results(case: &Case) -> Vec<(Algorithm, Vec<f64>)> {
         let candidates = results(&case.graph, &case.inputs).into_iter();
         let winograd = candidates.filter_map(|(_, approximation, got)| match approximation {
@@ -356,20 +364,19 @@ fn winograd() {
             case.graph.outputs.clear();
             case.graph.add_output(y);
         }
-        let right = exact(&case.graph, &case.inputs);
-        let most = |a: &Array| a.to_f64().iter().fold(0f64, |m, x| m.max(x.abs()));
-        let size = most(&case.inputs[0]) * most(&case.inputs[1]);
+        let expected = exact(&case.graph, &case.inputs);
+        let max_abs = |a: &Array| a.to_f64().iter().fold(0f64, |m, x| m.max(x.abs()));
+        let size = max_abs(&case.inputs[0]) * max_abs(&case.inputs[1]);
         let terms = (channels[0] * 9) as f64;
         let candidates = PlainConvolution::results(&case);
         let names: Vec<Algorithm> = candidates.iter().map(|w| w.0).collect();
         assert_eq!(names, [Algorithm::Winograd2, Algorithm::Winograd4]);
         for (algorithm, got) in candidates {
             let bound = algorithm.error_growth() * (terms + 28.0) * U * terms * size;
-            for (i, (got, right)) in got.iter().zip(&right).enumerate() {
-                let off = (got - right).abs();
+            for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 assert!(
-                    off <= bound,
-                    "{algorithm}: element {i} is {got}, not {right}"
+                    (got - expected).abs() <= bound,
+                    "{algorithm}: element {i} is {got}, not {expected}"
                 );
             }
         }
@@ -410,21 +417,21 @@ fn winograd_of_nan() {
     let mut x = case.inputs[0].to_f64();
     (x[8 * 15 + 7], x[15 * 17 + 3]) = (f64::NAN, f64::INFINITY);
     case.inputs[0] = Array::from_f64(DType::F32, &[1, 2, 17, 15], &x).unwrap();
-    let right = exact(&case.graph, &case.inputs);
+    let expected = exact(&case.graph, &case.inputs);
     for (algorithm, got) in PlainConvolution::results(&case) {
         let tile = if algorithm == Algorithm::Winograd2 {
             2
         } else {
             4
         };
-        for (i, (got, right)) in got.iter().zip(&right).enumerate() {
+        for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
             let (row, column) = (i / 15 % 17, i % 15);
-            let near = |r: usize, c: usize| row.abs_diff(r) <= tile && column.abs_diff(c) <= tile;
-            let spread = near(8, 7) || near(0, 3);
-            assert!(right.is_finite() || !got.is_finite(), "{algorithm}: {i}");
+            let reads = |r: usize, c: usize| row.abs_diff(r) <= tile && column.abs_diff(c) <= tile;
+            let may_be_nan = reads(8, 7) || reads(0, 3);
+            assert!(expected.is_finite() || !got.is_finite(), "{algorithm}: {i}");
             assert!(
-                got.is_finite() || spread,
-                "{algorithm}: {i} is {got}, not {right}"
+                got.is_finite() || may_be_nan,
+                "{algorithm}: {i} is {got}, not {expected}"
             );
         }
     }
@@ -461,7 +468,7 @@ fn machine_code() {
         assert!(multiplies > 0 && products(&default) == 0, "{name}");
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
-            let instructions = tensor_core_instructions(&compiled.image);
+            let instructions = count_hmma(&compiled.image);
             assert_eq!(instructions, multiplies, "{name} for sm_{capability}");
             for r in compiled.resources() {
                 assert!(r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
@@ -470,25 +477,24 @@ fn machine_code() {
     }
 }
 
-/// Counts the instructions in the machine code of a cubin (16 bytes each) whose opcode, the low 12 bits, is that of
-/// HMMA.
-fn tensor_core_instructions(cubin: &[u8]) -> usize {
+/// Counts the HMMA instructions in a cubin. An instruction has 16 bytes, whose low 12 bits are its opcode.
+fn count_hmma(cubin: &[u8]) -> usize {
     const HMMA: u16 = 0x23c;
-    let number = |at: usize| u64::from_le_bytes(cubin[at..at + 8].try_into().unwrap()) as usize;
-    let half = |at: usize| u16::from_le_bytes([cubin[at], cubin[at + 1]]);
-    // The headers of sections in an ELF file of 64 bits; the flag says that a section is code.
-    let (headers, size, count) = (number(40), half(58) as usize, half(60) as usize);
+    let read_u64 = |at: usize| u64::from_le_bytes(cubin[at..at + 8].try_into().unwrap()) as usize;
+    let read_u16 = |at: usize| u16::from_le_bytes([cubin[at], cubin[at + 1]]);
+    // The section headers of a 64-bit ELF file. Flag 4 marks code.
+    let (headers, size, count) = (read_u64(40), read_u16(58) as usize, read_u16(60) as usize);
     let sections = (0..count).map(|s| headers + s * size);
-    let code = sections.filter(|at| number(at + 8) & 4 != 0);
+    let code = sections.filter(|at| read_u64(at + 8) & 4 != 0);
     let instructions = code.flat_map(|at| {
-        let (from, len) = (number(at + 24), number(at + 32));
-        cubin[from..from + len].chunks(16)
+        let (offset, len) = (read_u64(at + 24), read_u64(at + 32));
+        cubin[offset..offset + len].chunks(16)
     });
     let opcode = |word: &[u8]| u16::from_le_bytes([word[0], word[1]]) & 0xfff;
     instructions.filter(|word| opcode(word) == HMMA).count()
 }
 
-/// Each function in its cheaper form over its range, and at special numbers.
+/// The approximate form of each function over its range, and at special numbers.
 #[test]
 fn functions() {
     if device::nvrtc().is_none() {
@@ -550,30 +556,30 @@ fn functions() {
                 _ => format!("%1: f32[{len}] = neg %0"),
             }
         ));
-        let right = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap()[0].to_f64();
+        let expected = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap()[0].to_f64();
         let text = sources(&approximate(&graph)[0].2);
         assert!(text.contains(form), "{text}");
         for (name, approximation, got) in results(&graph, &inputs) {
-            let part = approximation.error() + U;
-            for (i, (got, right)) in got.iter().zip(&right).enumerate() {
-                // Logarithms are near 0 at 1; results below the normal numbers lose bits.
+            let bound = approximation.error() + U;
+            for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                // Logarithms are near 0 at 1, and subnormal results lose bits.
                 let size = match function.starts_with("log") {
-                    true => right.abs().max(1.0),
-                    false => right.abs(),
+                    true => expected.abs().max(1.0),
+                    false => expected.abs(),
                 };
-                let same = got == right || got.is_nan() && right.is_nan();
-                let close = (got - right).abs() <= part * size + 1e-37;
+                let same = got == expected || got.is_nan() && expected.is_nan();
+                let close = (got - expected).abs() <= bound * size + 1e-37;
                 let x = inputs[0].to_f64()[i];
                 assert!(
                     same || close,
-                    "{name}: {function} of {x} is {got}, not {right}"
+                    "{name}: {function} of {x} is {got}, not {expected}"
                 );
             }
         }
     }
 }
 
-/// Rows and points with such functions among others. Kernels without them have no such candidate.
+/// Kernels with approximate functions among others. Kernels without them have no approximate candidate.
 #[test]
 fn fused_kernels() {
     if device::nvrtc().is_none() {
@@ -596,12 +602,12 @@ fn fused_kernels() {
             let text = text.replace('R', &rows.to_string());
             let graph = parsed(&text.replace('L', &len.to_string()));
             let inputs = [finite(DType::F32, &[rows, len], &mut rng)];
-            let right = exact(&graph, &inputs);
+            let expected = exact(&graph, &inputs);
             for (name, approximation, got) in results(&graph, &inputs) {
-                let part = 3.0 * approximation.error() + 64.0 * U;
-                for (got, right) in got.iter().zip(&right) {
-                    let close = (got - right).abs() <= part * right.abs();
-                    assert!(close, "{name}: {got}, not {right}\n{graph}");
+                let bound = 3.0 * approximation.error() + 64.0 * U;
+                for (got, expected) in got.iter().zip(&expected) {
+                    let close = (got - expected).abs() <= bound * expected.abs();
+                    assert!(close, "{name}: {got}, not {expected}\n{graph}");
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Attention in CUDA C++, executed on an emulated device, equals the reference.
 
-use super::families::{Case, FLOATS, cases, epilogue, finite};
+use super::families::{Case, FLOATS, case_count, epilogue, finite};
 use super::{Expected, lowered, with_bug};
 use crate::device;
 use crate::run::run_compiled;
@@ -39,14 +39,13 @@ fn heads(case: &mut Case, x: Array) -> Value {
 }
 
 fn mask(case: &mut Case, kind: Mask, dtype: DType, s: Sizes, rng: &mut Rng) -> Option<Value> {
-    let hidden = |rng: &mut Rng, i: usize| rng.chance(0.3) || i == 1; // one row sees nothing
+    let hidden = |rng: &mut Rng, i: usize| rng.chance(0.3) || i == 1; // row 1 is masked entirely
     let rows = |rng: &mut Rng, hide: f64, keep: f64| -> Vec<f64> {
         (0..s.length * s.keys)
-            .map(|at| if hidden(rng, at / s.keys) { hide } else { keep })
+            .map(|i| if hidden(rng, i / s.keys) { hide } else { keep })
             .collect()
     };
-    let all = |shape: &[usize]| shape.iter().map(|d| Dim::from(*d)).collect::<Vec<Dim>>();
-    let whole = all(&[2, 3, s.length, s.keys]);
+    let dims = [2, 3, s.length, s.keys].map(Dim::from);
     let (dtype, data) = match kind {
         Mask::None | Mask::Causal => return None,
         Mask::Keeps => (DType::Bool, rows(rng, 0.0, 1.0)),
@@ -54,11 +53,16 @@ fn mask(case: &mut Case, kind: Mask, dtype: DType, s: Sizes, rng: &mut Rng) -> O
     };
     let x = Array::from_f64(dtype, &[s.length, s.keys], &data).unwrap();
     let x = case.input(x);
-    Some(case.builder().broadcast_to(&x, &whole).unwrap())
+    Some(case.builder().broadcast_to(&x, &dims).unwrap())
 }
 
-/// Returns the op, with dropout in some cases.
-fn op(case: &mut Case, kind: Mask, operands: &mut Vec<Value>, rng: &mut Rng) -> ops::Attention {
+/// Returns an attention op of random scale, sometimes with dropout.
+fn random_op(
+    case: &mut Case,
+    kind: Mask,
+    operands: &mut Vec<Value>,
+    rng: &mut Rng,
+) -> ops::Attention {
     let drops = rng.chance(0.4);
     if drops {
         let key = [-3.0, rng.one([0.0, 5.0])];
@@ -72,7 +76,8 @@ fn op(case: &mut Case, kind: Mask, operands: &mut Vec<Value>, rng: &mut Rng) -> 
     }
 }
 
-fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
+/// Checks attention with a mask.
+fn check_attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     let mut case = Case::default();
     let mut array = |rows: usize, columns: usize| finite(dtype, &[2, rows, 3, columns], rng);
     let operands = [
@@ -82,7 +87,7 @@ fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
     ];
     let mut operands = operands.map(|x| heads(&mut case, x)).to_vec();
     operands.extend(mask(&mut case, kind, dtype, s, rng));
-    let op = op(&mut case, kind, &mut operands, rng);
+    let op = random_op(&mut case, kind, &mut operands, rng);
     let y = case.op(op, &operands);
     let results = epilogue(&mut case, y, rng);
     case.check(&results, &format!("{dtype} {kind:?} {s:?}"));
@@ -90,7 +95,7 @@ fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
 
 impl Sizes {
     /// Returns random sizes near those of tiles.
-    fn odd(rng: &mut Rng) -> Sizes {
+    fn random(rng: &mut Rng) -> Sizes {
         Sizes {
             length: rng.one([0, 1, 2, 31, 33, 65]),
             keys: rng.one([0, 1, 3, 32, 63, 65, 130]),
@@ -106,11 +111,11 @@ fn any_size_and_mask() {
         return;
     }
     let mut rng = Rng::new(11);
-    for i in 0..cases() {
-        let s = Sizes::odd(&mut rng);
-        attention(FLOATS[i % 4], MASKS[i / 4 % 4], s, &mut rng);
+    for i in 0..case_count() {
+        let s = Sizes::random(&mut rng);
+        check_attention(FLOATS[i % 4], MASKS[i / 4 % 4], s, &mut rng);
     }
-    // Sizes that are copied by eights, and in strips.
+    // Sizes of 16-byte copies and several strips.
     let s = Sizes {
         length: 40,
         keys: 72,
@@ -118,18 +123,18 @@ fn any_size_and_mask() {
         columns: 136,
     };
     for (dtype, kind) in [(DType::F16, Mask::Causal), (DType::F32, Mask::None)] {
-        attention(dtype, kind, s, &mut rng);
+        check_attention(dtype, kind, s, &mut rng);
     }
 }
 
-/// Checks the gradients, where heads of the query share keys and values: these have extent 1 along the second dim.
-fn gradients(dtype: DType, kind: Mask, s: Sizes, grouped: bool, rng: &mut Rng) {
+/// Checks the gradients. In grouped attention, all heads share one key and one value.
+fn check_gradients(dtype: DType, kind: Mask, s: Sizes, grouped: bool, rng: &mut Rng) {
     let mut case = Case::default();
     let mut operand = |case: &mut Case, rows: usize, columns: usize, shared: bool| {
         let heads = if shared { 1 } else { 3 };
         let x = self::heads(case, finite(dtype, &[2, rows, heads, columns], rng));
-        let whole = [2, 3, rows, columns].map(Dim::from);
-        case.builder().broadcast_to(&x, &whole).unwrap()
+        let dims = [2, 3, rows, columns].map(Dim::from);
+        case.builder().broadcast_to(&x, &dims).unwrap()
     };
     let query = operand(&mut case, s.length, s.width, false);
     let key = operand(&mut case, s.keys, s.width, grouped);
@@ -137,7 +142,7 @@ fn gradients(dtype: DType, kind: Mask, s: Sizes, grouped: bool, rng: &mut Rng) {
     let gradient = operand(&mut case, s.length, s.columns, false);
     let mut operands = vec![query, key, value, gradient];
     operands.extend(mask(&mut case, kind, dtype, s, rng));
-    let of = op(&mut case, kind, &mut operands, rng);
+    let of = random_op(&mut case, kind, &mut operands, rng);
     let y = case.op(ops::AttentionGrad { of }, &operands);
     case.check(&[y], &format!("gradients {dtype} {kind:?} {s:?}"));
 }
@@ -148,11 +153,11 @@ fn gradients_of_any_size_and_mask() {
         return;
     }
     let mut rng = Rng::new(21);
-    for i in 0..cases() {
-        let s = Sizes::odd(&mut rng);
-        gradients(FLOATS[i % 4], MASKS[i / 4 % 4], s, i % 3 == 0, &mut rng);
+    for i in 0..case_count() {
+        let s = Sizes::random(&mut rng);
+        check_gradients(FLOATS[i % 4], MASKS[i / 4 % 4], s, i % 3 == 0, &mut rng);
     }
-    // Sizes that are copied by eights, and in strips.
+    // Sizes of 16-byte copies and several strips.
     let s = Sizes {
         length: 40,
         keys: 72,
@@ -160,7 +165,7 @@ fn gradients_of_any_size_and_mask() {
         columns: 136,
     };
     for (dtype, kind) in [(DType::F16, Mask::Causal), (DType::F32, Mask::None)] {
-        gradients(dtype, kind, s, true, &mut rng);
+        check_gradients(dtype, kind, s, true, &mut rng);
     }
 }
 
@@ -184,13 +189,13 @@ fn symbolic_sizes() {
             dropout: None,
         };
         let y = case.op(op, &operands);
-        let all = [operands[0], operands[1], operands[2], y];
-        let gradients = case.op(ops::AttentionGrad { of: op }, &all);
+        let inputs = [operands[0], operands[1], operands[2], y];
+        let gradients = case.op(ops::AttentionGrad { of: op }, &inputs);
         case.check(&[y, gradients], &format!("{dtype}"));
     }
 }
 
-/// NaN and infinities reach the rows that see them, and no others.
+/// NaN and infinities affect only the rows that read them.
 #[test]
 fn extreme_numbers() {
     if device::nvrtc().is_none() {
@@ -199,10 +204,10 @@ fn extreme_numbers() {
     for (dtype, length, width) in [(DType::F32, 5, 8), (DType::F16, 5, 8), (DType::F16, 70, 64)] {
         for extreme in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let mut case = Case::default();
-            let mut operand = |rows: usize, at: Option<usize>| {
+            let mut operand = |rows: usize, extreme_index: Option<usize>| {
                 let mut data: Vec<f64> = (0..rows * width).map(|i| (i % 7) as f64 / 4.0).collect();
-                if let Some(at) = at {
-                    data[at] = extreme;
+                if let Some(i) = extreme_index {
+                    data[i] = extreme;
                 }
                 case.input(Array::from_f64(dtype, &[rows, width], &data).unwrap())
             };
@@ -218,23 +223,26 @@ fn extreme_numbers() {
                 dropout: None,
             };
             let y = case.op(op, &operands);
-            let all = [operands[0], operands[1], operands[2], gradient];
-            let gradients = case.op(ops::AttentionGrad { of: op }, &all);
+            let inputs = [operands[0], operands[1], operands[2], gradient];
+            let gradients = case.op(ops::AttentionGrad { of: op }, &inputs);
             case.check(&[y, gradients], &format!("{dtype} {extreme}"));
         }
     }
 }
 
-/// The order of an operand in memory, and the heads that share it.
+/// The memory layout of an operand.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Order {
+    /// Rows are contiguous.
     Rows,
+    /// Columns are contiguous.
     Columns,
+    /// Rows are contiguous, and all heads share one matrix.
     Shared,
 }
 
-/// Returns `[2, 3, rows, columns]` whose rows or columns are contiguous, or which is the same for all 3 heads.
-fn ordered(
+/// Returns an operand of shape `[2, 3, rows, columns]`.
+fn operand_with_order(
     case: &mut Case,
     dtype: DType,
     [rows, columns]: [usize; 2],
@@ -249,20 +257,20 @@ fn ordered(
     let x = case.input(finite(dtype, &shape, rng));
     let mut b = case.builder();
     let x = b.permute(&x, &perm).unwrap();
-    let whole = [2, 3, rows, columns].map(Dim::from);
-    b.broadcast_to(&x, &whole).unwrap()
+    let dims = [2, 3, rows, columns].map(Dim::from);
+    b.broadcast_to(&x, &dims).unwrap()
 }
 
-/// Checks attention by warpgroups.
+/// Checks results of attention by warpgroups.
 #[track_caller]
-fn by_warpgroups(case: Case, results: &[Value], what: &str) {
+fn check_warpgroups(case: Case, results: &[Value], label: &str) {
     let mut graph = case.graph.clone();
     results.iter().for_each(|r| graph.add_output(*r));
     let program = lowered(&graph, true).unwrap();
     let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() >= 3);
     let launches = program.sequence().launches;
-    assert!(launches.iter().any(|l| maps(&l.kernel)), "{what}\n{graph}");
-    case.check(results, what);
+    assert!(launches.iter().any(|l| maps(&l.kernel)), "{label}\n{graph}");
+    case.check(results, label);
 }
 
 /// Tails of rows, keys and widths, and every mask and order of operands.
@@ -294,14 +302,14 @@ fn warpgroups_of_any_size_and_mask() {
             };
             let mut case = Case::default();
             let extents = [[length, width], [keys, width], [keys, columns]];
-            let operands =
-                [0, 1, 2].map(|x| ordered(&mut case, dtype, extents[x], orders[x], &mut rng));
+            let operands = [0, 1, 2]
+                .map(|x| operand_with_order(&mut case, dtype, extents[x], orders[x], &mut rng));
             let mut operands = operands.to_vec();
             operands.extend(mask(&mut case, kind, dtype, s, &mut rng));
-            let op = op(&mut case, kind, &mut operands, &mut rng);
+            let op = random_op(&mut case, kind, &mut operands, &mut rng);
             let y = case.op(op, &operands);
             let results = epilogue(&mut case, y, &mut rng);
-            by_warpgroups(
+            check_warpgroups(
                 case,
                 &results,
                 &format!("{dtype} {kind:?} {s:?} {orders:?}"),
@@ -310,11 +318,11 @@ fn warpgroups_of_any_size_and_mask() {
     }
 }
 
-/// Mistakes that hardware may hide for long.
+/// Bugs that hardware may hide for long.
 const BUGS: [[&str; 3]; 8] = [
     [
         "queries are read before they arrive",
-        "wait(shared.once.full[0], once.parity);",
+        "wait(shared.query_barriers.full[0], query_ring.parity);",
         "",
     ],
     [
@@ -379,16 +387,16 @@ fn seeded_bugs_of_warpgroups_are_found() {
     };
     let correct = lowered(&expected.lowered, true).unwrap().sequence();
     assert_eq!(run(&correct, &device::compile(&correct)), Ok(()));
-    for [what, right, wrong] in BUGS {
-        let sequence = with_bug(&correct, what, [right, wrong]);
+    for [label, right, wrong] in BUGS {
+        let sequence = with_bug(&correct, label, [right, wrong]);
         let compiled = device::compile(&sequence);
         let run = || run(&sequence, &compiled);
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-        assert!(!matches!(found, Ok(Ok(_))), "not found: {what}");
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        assert!(!matches!(result, Ok(Ok(_))), "not found: {label}");
     }
 }
 
-/// Symbolic sizes of heads beside each other; among them none at all.
+/// Symbolic sizes of interleaved heads.
 #[test]
 fn warpgroups_of_symbolic_sizes() {
     if device::nvrtc().is_none() {
@@ -414,7 +422,7 @@ fn warpgroups_of_symbolic_sizes() {
             dropout: None,
         };
         let y = case.op(op, &operands);
-        by_warpgroups(case, &[y], &format!("{length} rows, {keys} keys"));
+        check_warpgroups(case, &[y], &format!("{length} rows, {keys} keys"));
     }
 }
 
@@ -436,7 +444,7 @@ fn scores_stay_on_chip() {
     assert_eq!(sequence.buffers.len(), 4);
 }
 
-/// In addition to the operands and the result there are three numbers per row.
+/// Besides operands and the result, only three numbers per row are in memory.
 #[test]
 fn scores_of_gradients_stay_on_chip() {
     let mut case = Case::default();

@@ -4,7 +4,7 @@ use super::families::{Case, FLOATS, epilogue, finite};
 use super::library::samples;
 use super::{Expected, parsed};
 use crate::device;
-use crate::run::{decomposed_for_cuda, run_compiled};
+use crate::run::{decompose_for_cuda, run_compiled};
 use crate::transposed::{NORM, graph};
 use kiln_base::{DType, Dim, Gpu, Machine};
 use kiln_codegen::{Approximation, Options, Program, Sequence, lower};
@@ -28,26 +28,29 @@ pub fn lowered_for(gpu: Gpu, graph: &Graph) -> Program {
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
 }
 
-/// Returns the program by each candidate of each task that gives up no precision, in place of the default, with the
-/// candidate's name.
-fn all(program: &Program) -> Vec<(String, Sequence)> {
-    let all = every(program).into_iter();
-    let exact = all.filter(|(_, approximation, _)| approximation.is_none());
+/// Returns the programs of [`every`] whose candidates are exact, with their names.
+fn exact_candidates(program: &Program) -> Vec<(String, Sequence)> {
+    let candidates = every(program).into_iter();
+    let exact = candidates.filter(|(_, approximation, _)| approximation.is_none());
     exact.map(|(name, _, sequence)| (name, sequence)).collect()
 }
 
-/// Returns the program by each candidate of each task that has several, with its name and the precision it gives up.
+/// For each candidate of each task that has several, returns its name, its approximation, and the program with it.
 pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Sequence)> {
-    let mut all = Vec::new();
+    let mut programs = Vec::new();
     for (t, task) in program.tasks.iter().enumerate() {
         let several = task.candidates.iter().filter(|_| task.candidates.len() > 1);
-        for (w, candidate) in several.enumerate() {
-            let mut other = program.clone();
-            other.tasks[t].chosen = w;
-            all.push((candidate.name(), candidate.approximation, other.sequence()));
+        for (c, candidate) in several.enumerate() {
+            let mut program = program.clone();
+            program.tasks[t].chosen = c;
+            programs.push((
+                candidate.name(),
+                candidate.approximation,
+                program.sequence(),
+            ));
         }
     }
-    all
+    programs
 }
 
 /// Returns the default and a third of the other candidates, in turn by the number of the program; all of them in a full
@@ -62,7 +65,7 @@ pub fn share<T>(candidates: Vec<T>, program: usize) -> Vec<T> {
 /// Returns the kernels of several sequences as one unit.
 pub fn together<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Sequence {
     let mut sequences = sequences.into_iter();
-    let mut unit = sequences.next().expect("there is one").clone();
+    let mut unit = sequences.next().expect("a sequence").clone();
     for sequence in sequences {
         unit.launches.extend(sequence.launches.clone());
     }
@@ -71,17 +74,17 @@ pub fn together<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Sequen
 
 /// Checks every candidate; returns their names.
 #[track_caller]
-fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
+fn check(graph: &Graph, inputs: &[Array], label: &str) -> Vec<String> {
     let expected = Expected::of(graph, inputs).unwrap();
-    let candidates = all(&lowered(&expected.lowered));
-    assert!(!candidates.is_empty(), "{what} has one candidate only");
+    let candidates = exact_candidates(&lowered(&expected.lowered));
+    assert!(!candidates.is_empty(), "{label} has one candidate only");
     let compiled = device::compile(&together(candidates.iter().map(|(_, p)| p)));
     for (name, program) in &candidates {
         let symbols = &expected.symbols;
         let got = run_compiled(program, inputs, symbols, &compiled);
-        let got = got.unwrap_or_else(|| panic!("{what} by {name}: a false data error"));
+        let got = got.unwrap_or_else(|| panic!("{label} by {name}: a false data error"));
         if let Err(e) = expected.compare(&got) {
-            panic!("{what} by {name}: {e}\n{graph}");
+            panic!("{label} by {name}: {e}\n{graph}");
         }
     }
     candidates.into_iter().map(|(name, _)| name).collect()
@@ -90,9 +93,9 @@ fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
 impl Case {
     /// Checks all candidates for the results; returns their names.
     #[track_caller]
-    pub fn check_ways(mut self, results: &[kiln_ir::Value], what: &str) -> Vec<String> {
+    pub fn check_candidates(mut self, results: &[kiln_ir::Value], label: &str) -> Vec<String> {
         results.iter().for_each(|r| self.graph.add_output(*r));
-        check(&self.graph, &self.inputs, what)
+        check(&self.graph, &self.inputs, label)
     }
 }
 
@@ -107,7 +110,7 @@ fn product(dtype: DType, [m, k, n]: [usize; 3], transposed: bool, rng: &mut Rng)
     }
     let y = case.op(ops::MatMul {}, &[a, b]);
     let results = epilogue(&mut case, y, rng);
-    case.check_ways(&results, &format!("{dtype} {m}x{k}x{n}"))
+    case.check_candidates(&results, &format!("{dtype} {m}x{k}x{n}"))
 }
 
 #[test]
@@ -118,12 +121,12 @@ fn products() {
     let mut rng = Rng::new(21);
     for dtype in FLOATS {
         for (i, size) in [
-            [1, 530, 70], // a row, a column, nothing between them
+            [1, 530, 70], // one row
             [67, 530, 1],
             [2, 3, 33],
             [37, 0, 41],
             [131, 33, 70],
-            [40, 64, 48], // copied by eights
+            [40, 64, 48], // copied by 8 elements
         ]
         .into_iter()
         .enumerate()
@@ -131,17 +134,17 @@ fn products() {
             let names = product(dtype, size, i % 2 == 0, &mut rng);
             let parts = names.iter().filter(|n| !n.ends_with("parts=1")).count();
             assert_eq!(parts > 1, size[1] > 500, "{names:?}");
-            let mut once = names.clone();
-            once.sort();
-            once.dedup();
-            assert_eq!(once.len(), names.len(), "names are unique");
+            let mut unique = names.clone();
+            unique.sort();
+            unique.dedup();
+            assert_eq!(unique.len(), names.len(), "names are unique");
         }
     }
 }
 
-/// An instruction that a GPU lacks adds no candidate in its place.
+/// Instructions that a GPU lacks are not replaced by others: names are unique.
 #[test]
-fn instructions_of_other_gpus_are_no_candidates() {
+fn candidates_need_instructions_of_the_gpu() {
     let graph = parsed(
         "%0: f32[512, 512] = input(index: 0, role: Data)
          %1: f32[512, 512] = input(index: 1, role: Data)
@@ -152,10 +155,10 @@ fn instructions_of_other_gpus_are_no_candidates() {
     for (_, gpu) in device::architectures() {
         let candidates = every(&lowered_for(gpu, &graph)).into_iter();
         let names: Vec<String> = candidates.map(|(name, ..)| name).collect();
-        let mut once = names.clone();
-        once.sort();
-        once.dedup();
-        assert_eq!(once.len(), names.len(), "{names:?}");
+        let mut unique = names.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), names.len(), "{names:?}");
         let wgmma = names.iter().any(|n| n.starts_with("wgmma"));
         assert_eq!(wgmma, gpu.arch == (9, 0), "{names:?}");
     }
@@ -186,14 +189,14 @@ fn defaults_follow_the_size_of_the_gpu() {
          %1: f32[8192, 64] = input(index: 1, role: Data)
          %2: f32[64, 64] = matmul %0, %1
          return %2";
-    let sums = |sizes: [usize; 2], axis: usize| {
+    let reduction = |sizes: [usize; 2], axis: usize| {
         format!(
             "%0: f32{sizes:?} = input(index: 0, role: Data)
              %1: f32[64] = reduce(kind: Sum, axes: [{axis}]) %0
              return %1"
         )
     };
-    let (along, across) = (sums([64, 4096], 1), sums([4096, 64], 0));
+    let (along, across) = (reduction([64, 4096], 1), reduction([4096, 64], 0));
     let default = |gpu: Gpu, text: &str| every(&lowered_for(gpu, &parsed(text))).remove(0).0;
     let (large, small) = (
         Gpu::H100,
@@ -235,7 +238,7 @@ fn products_of_symbolic_sizes() {
         let b = case.shaped(b, vec![inner, Dim::from(n)]);
         let y = case.op(ops::MatMul {}, &[a, b]);
         let results = epilogue(&mut case, y, &mut rng);
-        case.check_ways(&results, &format!("{dtype} {m}x{k}x{n}"));
+        case.check_candidates(&results, &format!("{dtype} {m}x{k}x{n}"));
     }
 }
 
@@ -273,7 +276,7 @@ pub fn convolution(
     }
 }
 
-/// A convolution or one of its gradients, whose sums are long enough to be shared.
+/// A convolution or one of its gradients, whose sums are long enough to be split.
 #[test]
 fn convolutions() {
     if device::nvrtc().is_none() {
@@ -290,7 +293,7 @@ fn convolutions() {
             let operands = shapes.map(|s| case.input(finite(dtype, &s, &mut rng)));
             let result = case.op(op, &operands);
             let results = epilogue(&mut case, result, &mut rng);
-            case.check_ways(
+            case.check_candidates(
                 &results,
                 &format!("role {role} of {dtype}, groups {groups}"),
             );
@@ -298,8 +301,9 @@ fn convolutions() {
     }
 }
 
+/// Checks every candidate of a graph on random inputs.
 #[track_caller]
-fn agrees(text: &str) -> Vec<String> {
+fn check_text(text: &str) -> Vec<String> {
     if device::nvrtc().is_none() {
         return Vec::new();
     }
@@ -322,30 +326,30 @@ fn rows() {
         ("bf16", 9, 1024),
         ("f64", 2, 5000),
     ] {
-        let names = agrees(&softmax(dtype, &rows.to_string(), &len.to_string(), 1));
-        let again = names.iter().filter(|n| n.ends_with("read again")).count();
+        let names = check_text(&softmax(dtype, &rows.to_string(), &len.to_string(), 1));
+        let rereading = names.iter().filter(|n| n.ends_with("read again")).count();
         assert!(
-            again <= 1 && (names.len() > 2 || names.is_empty()),
+            rereading <= 1 && (names.len() > 2 || names.is_empty()),
             "{names:?}"
         );
     }
-    agrees(&softmax("f32", "130", "33", 0));
-    agrees(&softmax("f16", "600", "7", 0));
+    check_text(&softmax("f32", "130", "33", 0));
+    check_text(&softmax("f16", "600", "7", 0));
     let symbols = "symbols s0 >= 2 \"rows\", s1 >= 2 \"length\"";
     for axis in [0, 1] {
-        agrees(&format!("{symbols}\n{}", softmax("f32", "s0", "s1", axis)));
+        check_text(&format!("{symbols}\n{}", softmax("f32", "s0", "s1", axis)));
     }
     for (dtype, shape, axis) in [
         ("i32", [5, 300], 1),
         ("f32", [300, 70], 0),
         ("f64", [1, 700], 1),
     ] {
-        let left = shape[1 - axis];
-        agrees(&format!(
+        let result_len = shape[1 - axis];
+        check_text(&format!(
             "%0: {dtype}[{}, {}] = input(index: 0, role: Data)
-             %1: {dtype}[{left}] = reduce(kind: Sum, axes: [{axis}]) %0
-             %2: i64[{left}] = arg_reduce(kind: Max, axis: {axis}) %0
-             %3: {dtype}[{left}] = reduce(kind: Min, axes: [{axis}]) %0
+             %1: {dtype}[{result_len}] = reduce(kind: Sum, axes: [{axis}]) %0
+             %2: i64[{result_len}] = arg_reduce(kind: Max, axis: {axis}) %0
+             %3: {dtype}[{result_len}] = reduce(kind: Min, axes: [{axis}]) %0
              return %1, %2, %3",
             shape[0], shape[1]
         ));
@@ -360,7 +364,7 @@ fn points() {
         ("f64", 6, 2),
         ("u8", 16, 5),
     ] {
-        let names = agrees(&format!(
+        let names = check_text(&format!(
             "%0: {dtype}[5, {len}] = input(index: 0, role: Data)
              %1: {dtype}[{len}] = input(index: 1, role: Data)
              %2: {dtype}[5, {len}] = broadcast %1
@@ -373,13 +377,13 @@ fn points() {
             "{dtype}: {names:?}"
         );
     }
-    // Without vectors there is no choice.
+    // Rows of 13 elements have no vectors, so there is one candidate.
     let graph = parsed(
         "%0: f32[7, 13] = input(index: 0, role: Data)
          %1: f32[7, 13] = relu %0
          return %1",
     );
-    assert!(all(&lowered(&graph)).is_empty());
+    assert!(exact_candidates(&lowered(&graph)).is_empty());
 }
 
 /// Registers suffice on both architectures. Candidates that give up precision have a test of their own. A share of the
@@ -404,9 +408,9 @@ fn machine_code() {
              return %3, %4"
         ))
     };
-    let more = ["f32", "f64", "bf16"].map(|dtype| ("vector", vector(dtype)));
+    let vectors = ["f32", "f64", "bf16"].map(|dtype| ("vector", vector(dtype)));
     // One operand is costly to compute, the other is small integers.
-    let made = |dtype: &str| {
+    let prologues = |dtype: &str| {
         parsed(&format!(
             "%0: {dtype}[512, 320] = input(index: 0, role: Data)
              %1: {dtype}[320] = input(index: 1, role: Data)
@@ -419,8 +423,8 @@ fn machine_code() {
              return %7"
         ))
     };
-    let made = ["f32", "f64", "f16", "bf16"].map(|dtype| ("made", made(dtype)));
-    let held = |dtype: &str, n: usize| {
+    let prologues = ["f32", "f64", "f16", "bf16"].map(|dtype| ("prologues", prologues(dtype)));
+    let row_epilogue = |dtype: &str, n: usize| {
         parsed(&format!(
             "%0: {dtype}[8192, 320] = input(index: 0, role: Data)
              %1: {dtype}[320, {n}] = input(index: 1, role: Data)
@@ -440,7 +444,7 @@ fn machine_code() {
         ("bf16", 64),
         ("f16", 120),
     ];
-    let rows = rows.map(|(dtype, n)| ("rows", held(dtype, n)));
+    let rows = rows.map(|(dtype, n)| ("rows", row_epilogue(dtype, n)));
     let images = |dtype: &str| {
         parsed(&format!(
             "%0: {dtype}[8, 64, 56, 56] = input(index: 0, role: Data)
@@ -454,32 +458,32 @@ fn machine_code() {
         ))
     };
     let images = ["f32", "f64", "f16"].map(|dtype| ("images", images(dtype)));
-    let sums = [
+    let norms = [
         (DType::F32, [4096, 768]),
         (DType::F32, [2048, 513]),
         (DType::F64, [8192, 1024]),
         (DType::BF16, [2048, 8192]),
     ];
-    let sums = sums.map(|(dtype, sizes)| ("sums", graph(dtype, sizes, NORM).0));
-    let more = more
+    let norms = norms.map(|(dtype, sizes)| ("norm", graph(dtype, sizes, NORM).0));
+    let others = vectors
         .into_iter()
-        .chain(made)
-        .chain(sums)
+        .chain(prologues)
+        .chain(norms)
         .chain(rows)
         .chain(images);
     let products = samples()
         .into_iter()
-        .filter(|(name, _)| *name != "matmul_f16") // is that of bf16
-        .chain(more)
+        .filter(|(name, _)| *name != "matmul_f16") // equals that of bf16
+        .chain(others)
         .chain([("softmax", softmax)]);
-    let mut seen = 0;
+    let mut count = 0;
     for (i, (name, graph)) in products.enumerate() {
         for (capability, gpu) in device::architectures() {
-            let candidates = all(&lowered_for(gpu, &decomposed_for_cuda(&graph)));
+            let candidates = exact_candidates(&lowered_for(gpu, &decompose_for_cuda(&graph)));
             let candidates = share(candidates, i);
-            let Some(_) = candidates.first() else {
+            if candidates.is_empty() {
                 continue;
-            };
+            }
             let text = device::unit(&together(candidates.iter().map(|(_, p)| p)));
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
             for r in compiled
@@ -487,9 +491,9 @@ fn machine_code() {
                 .resources()
             {
                 assert!(r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
-                seen += 1;
+                count += 1;
             }
         }
     }
-    assert!(seen > 100, "{seen}");
+    assert!(count > 100, "{count}");
 }

@@ -3,7 +3,7 @@
 
 use super::{lowered_for, parsed};
 use crate::device;
-use crate::fuzz::number;
+use crate::fuzz::env_number;
 use kiln_base::{DType, Gpu, ceil};
 use kiln_codegen::Schedule;
 use kiln_ir::Graph;
@@ -80,7 +80,7 @@ pub struct Drawn {
 impl Drawn {
     /// Returns the products of all seeds.
     pub fn all() -> impl Iterator<Item = Drawn> {
-        (0..number("KILN_SEEDS", 500)).map(Drawn::of)
+        (0..env_number("KILN_SEEDS", 500)).map(Drawn::of)
     }
 
     fn of(seed: u64) -> Drawn {

@@ -1,10 +1,10 @@
-//! Random contractions by random schedules equal the reference. `KILN_FUZZ` sets their number.
+//! Random contractions with random schedules equal the reference. `KILN_FUZZ` sets their number.
 
 use super::Expected;
 use super::candidates::together;
-use super::families::{Case, FLOATS, cases, epilogue, finite};
+use super::families::{Case, FLOATS, case_count, epilogue, finite};
 use crate::device;
-use crate::fuzz::number;
+use crate::fuzz::env_number;
 use crate::run::run_compiled;
 use kiln_base::{DType, Gpu, Machine};
 use kiln_codegen::{Options, Schedule, Sequence, lower};
@@ -13,16 +13,16 @@ use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Op, Pw, Value, ops};
 use kiln_plan::schedule::{self, Multiply};
 
-/// The number of cases that are compiled together.
-const TOGETHER: usize = 12;
+/// The number of cases that are compiled as one unit.
+const CASES_PER_UNIT: usize = 12;
 
-/// Returns a power of two from `from` to `to`.
-fn power(rng: &mut Rng, from: u16, to: u16) -> u16 {
-    from << rng.below((to / from).ilog2() as usize + 1)
+/// Returns a random power of two from `min` to `max`.
+fn power(rng: &mut Rng, min: u16, max: u16) -> u16 {
+    min << rng.below((max / min).ilog2() as usize + 1)
 }
 
-/// Returns a random schedule that is legal for operands of a dtype; of halves and bytes often one of warpgroups.
-fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
+/// Returns a random schedule that is legal for operands of a dtype, often one of warpgroups.
+fn random_schedule(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     let multiply = Multiply::exact(dtype);
     if multiply == Multiply::Mma && rng.below(2) == 0 {
         let rows = power(rng, 64, 128);
@@ -55,12 +55,15 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     }
     let by_tensor_cores = multiply.is_by_tensor_cores();
     loop {
-        let least = if by_tensor_cores { 16 } else { 1 };
-        let most = if by_tensor_cores { 64 } else { 8 };
+        let min_part = if by_tensor_cores { 16 } else { 1 };
+        let max_part = if by_tensor_cores { 64 } else { 8 };
         let schedule = schedule::Gpu {
             multiply,
             tile: [power(rng, 8, 256), power(rng, 8, 256), power(rng, 4, 64)],
-            warp: [power(rng, least, most), power(rng, least, most)],
+            warp: [
+                power(rng, min_part, max_part),
+                power(rng, min_part, max_part),
+            ],
             stages: 2 + rng.below(4) as u8,
             cluster: 1,
             raster: 1 + rng.below(5) as u8,
@@ -73,15 +76,15 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
 }
 
 /// Returns a small number, often 1 or odd.
-fn small(rng: &mut Rng, most: usize) -> usize {
+fn small(rng: &mut Rng, max: usize) -> usize {
     match rng.below(4) {
         0 => 1,
-        _ => 1 + rng.below(most),
+        _ => 1 + rng.below(max),
     }
 }
 
-/// Returns finite numbers of floats, and any of bytes.
-fn numbers(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+/// Returns random bytes, or finite floats.
+fn random_array(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     if !dtype.is_byte() {
         return finite(dtype, shape, rng);
     }
@@ -91,13 +94,13 @@ fn numbers(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_bytes(dtype, shape, &bytes).unwrap()
 }
 
-/// Returns an operand, plain or computed by a prologue. Bytes are multiplied as i32, and often have the other sign.
+/// Returns an operand, plain or computed by a prologue. Bytes are cast to i32, and are signed or unsigned.
 fn operand(case: &mut Case, shape: &[usize], dtype: DType, rng: &mut Rng) -> Value {
     let dtype = match dtype.is_byte() {
         true => rng.one([DType::I8, DType::U8]),
         false => dtype,
     };
-    let x = case.input(numbers(dtype, shape, rng));
+    let x = case.input(random_array(dtype, shape, rng));
     if dtype.is_byte() {
         let mut b = case.builder();
         let x = match rng.below(6) {
@@ -124,7 +127,7 @@ fn contraction(dtype: DType, rng: &mut Rng) -> Case {
         role => convolution(&mut case, dtype, role - 2, rng),
     };
     let results = match dtype.is_byte() {
-        true => requantized(&mut case, y, rng),
+        true => requantize(&mut case, y, rng),
         false => epilogue(&mut case, y, rng),
     };
     results.iter().for_each(|r| case.graph.add_output(*r));
@@ -132,7 +135,7 @@ fn contraction(dtype: DType, rng: &mut Rng) -> Case {
 }
 
 /// Appends an epilogue to sums of integers: nothing, or a scale and rounding to bytes.
-fn requantized(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
+fn requantize(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
     if rng.below(2) == 0 {
         return vec![y];
     }
@@ -148,11 +151,11 @@ fn requantized(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
 
 fn product(case: &mut Case, dtype: DType, rng: &mut Rng) -> Value {
     let batch: Vec<usize> = (0..rng.below(3)).map(|_| small(rng, 3)).collect();
-    // Often sizes that are copied by eights, or bytes by sixteens.
-    let each = 16 / dtype.size().min(2);
-    let mut size = |most: usize| match rng.below(3) {
-        0 => each * (1 + rng.below(most / each)),
-        _ => small(rng, most),
+    // Sizes are often multiples of 16 bytes, which are copied at a time.
+    let vector = 16 / dtype.size().min(2);
+    let mut size = |max: usize| match rng.below(3) {
+        0 => vector * (1 + rng.below(max / vector)),
+        _ => small(rng, max),
     };
     let [m, n, k] = [size(150), size(150), size(200)];
     let mut matrix = |shared: bool, rows: usize, columns: usize| {
@@ -230,17 +233,18 @@ fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Val
             (ops::ConvWeight { conv, kernel }.into(), [x, y])
         }
     };
-    let [first, second] = shapes;
-    let first = operand(case, &first, dtype, rng);
-    let second = match dtype.is_byte() {
-        true => operand(case, &second, dtype, rng),
-        false => case.input(finite(dtype, &second, rng)),
+    let [left, right] = shapes;
+    let left = operand(case, &left, dtype, rng);
+    let right = match dtype.is_byte() {
+        true => operand(case, &right, dtype, rng),
+        false => case.input(finite(dtype, &right, rng)),
     };
-    case.op(op, &[first, second])
+    case.op(op, &[left, right])
 }
 
-/// Returns the case's program by a schedule, or by its default if the schedule is not legal for its operands.
-pub fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
+/// Returns the program with a schedule, and false with the default program if the schedule is not legal for its
+/// operands.
+pub fn lower_with_schedule(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
     let options = Options {
         machine: Machine::Gpu(Gpu::H100),
         candidates: true,
@@ -250,12 +254,12 @@ pub fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, boo
     let mut program = lower(&expected.lowered, &options).unwrap_or_else(|e| panic!("{e}"));
     let mut followed = false;
     for task in &mut program.tasks {
-        let found = task
+        let candidate = task
             .candidates
             .iter()
             .position(|w| w.schedule == Schedule::Gpu(schedule));
-        followed |= found.is_some();
-        task.chosen = found.unwrap_or(task.chosen);
+        followed |= candidate.is_some();
+        task.chosen = candidate.unwrap_or(task.chosen);
     }
     (program.sequence(), followed)
 }
@@ -265,11 +269,11 @@ fn random_contractions_by_random_schedules() {
     if device::nvrtc().is_none() {
         return;
     }
-    let first = number("KILN_SEED", 0) as usize;
+    let first_seed = env_number("KILN_SEED", 0) as usize;
     let mut followed = 0;
-    for from in (first..first + cases()).step_by(TOGETHER) {
-        let mut all = Vec::new();
-        for seed in from..(from + TOGETHER).min(first + cases()) {
+    for start in (first_seed..first_seed + case_count()).step_by(CASES_PER_UNIT) {
+        let mut cases = Vec::new();
+        for seed in start..(start + CASES_PER_UNIT).min(first_seed + case_count()) {
             let mut rng = Rng::new(1_000_000 + seed as u64);
             let dtype = match rng.below(3) {
                 0 => DType::I8,
@@ -277,20 +281,20 @@ fn random_contractions_by_random_schedules() {
             };
             let Case { graph, inputs } = contraction(dtype, &mut rng);
             let expected = Expected::of(&graph, &inputs).unwrap();
-            let schedule = drawn(dtype, &mut rng);
-            let (sequence, is_followed) = scheduled(&expected, schedule);
+            let schedule = random_schedule(dtype, &mut rng);
+            let (sequence, is_followed) = lower_with_schedule(&expected, schedule);
             followed += usize::from(is_followed);
-            all.push((seed, graph, inputs, expected, schedule, sequence));
+            cases.push((seed, graph, inputs, expected, schedule, sequence));
         }
-        let compiled = device::compile(&together(all.iter().map(|(.., s)| s)));
-        for (seed, graph, inputs, expected, schedule, sequence) in &all {
+        let compiled = device::compile(&together(cases.iter().map(|(.., s)| s)));
+        for (seed, graph, inputs, expected, schedule, sequence) in &cases {
             let got = run_compiled(sequence, inputs, &expected.symbols, &compiled);
             let got = got.unwrap_or_else(|| panic!("seed {seed}: a false data error"));
             if let Err(e) = expected.compare(&got) {
-                panic!("seed {seed} by {schedule}: {e}\n{graph}");
+                panic!("seed {seed} with {schedule}: {e}\n{graph}");
             }
         }
     }
-    println!("{followed} of {} by the schedule that was drawn", cases());
+    println!("{followed} of {} with the random schedule", case_count());
     assert!(followed > 0);
 }

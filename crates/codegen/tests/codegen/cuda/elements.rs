@@ -12,7 +12,7 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
 /// The number of elements of an input: not a multiple of the vector width.
 const SIZE: usize = 61;
 
-/// Returns numbers of a dtype: small ones of both signs, and among floats special ones.
+/// Returns small numbers of both signs, and special floats among them.
 pub fn values(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let count = shape.iter().product::<usize>();
     let data = if dtype.is_float() {
@@ -33,15 +33,16 @@ pub fn values(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     } else {
         Data::Int((0..count).map(|_| rng.range(-5, 6)).collect())
     };
-    settled(dtype, shape, data)
+    round(dtype, shape, data)
 }
 
-fn settled(dtype: DType, shape: &[usize], data: Data) -> Array {
+/// Returns an array of numbers rounded to a dtype.
+fn round(dtype: DType, shape: &[usize], data: Data) -> Array {
     let array = Array::new(dtype, shape, data).unwrap();
     Array::from_bytes(dtype, shape, &array.to_bytes()).unwrap()
 }
 
-/// Returns every row of the pointwise table that takes a dtype, each on inputs of its own.
+/// Returns a graph with every pointwise op that takes a dtype, each with its own inputs.
 pub fn every_row(dtype: DType) -> (Graph, Vec<Array>, Vec<Pw>) {
     let mut rng = Rng::new(1);
     let mut graph = Graph::default();
@@ -58,7 +59,7 @@ pub fn every_row(dtype: DType) -> (Graph, Vec<Array>, Vec<Pw>) {
                 let mut x = values(dtype, &[SIZE], &mut rng);
                 if let (1, Some(ints)) = (i, x.ints()) {
                     let nonzero = ints.iter().map(|x| if *x == 0 { 3 } else { *x });
-                    x = settled(dtype, &[SIZE], Data::Int(nonzero.collect()));
+                    x = round(dtype, &[SIZE], Data::Int(nonzero.collect()));
                 }
                 inputs.push(x);
                 b.input(Fact::new(dtype, [SIZE]), Role::Data)
@@ -70,8 +71,8 @@ pub fn every_row(dtype: DType) -> (Graph, Vec<Array>, Vec<Pw>) {
     (graph, inputs, rows)
 }
 
-/// Every row of the pointwise table, at every dtype: integers are exact, and floats as near to the exact
-/// result as the interpreter of Kernel IR, give or take a few units of the functions' own error.
+/// Every pointwise op, at every dtype: integers are exact, and errors of floats exceed those of the Kernel IR
+/// interpreter by at most a few units in the last place.
 #[test]
 fn every_primitive() {
     if device::nvrtc().is_none() {
@@ -101,7 +102,7 @@ fn every_primitive() {
                     return false;
                 }
                 let rounding = (r - e).abs().max((p - e).abs());
-                // In rows that subtract, the error is relative to their terms.
+                // The error of a difference is relative to its terms.
                 let limit = 4.0 * rounding + units(dtype) * e.abs().max(0.1);
                 !got.dtype().is_float() || (g - e).is_nan() || (g - e).abs() > limit
             };
@@ -114,25 +115,25 @@ fn every_primitive() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Maxima, minima and clamps have the reference's signs of zeros. NVRTC makes `min.f32`, for which −0 is less than 0, of
-/// an `fmin` with a constant 0 in front.
+/// Maxima, minima and clamps have the reference's signs of zeros. NVRTC makes `min.f32`, for which −0 is less than 0,
+/// of an `fmin` with a constant 0 in front.
 #[test]
 fn signs_of_zeros() {
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let (graph, inputs, rows) = extremes(dtype);
         let expected = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap();
         let cpu = lower(&graph, &Options::default()).unwrap();
-        let mut ways = vec![(&cpu, Engine::Points), (&cpu, Engine::Tiles)];
+        let mut programs = vec![(&cpu, Engine::Points), (&cpu, Engine::Tiles)];
         let gpu = lowered(&graph, true).expect("pointwise kernels have a printer");
         if device::nvrtc().is_some() {
-            ways.push((&gpu, Engine::Device));
+            programs.push((&gpu, Engine::Device));
         }
-        for (program, engine) in ways {
+        for (program, engine) in programs {
             let got = run(program, &inputs, &[], engine).expect("no data error");
             for (o, (got, want)) in got.iter().flatten().zip(&expected).enumerate() {
                 if (engine, rows[o]) != (Engine::Device, Pw::Fmin) {
-                    let what = format!("result {o}, {:?} of {dtype}, by {engine:?}", rows[o]);
-                    assert_eq!(bits(got), bits(want), "{what}");
+                    let label = format!("result {o}, {:?} of {dtype}, by {engine:?}", rows[o]);
+                    assert_eq!(bits(got), bits(want), "{label}");
                 }
             }
         }
@@ -180,7 +181,7 @@ fn every_cast() {
         } else {
             ints.len()
         };
-        inputs.push(settled(from, &[n], data));
+        inputs.push(round(from, &[n], data));
         let x = b.input(Fact::new(from, [n]), Role::Data);
         for to in DType::ALL {
             results.push((from, to, b.op(ops::Cast::to(to), &[x]).unwrap()));
@@ -216,7 +217,7 @@ fn every_cast() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Floats of 8 bits as f32, and f32 numbers as these.
+/// Casts between 8-bit floats and f32.
 #[test]
 fn floats_of_8_bits() {
     if device::nvrtc().is_none() {

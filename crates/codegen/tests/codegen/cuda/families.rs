@@ -3,7 +3,7 @@
 use super::elements::values;
 use super::{Expected, check, lowered, sources};
 use crate::device;
-use crate::fuzz::number;
+use crate::fuzz::env_number;
 use crate::run::{Engine, run, run_compiled};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, Sym};
@@ -14,8 +14,8 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Pw, Role, SymbolInfo,
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
 /// Returns the number of random cases of a family.
-pub fn cases() -> usize {
-    number("KILN_FUZZ", 16) as usize
+pub fn case_count() -> usize {
+    env_number("KILN_FUZZ", 16) as usize
 }
 
 /// A graph under construction, and the values of its inputs.
@@ -52,7 +52,7 @@ impl Case {
         self.builder().op(op, inputs).unwrap()
     }
 
-    /// True if computing this reports a data error.
+    /// Returns true if the computation of `y` reports a data error.
     fn fails(mut self, y: Value) -> bool {
         self.graph.add_output(y);
         let program = lowered(&self.graph, true).unwrap();
@@ -60,12 +60,12 @@ impl Case {
         run(&program, &self.inputs, &symbols, Engine::Device).is_none()
     }
 
-    /// Checks the results, and that the kernel is the family's.
-    pub fn check(mut self, results: &[Value], what: &str) {
+    /// Compares the results with the reference.
+    pub fn check(mut self, results: &[Value], label: &str) {
         results.iter().for_each(|r| self.graph.add_output(*r));
         match check(&self.graph, &self.inputs, false) {
-            Ok(ran) => assert!(ran, "{what} has no kernel"),
-            Err(e) => panic!("{what}: {e}\n{}", self.graph),
+            Ok(ran) => assert!(ran, "{label} has no kernel"),
+            Err(e) => panic!("{label}: {e}\n{}", self.graph),
         }
     }
 }
@@ -113,26 +113,26 @@ fn product(dtype: DType, batch: &[usize], size: [usize; 3], rng: &mut Rng) {
     let mut case = Case::default();
     let mut operand = |rows: usize, columns: usize, shared: bool, rng: &mut Rng| {
         let transposed = rng.chance(0.5);
-        let own = if shared { &[] } else { batch };
+        let batch_dims = if shared { &[] } else { batch };
         let matrix = if transposed {
             [columns, rows]
         } else {
             [rows, columns]
         };
-        let x = case.input(finite(dtype, &[own, &matrix].concat(), rng));
+        let x = case.input(finite(dtype, &[batch_dims, &matrix].concat(), rng));
         let mut b = case.builder();
-        let rank = own.len() + 2;
+        let rank = batch_dims.len() + 2;
         let mut perm: Vec<usize> = (0..rank).collect();
         if transposed {
             perm.swap(rank - 2, rank - 1);
         }
         let x = b.permute(&x, &perm).unwrap();
-        let whole: Vec<Dim> = [batch, &[rows, columns]]
+        let dims: Vec<Dim> = [batch, &[rows, columns]]
             .concat()
             .into_iter()
             .map(Dim::from)
             .collect();
-        b.broadcast_to(&x, &whole).unwrap()
+        b.broadcast_to(&x, &dims).unwrap()
     };
     let a = operand(m, k, rng.chance(0.3), rng);
     let b = operand(k, n, false, rng);
@@ -147,28 +147,28 @@ fn matrix_products() {
         return;
     }
     let mut rng = Rng::new(1);
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let mut size = || rng.one([0, 1, 2, 7, 16, 31, 33, 64, 65]);
         let size = [size(), size(), size()];
         let batch: Vec<usize> = (0..rng.below(3)).map(|_| rng.one([1, 2, 3])).collect();
         product(FLOATS[i % 4], &batch, size, &mut rng);
     }
     for dtype in FLOATS {
-        product(dtype, &[], [5, 2050, 9], &mut rng); // blocks share the sums
+        product(dtype, &[], [5, 2050, 9], &mut rng); // K is split
         product(dtype, &[2], [520, 9, 520], &mut rng); // a larger tile
     }
-    product(DType::F16, &[], [40, 64, 48], &mut rng); // copied by eights
+    product(DType::F16, &[], [40, 64, 48], &mut rng); // copied by 8 elements
 }
 
 /// Returns integers whose products and sums wrap around.
-fn whole(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+fn integers(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let size = shape.iter().product::<usize>() * dtype.size();
     let bytes: Vec<u8> = (0..size).map(|_| rng.below(256) as u8).collect();
     Array::from_bytes(dtype, shape, &bytes).unwrap()
 }
 
 #[test]
-fn products_of_whole_numbers() {
+fn products_of_integers() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -178,12 +178,12 @@ fn products_of_whole_numbers() {
         for [m, k, n] in [[33, 65, 17], [5, 2050, 9], [1, 3, 2]] {
             let mut case = Case::default();
             let shapes: [&[usize]; 2] = [&[2, m, k], &[2, k, n]];
-            let operands = shapes.map(|s| case.input(whole(dtype, s, &mut rng)));
+            let operands = shapes.map(|s| case.input(integers(dtype, s, &mut rng)));
             let y = case.op(ops::MatMul {}, &operands);
             case.check(&[y], &format!("{dtype} {m} {k} {n}"));
         }
         for _ in 0..6 {
-            convolution(dtype, 0, whole, &mut rng);
+            convolution(dtype, 0, integers, &mut rng);
         }
     }
 }
@@ -207,8 +207,8 @@ fn matrix_products_of_symbolic_sizes() {
     }
 }
 
-/// Returns the same with a few infinities and NaN among them.
-pub fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+/// Returns numbers like those of [`finite`], with a few infinities and NaN.
+pub fn with_infinities(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let mut data = finite(dtype, shape, rng).to_f64();
     for x in &mut data {
         if rng.chance(0.03) {
@@ -218,7 +218,7 @@ pub fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_f64(dtype, shape, &data).unwrap()
 }
 
-/// Checks a convolution, or one of its gradients, of random shapes, with these numbers.
+/// Checks a convolution, or one of its gradients, of random shapes. `numbers` returns the operands.
 fn convolution(
     dtype: DType,
     role: usize,
@@ -229,10 +229,11 @@ fn convolution(
     let groups = rng.one([1, 1, 2, 3]);
     let batch = rng.one([0, 1, 2, 3]);
     let (ins, outs) = (rng.one([1, 2, 3, 8, 17]), rng.one([1, 2, 5, 8, 33]));
-    let mut each = |of: [usize; 3]| -> Vec<usize> { (0..axes).map(|_| rng.one(of)).collect() };
-    let (kernel, stride, dilation) = (each([1, 2, 3]), each([1, 2, 3]), each([1, 1, 2]));
-    let (front, back) = (each([0, 1, 2]), each([0, 1, 2]));
-    let size = each([1, 5, if axes == 1 { 65 } else { 9 }]);
+    let mut draw =
+        |choices: [usize; 3]| -> Vec<usize> { (0..axes).map(|_| rng.one(choices)).collect() };
+    let (kernel, stride, dilation) = (draw([1, 2, 3]), draw([1, 2, 3]), draw([1, 1, 2]));
+    let (front, back) = (draw([0, 1, 2]), draw([0, 1, 2]));
+    let size = draw([1, 5, if axes == 1 { 65 } else { 9 }]);
     let reach = |a: usize| dilation[a] * (kernel[a] - 1) + 1;
     let input: Vec<usize> = (0..axes)
         .map(|a| size[a].max(reach(a).saturating_sub(front[a] + back[a])))
@@ -243,7 +244,7 @@ fn convolution(
     let x = [&[batch, groups * ins], &input[..]].concat();
     let w = [&[groups * outs, ins], &kernel[..]].concat();
     let y = [&[batch, groups * outs], &output[..]].concat();
-    let what = format!("{role} of {dtype} x {x:?} w {w:?} y {y:?}");
+    let label = format!("{role} of {dtype} x {x:?} w {w:?} y {y:?}");
     let conv = ops::Conv {
         stride: stride.into_iter().collect(),
         padding: front.into_iter().zip(back).collect(),
@@ -268,7 +269,7 @@ fn convolution(
         true => epilogue(&mut case, result, rng),
         false => vec![result],
     };
-    case.check(&results, &what);
+    case.check(&results, &label);
 }
 
 #[test]
@@ -277,7 +278,7 @@ fn convolutions_and_their_gradients() {
         return;
     }
     let mut rng = Rng::new(8);
-    for i in 0..cases() {
+    for i in 0..case_count() {
         convolution(FLOATS[i % 4], i % 3, finite, &mut rng);
     }
 }
@@ -289,15 +290,19 @@ fn convolutions_of_infinities() {
         return;
     }
     let mut rng = Rng::new(10);
-    for i in 0..cases() {
-        convolution(FLOATS[i % 4], [1, 0, 1, 2, 1][i % 5], wild, &mut rng);
+    for i in 0..case_count() {
+        convolution(
+            FLOATS[i % 4],
+            [1, 0, 1, 2, 1][i % 5],
+            with_infinities,
+            &mut rng,
+        );
     }
 }
 
-/// A gradient of images sums elements that are NaN again, without the zeros beyond the edges: a warp each, up to the
-/// first NaN.
+/// In a gradient of images, a warp recomputes each NaN result without the zeros of the padding, up to the first NaN.
 #[test]
-fn sums_that_are_nan_cost_little() {
+fn recomputation_of_nan_is_cheap() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -320,10 +325,10 @@ fn sums_that_are_nan_cost_little() {
         case.graph.add_output(dx);
         let sequence = lowered(&case.graph, true).unwrap().sequence();
         let compiled = device::compile(&sequence);
-        let instructions = |operand: usize, places: &[usize], number: f64| {
+        let instructions = |operand: usize, offsets: &[usize], number: f64| {
             let mut inputs = case.inputs.clone();
             let mut data = inputs[operand].to_f64();
-            places.iter().for_each(|at| data[*at] = number);
+            offsets.iter().for_each(|i| data[*i] = number);
             inputs[operand] = Array::from_f64(dtype, inputs[operand].shape(), &data).unwrap();
             let before = compiled.statistics.lock().unwrap().instructions;
             let got = run_compiled(&sequence, &inputs, &[], &compiled).unwrap();
@@ -331,16 +336,18 @@ fn sums_that_are_nan_cost_little() {
             assert_eq!(expected.compare(&got), Ok(()), "{dtype} {operand} {number}");
             compiled.statistics.lock().unwrap().instructions - before
         };
-        let usual = instructions(0, &[], 0.0);
+        let baseline = instructions(0, &[], 0.0);
         let last = 64 * 36 - 1;
-        let every: Vec<usize> = (0..=last).collect();
-        let [one, all] = [&[last], &every[..]].map(|at| instructions(0, at, f64::NAN));
+        let offsets: Vec<usize> = (0..=last).collect();
+        let [one_nan, only_nan] =
+            [&[last], &offsets[..]].map(|offsets| instructions(0, offsets, f64::NAN));
         let infinite = instructions(1, &[64 * 32 * 9 - 1], f64::INFINITY);
-        assert!(one < 2 * usual && all < 2 * usual && infinite < 2 * usual);
+        let limit = 2 * baseline;
+        assert!(one_nan < limit && only_nan < limit && infinite < limit);
     }
 }
 
-/// Few positions, so that blocks share the sums, with sizes that are known only at run time.
+/// Few positions, for which K is split, and symbolic sizes.
 #[test]
 fn gradients_of_strided_convolutions() {
     if device::nvrtc().is_none() {
@@ -352,9 +359,9 @@ fn gradients_of_strided_convolutions() {
         let (batch, ins, outs) = (2, 3, [700, 5][i % 2]);
         let (height, width) = ([3, 8][i % 2], 5);
         let mut case = Case::default();
-        let w = case.input(wild(dtype, &[outs, ins, 2, 3], &mut rng));
-        let y = wild(dtype, &[batch, outs, height / 2, 3], &mut rng);
-        // An even number of rows: twice that of y.
+        let w = case.input(with_infinities(dtype, &[outs, ins, 2, 3], &mut rng));
+        let y = with_infinities(dtype, &[batch, outs, height / 2, 3], &mut rng);
+        // Twice as many rows as y has.
         let rows = if symbolic {
             case.symbol()
         } else {
@@ -388,8 +395,9 @@ fn convolutions_of_one_tap() {
     for (i, dtype) in FLOATS.into_iter().cycle().take(8).enumerate() {
         let (groups, ins, outs) = (1 + i % 3, rng.one([3, 8, 17]), rng.one([1, 8, 33]));
         let (batch, plane) = (1 + i % 2, [rng.one([2, 5, 8]), 8]);
-        let shape =
-            |first: usize, second: usize, rest: [usize; 2]| [first, second, rest[0], rest[1]];
+        let shape = |batch: usize, channels: usize, spatial: [usize; 2]| {
+            [batch, channels, spatial[0], spatial[1]]
+        };
         let conv = ops::Conv {
             stride: [1, 1].into_iter().collect(),
             padding: [(0, 0), (0, 0)].into_iter().collect(),
@@ -421,14 +429,14 @@ fn scans() {
     use ScanKind::*;
     let mut rng = Rng::new(3);
     let numbers: Vec<DType> = DType::ALL.into_iter().filter(|d| d.computes()).collect();
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let kind = rng.one([Sum, Prod, Max, Min, LogSumExp]);
         let dtype = match kind {
             LogSumExp => rng.one(FLOATS),
             _ => numbers[rng.below(numbers.len())],
         };
         if dtype == DType::Bool {
-            continue; // has no running results
+            continue; // scans of booleans don't exist
         }
         let shape = match i % 4 {
             0 => vec![2, rng.one([513, 4100, 9000])],
@@ -474,7 +482,7 @@ fn sorts() {
     }
     let mut rng = Rng::new(4);
     let dtypes: Vec<DType> = DType::ALL.into_iter().filter(|d| d.computes()).collect();
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let dtype = dtypes[i % dtypes.len()];
         let len = match i % 4 {
             0 => rng.one([1025, 2500]),
@@ -510,7 +518,7 @@ fn sorts() {
 }
 
 #[test]
-fn records_of_lanes_that_32_bits_do_not_number_are_wide() {
+fn long_lanes_need_64_bit_records() {
     for (dtype, len, is_wide) in [
         (DType::F32, Some(u32::MAX.into()), false),
         (DType::F32, Some(1i64 << 32), true),
@@ -576,29 +584,33 @@ fn scans_and_sorts_of_symbolic_sizes() {
     }
 }
 
-/// Returns x, an index in its bounds, and a source of random shapes.
-fn scattered(kind: ScatterKind, dtype: DType, rng: &mut Rng) -> (Case, ops::Scatter, Vec<usize>) {
+/// Returns a scatter of random shapes, whose indices are in bounds.
+fn random_scatter(
+    kind: ScatterKind,
+    dtype: DType,
+    rng: &mut Rng,
+) -> (Case, ops::Scatter, Vec<usize>) {
     let rank = 1 + rng.below(3);
     let axis = rng.below(rank);
     let shape: Vec<usize> = (0..rank).map(|_| rng.one([1, 2, 3, 5, 33])).collect();
-    let mut from: Vec<usize> = (shape.iter())
+    let mut source_shape: Vec<usize> = (shape.iter())
         .map(|n| n - rng.below(2).min(n - 1))
         .collect();
-    from[axis] = rng.one([0, 1, 7, 40, 200]);
-    let count: usize = from.iter().product();
+    source_shape[axis] = rng.one([0, 1, 7, 40, 200]);
+    let count: usize = source_shape.iter().product();
     let index: Vec<i64> = (0..count).map(|_| rng.below(shape[axis]) as i64).collect();
     let mut case = Case::default();
     case.input(values(dtype, &shape, rng));
-    case.input(Array::from_i64(DType::I64, &from, &index).unwrap());
+    case.input(Array::from_i64(DType::I64, &source_shape, &index).unwrap());
     let source = match dtype.is_float() {
-        true => finite(dtype, &from, rng),
-        false => values(dtype, &from, rng),
+        true => finite(dtype, &source_shape, rng),
+        false => values(dtype, &source_shape, rng),
     };
     case.input(source);
     (case, ops::Scatter { axis, kind }, shape)
 }
 
-fn operands(case: &Case) -> Vec<Value> {
+fn input_values(case: &Case) -> Vec<Value> {
     case.graph.inputs().iter().map(|id| id.value()).collect()
 }
 
@@ -609,20 +621,20 @@ fn scatters() {
     }
     use ScatterKind::*;
     let mut rng = Rng::new(6);
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let kind = [Set, Sum, Prod, Max, Min][i % 5];
         let dtype = match kind {
             Set => rng.one(DType::ALL),
             _ => rng.one([DType::F32, DType::F64, DType::F16, DType::I64, DType::U8]),
         };
-        let (mut case, op, shape) = scattered(kind, dtype, &mut rng);
-        let what = format!("{kind:?} of {dtype}{shape:?} along {}", op.axis);
-        let y = case.op(op, &operands(&case));
-        case.check(&[y], &what);
+        let (mut case, op, shape) = random_scatter(kind, dtype, &mut rng);
+        let label = format!("{kind:?} of {dtype}{shape:?} along {}", op.axis);
+        let y = case.op(op, &input_values(&case));
+        case.check(&[y], &label);
     }
 }
 
-/// One long index for all columns is sorted first.
+/// A long index that all columns share is sorted first.
 #[test]
 fn scatters_of_rows() {
     if device::nvrtc().is_none() {
@@ -639,8 +651,8 @@ fn scatters_of_rows() {
         let x = case.input(finite(DType::F32, &[rows, columns], &mut rng));
         let index = case.input(Array::from_i64(DType::I64, &[count, 1], &index).unwrap());
         let source = case.input(finite(DType::F32, &[count, columns], &mut rng));
-        let whole = [Dim::from(count), Dim::from(columns)];
-        let index = case.builder().broadcast_to(&index, &whole).unwrap();
+        let shape = [Dim::from(count), Dim::from(columns)];
+        let index = case.builder().broadcast_to(&index, &shape).unwrap();
         let (axis, kind) = (0, ScatterKind::Sum);
         let y = case.op(ops::Scatter { axis, kind }, &[x, index, source]);
         match outside {
@@ -658,16 +670,16 @@ fn scatters_report_indices_out_of_range() {
     }
     let mut rng = Rng::new(7);
     for outside in [-1, 33, i64::MIN, i64::MAX] {
-        let (mut case, op, shape) = scattered(ScatterKind::Sum, DType::F32, &mut rng);
+        let (mut case, op, shape) = random_scatter(ScatterKind::Sum, DType::F32, &mut rng);
         let bound = shape[op.axis] as i64;
         let mut index = case.inputs[1].ints().unwrap().to_vec();
         let count = index.len();
-        let Some(at) = index.get_mut(rng.below(count)) else {
+        let Some(entry) = index.get_mut(rng.below(count)) else {
             continue;
         };
-        *at = if outside == 33 { bound } else { outside };
+        *entry = if outside == 33 { bound } else { outside };
         case.inputs[1] = Array::from_i64(DType::I64, case.inputs[1].shape(), &index).unwrap();
-        let y = case.op(op, &operands(&case));
+        let y = case.op(op, &input_values(&case));
         assert!(case.fails(y));
     }
 }

@@ -1,9 +1,9 @@
-//! Convolutions by warpgroups: im2col copies bring what a filter meets at each of its positions.
+//! Convolutions by warpgroups, whose images im2col copies load.
 
-use super::families::{Case, cases, finite};
+use super::families::{Case, case_count, finite};
 use super::{Expected, parsed, sources};
 use crate::device;
-use crate::fuzz::number;
+use crate::fuzz::env_number;
 use crate::run::run_compiled;
 use kiln_base::{DType, Dim, Gpu, Machine};
 use kiln_codegen::{Layout, Options, Program, Schedule, Sequence, Task, lower};
@@ -29,63 +29,67 @@ struct Conv {
 }
 
 impl Conv {
-    /// Returns a random one over so many axes.
-    fn drawn(dtype: DType, axes: usize, rng: &mut Rng) -> Conv {
-        let each = 16 / dtype.size();
-        let mut axis =
-            |of: &[usize]| -> Vec<usize> { (0..axes).map(|_| of[rng.below(of.len())]).collect() };
-        let kernel = axis(&[1, 2, 3, 3, 4]);
-        let (stride, dilation) = (axis(&[1, 1, 2, 3]), axis(&[1, 1, 2, 3]));
-        let (before, after) = (axis(&[0, 1, 2]), axis(&[0, 1, 3]));
+    /// Returns a random convolution over a number of axes.
+    fn random(dtype: DType, axes: usize, rng: &mut Rng) -> Conv {
+        let vector = 16 / dtype.size();
+        let mut draw = |choices: &[usize]| -> Vec<usize> {
+            let draw_one = |_| choices[rng.below(choices.len())];
+            (0..axes).map(draw_one).collect()
+        };
+        let kernel = draw(&[1, 2, 3, 3, 4]);
+        let (stride, dilation) = (draw(&[1, 1, 2, 3]), draw(&[1, 1, 2, 3]));
+        let (before, after) = (draw(&[0, 1, 2]), draw(&[0, 1, 3]));
         let input = match axes {
-            1 => axis(&[1, 2, 67, 131]),
-            2 => axis(&[1, 2, 5, 13, 17]),
-            _ => axis(&[1, 2, 3, 5]),
+            1 => draw(&[1, 2, 67, 131]),
+            2 => draw(&[1, 2, 5, 13, 17]),
+            _ => draw(&[1, 2, 3, 5]),
         };
         let conv = Conv {
             dtype,
             batch: rng.one([1, 2, 3]),
-            channels: [each * rng.one([1, 3, 8, 9]), rng.one([3, 8, 24, 72])],
+            channels: [vector * rng.one([1, 3, 8, 9]), rng.one([3, 8, 24, 72])],
             input,
             kernel,
             stride,
             padding: before.into_iter().zip(after).collect(),
             dilation,
         };
-        // The filter fits, and the convolution is no matrix product. Images of one position have both layouts.
-        let fits =
-            conv.input.iter().any(|n| *n > 1) && (0..axes).all(|a| conv.padded(a) >= conv.reach(a));
-        // Nor are there so few rows, columns or terms that TF32 gains nothing.
-        let many = || {
+        // The filter fits. The layout of an image of one position is ambiguous.
+        let fits = conv.input.iter().any(|n| *n > 1)
+            && (0..axes).all(|a| conv.padded_extent(a) >= conv.kernel_extent(a));
+        // Small convolutions gain nothing from TF32.
+        let is_large = || {
             let [batch, columns, positions @ ..] = &conv.shape(1)[..] else {
                 return false;
             };
             let terms = conv.channels[0] * conv.kernel.iter().product::<usize>();
             batch * positions.iter().product::<usize>() > 8 && *columns > 8 && terms > 31
         };
-        let fits = fits && (dtype != DType::F32 || many());
+        let fits = fits && (dtype != DType::F32 || is_large());
         match fits && conv.kernel.iter().any(|n| *n > 1) {
             true => conv,
-            false => Conv::drawn(dtype, axes, rng),
+            false => Conv::random(dtype, axes, rng),
         }
     }
 
-    /// Makes it one whose gradient of images is by im2col.
-    fn gradient_of_image(&mut self, rng: &mut Rng) {
+    /// Changes the sizes so that im2col copies can compute the gradient of the image.
+    fn allow_image_gradient(&mut self, rng: &mut Rng) {
         self.stride.fill(1);
         self.channels = [8 * rng.one([1, 3, 9]), 8 * rng.one([1, 3, 9])];
     }
 
-    fn reach(&self, axis: usize) -> usize {
+    fn kernel_extent(&self, axis: usize) -> usize {
         self.dilation[axis] * (self.kernel[axis] - 1) + 1
     }
 
-    fn padded(&self, axis: usize) -> usize {
+    fn padded_extent(&self, axis: usize) -> usize {
         self.input[axis] + self.padding[axis].0 + self.padding[axis].1
     }
 
+    /// Returns the shape of the image, or with `side` 1 of the result.
     fn shape(&self, side: usize) -> Vec<usize> {
-        let output = |a: usize| (self.padded(a) - self.reach(a)) / self.stride[a] + 1;
+        let output =
+            |a: usize| (self.padded_extent(a) - self.kernel_extent(a)) / self.stride[a] + 1;
         let spatial: Vec<usize> = match side {
             0 => self.input.clone(),
             _ => (0..self.input.len()).map(output).collect(),
@@ -93,22 +97,22 @@ impl Conv {
         [&[self.batch, self.channels[side]], &spatial[..]].concat()
     }
 
-    /// Returns the convolution of an image that a kernel stores with channels last, with an epilogue; or, with
-    /// `gradient`, the gradient of that image. The first filter has the number `first`.
-    fn case(&self, gradient: bool, first: Option<f64>, rng: &mut Rng) -> Case {
+    /// Returns the convolution of an image with channels last, or with `gradient` the image gradient, and an epilogue.
+    /// `first_weight` replaces the first element of the filters.
+    fn case(&self, gradient: bool, first_weight: Option<f64>, rng: &mut Rng) -> Case {
         let mut case = Case::default();
         let side = usize::from(gradient);
-        let image = case.input(numbers(self.dtype, &self.shape(side), rng));
+        let image = case.input(random_array(self.dtype, &self.shape(side), rng));
         let shape = [&[self.channels[1], self.channels[0]], &self.kernel[..]].concat();
-        let mut filters = numbers(self.dtype, &shape, rng);
-        if let Some(first) = first {
-            let mut all = filters.to_f64();
-            all[0] = first;
-            filters = Array::from_f64(self.dtype, &shape, &all).unwrap();
+        let mut filters = random_array(self.dtype, &shape, rng);
+        if let Some(weight) = first_weight {
+            let mut weights = filters.to_f64();
+            weights[0] = weight;
+            filters = Array::from_f64(self.dtype, &shape, &weights).unwrap();
         }
         let filters = case.input(filters);
-        let y = self.of(&mut case, gradient, image, filters);
-        let y = self.activated(&mut case, y, &self.shape(1 - side), rng);
+        let y = self.append(&mut case, gradient, image, filters);
+        let y = self.append_epilogue(&mut case, y, &self.shape(1 - side), rng);
         case.graph.add_output(y);
         case
     }
@@ -117,7 +121,7 @@ impl Conv {
     fn gradient_of_filters(&self, rng: &mut Rng) -> Case {
         let mut case = Case::default();
         let operands = [0, 1].map(|side| {
-            let x = case.input(numbers(self.dtype, &self.shape(side), rng));
+            let x = case.input(random_array(self.dtype, &self.shape(side), rng));
             self.copied(&mut case, x, self.channels[side])
         });
         let op = ops::ConvWeight {
@@ -164,7 +168,7 @@ impl Conv {
         }
     }
 
-    fn of(&self, case: &mut Case, gradient: bool, image: Value, filters: Value) -> Value {
+    fn append(&self, case: &mut Case, gradient: bool, image: Value, filters: Value) -> Value {
         let x = self.copied(case, image, self.channels[usize::from(gradient)]);
         let conv = self.op();
         let (x, filters) = (self.wide(case, x), self.wide(case, filters));
@@ -178,7 +182,7 @@ impl Conv {
     }
 
     /// Appends a bias or a residual, and an activation.
-    fn activated(&self, case: &mut Case, y: Value, shape: &[usize], rng: &mut Rng) -> Value {
+    fn append_epilogue(&self, case: &mut Case, y: Value, shape: &[usize], rng: &mut Rng) -> Value {
         let dtype = case.graph.fact(y).dtype;
         let mut bias = vec![1; shape.len() - 1];
         bias[0] = shape[1];
@@ -189,19 +193,19 @@ impl Conv {
         };
         let other = match dtype {
             DType::I32 => Array::from_f64(dtype, &other, &vec![-7.0; other.iter().product()]),
-            _ => Ok(numbers(dtype, &other, rng)),
+            _ => Ok(random_array(dtype, &other, rng)),
         };
         let other = case.input(other.unwrap());
-        let whole: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+        let dims: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
         let mut b = case.builder();
-        let other = b.broadcast_to(&other, &whole).unwrap();
+        let other = b.broadcast_to(&other, &dims).unwrap();
         let sum = b.pointwise(Pw::Add, &[y, other]).unwrap();
         b.pointwise(Pw::Relu, &[sum]).unwrap()
     }
 }
 
-/// Returns random numbers that TF32 represents, too.
-fn numbers(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+/// Returns random numbers that TF32 represents exactly.
+fn random_array(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     if dtype.is_byte() {
         let count = shape.iter().product();
         let bytes: Vec<u8> = (0..count).map(|_| rng.bits() as u8).collect();
@@ -211,25 +215,25 @@ fn numbers(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_f64(dtype, shape, &half).unwrap()
 }
 
-/// Returns the schedules of a dtype: of whole sums and of parts, of one block and of clusters.
+/// Returns schedules of a dtype, with and without split K and clusters.
 fn schedules(dtype: DType) -> [schedule::Gpu; 4] {
     let (multiply, depth) = match dtype {
         DType::F32 => ("wgmma_tf32", 32),
         dtype => ("wgmma", 128 / dtype.size()),
     };
-    let schedule = |tile: &str, rest: &str| {
+    let schedule = |tile: &str, options: &str| {
         let text = format!("{multiply} tile={}", tile.replace("D", &depth.to_string()));
-        format!("{text} {rest}").parse().unwrap()
+        format!("{text} {options}").parse().unwrap()
     };
-    // Each block of a cluster brings boxes of 128 bytes of columns.
-    let shared = match dtype.is_byte() {
+    // Each block of a cluster loads boxes of 128 bytes of columns.
+    let cluster_tile = match dtype.is_byte() {
         true => "128x256xD part=64x256",
         false => "128x128xD part=64x128",
     };
     [
         schedule("128x64xD part=64x64", "stages=3 raster=1 parts=1"),
         schedule("128x64xD part=64x64", "stages=2 raster=1 parts=2"),
-        schedule(shared, "stages=3 raster=4 parts=1 cluster=2"),
+        schedule(cluster_tile, "stages=3 raster=4 parts=1 cluster=2"),
         schedule("256x128xD part=128x128", "stages=2 raster=1 parts=1"),
     ]
 }
@@ -250,17 +254,17 @@ fn lowered_for(
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
 }
 
-/// Returns the program by a schedule, and the number of its contractions that follow it.
-fn scheduled(graph: &Graph, schedule: schedule::Gpu) -> (Sequence, usize) {
+/// Returns the program with a schedule, and the number of contractions that it applies to.
+fn lower_with_schedule(graph: &Graph, schedule: schedule::Gpu) -> (Sequence, usize) {
     let mut program = lowered_for(Gpu::H100, graph, Layout::ChannelsLast, Some(schedule));
-    let mut followed = 0;
+    let mut count = 0;
     for task in &mut program.tasks {
         let mut candidates = task.candidates.iter();
-        let at = candidates.position(|c| c.schedule == Schedule::Gpu(schedule));
-        followed += usize::from(at.is_some());
-        task.chosen = at.unwrap_or(task.chosen);
+        let index = candidates.position(|c| c.schedule == Schedule::Gpu(schedule));
+        count += usize::from(index.is_some());
+        task.chosen = index.unwrap_or(task.chosen);
     }
-    (program.sequence(), followed)
+    (program.sequence(), count)
 }
 
 fn is_im2col(kernel: &Kernel) -> bool {
@@ -268,29 +272,32 @@ fn is_im2col(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Cuda(k) if copies(k))
 }
 
-/// Returns the number of kernels with im2col copies.
-fn copies(sequence: &Sequence) -> usize {
-    let all = sequence.launches.iter();
-    all.filter(|l| is_im2col(&l.kernel)).count()
+/// Counts the kernels with im2col copies.
+fn count_im2col(sequence: &Sequence) -> usize {
+    let launches = sequence.launches.iter();
+    launches.filter(|l| is_im2col(&l.kernel)).count()
 }
 
 #[track_caller]
-fn check((Case { graph, inputs }, conv): (&Case, &Conv), schedule: schedule::Gpu, what: &str) {
+fn check((Case { graph, inputs }, conv): (&Case, &Conv), schedule: schedule::Gpu, label: &str) {
     let expected = Expected::of(graph, inputs).unwrap();
-    let (sequence, _) = scheduled(&expected.lowered, schedule);
-    // Along an axis of one position, an image may lie as with channels first.
+    let (sequence, _) = lower_with_schedule(&expected.lowered, schedule);
+    // The layout of an image of one position is ambiguous.
     let is_image = [0, 1]
         .iter()
         .all(|side| conv.shape(*side)[2..].iter().all(|n| *n > 1));
     assert!(
-        copies(&sequence) == 1 || !is_image,
-        "{what} by {schedule}\n{graph}"
+        count_im2col(&sequence) == 1 || !is_image,
+        "{label} by {schedule}\n{graph}"
     );
     let compiled = device::compile(&sequence);
     let got = run_compiled(&sequence, inputs, &expected.symbols, &compiled);
-    let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
+    let got = got.unwrap_or_else(|| panic!("{label}: a false data error"));
     if let Err(e) = expected.compare(&got) {
-        panic!("{what} by {schedule}: {e}\n{graph}\n{}", sources(&sequence));
+        panic!(
+            "{label} by {schedule}: {e}\n{graph}\n{}",
+            sources(&sequence)
+        );
     }
 }
 
@@ -301,9 +308,9 @@ fn convolutions_are_right() {
     }
     let mut rng = Rng::new(81);
     let dtypes = [DType::BF16, DType::F16, DType::F32, DType::I8];
-    for i in 0..2 * cases() {
+    for i in 0..2 * case_count() {
         let dtype = dtypes[i % 4];
-        let conv = Conv::drawn(dtype, 1 + i / 4 % 3, &mut rng);
+        let conv = Conv::random(dtype, 1 + i / 4 % 3, &mut rng);
         let case = conv.case(false, None, &mut rng);
         check(
             (&case, &conv),
@@ -313,9 +320,9 @@ fn convolutions_are_right() {
     }
 }
 
-/// Filters of one tap that step over positions or over the edge, filters side by side, and one as large as the image.
+/// Strided and padded 1x1 filters, disjoint filters, and one as large as the image.
 #[test]
-fn filters_of_other_forms() {
+fn unusual_filters() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -347,23 +354,22 @@ fn filters_of_other_forms() {
     }
 }
 
-/// Zeros outside of images meet infinities and NaN of filters as in the reference: as zeros in a convolution, not at all
-/// in a gradient of its image.
+/// A convolution multiplies infinities and NaN of filters by zeros of the padding. The image gradient doesn't.
 #[test]
 fn filters_that_are_not_finite() {
     if device::nvrtc().is_none() {
         return;
     }
     let mut rng = Rng::new(82);
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let dtype = [DType::BF16, DType::F16][i % 2];
-        let mut conv = Conv::drawn(dtype, 1 + i / 2 % 3, &mut rng);
+        let mut conv = Conv::random(dtype, 1 + i / 2 % 3, &mut rng);
         let gradient = i % 4 > 1;
         if gradient {
-            conv.gradient_of_image(&mut rng);
+            conv.allow_image_gradient(&mut rng);
         }
-        let first = [f64::INFINITY, f64::NAN][i / 4 % 2];
-        let case = conv.case(gradient, Some(first), &mut rng);
+        let weight = [f64::INFINITY, f64::NAN][i / 4 % 2];
+        let case = conv.case(gradient, Some(weight), &mut rng);
         check(
             (&case, &conv),
             rng.one(schedules(dtype)),
@@ -372,7 +378,7 @@ fn filters_that_are_not_finite() {
     }
 }
 
-/// The number of images is known at run time only.
+/// The number of images is a symbol.
 #[test]
 fn batches_of_any_size() {
     if device::nvrtc().is_none() {
@@ -380,15 +386,15 @@ fn batches_of_any_size() {
     }
     let mut rng = Rng::new(84);
     for axes in 1..4 {
-        let mut conv = Conv::drawn(DType::BF16, axes, &mut rng);
+        let mut conv = Conv::random(DType::BF16, axes, &mut rng);
         conv.batch = 5;
         let mut case = Case::default();
         let mut shape: Vec<Dim> = conv.shape(0).into_iter().map(Dim::from).collect();
         shape[0] = case.symbol();
-        let image = case.shaped(numbers(conv.dtype, &conv.shape(0), &mut rng), shape);
+        let image = case.shaped(random_array(conv.dtype, &conv.shape(0), &mut rng), shape);
         let filters = [&[conv.channels[1], conv.channels[0]], &conv.kernel[..]].concat();
-        let filters = case.input(numbers(conv.dtype, &filters, &mut rng));
-        let y = conv.of(&mut case, false, image, filters);
+        let filters = case.input(random_array(conv.dtype, &filters, &mut rng));
+        let y = conv.append(&mut case, false, image, filters);
         let y = case.builder().pointwise(Pw::Relu, &[y]).unwrap();
         case.graph.add_output(y);
         let [schedule, _, cluster, _] = schedules(conv.dtype);
@@ -404,10 +410,10 @@ fn gradients_of_images_are_right() {
         return;
     }
     let mut rng = Rng::new(83);
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let dtype = [DType::BF16, DType::F16][i % 2];
-        let mut conv = Conv::drawn(dtype, 1 + i / 2 % 3, &mut rng);
-        conv.gradient_of_image(&mut rng);
+        let mut conv = Conv::random(dtype, 1 + i / 2 % 3, &mut rng);
+        conv.allow_image_gradient(&mut rng);
         let case = conv.case(true, None, &mut rng);
         check(
             (&case, &conv),
@@ -423,10 +429,10 @@ fn gradients_of_filters_are_right() {
     if device::nvrtc().is_none() {
         return;
     }
-    let mut rng = Rng::new(87 + number("KILN_SEED", 0));
-    for i in 0..cases() {
+    let mut rng = Rng::new(87 + env_number("KILN_SEED", 0));
+    for i in 0..case_count() {
         let dtype = [DType::BF16, DType::F16][i % 2];
-        let mut conv = Conv::drawn(dtype, 1 + i / 2 % 3, &mut rng);
+        let mut conv = Conv::random(dtype, 1 + i / 2 % 3, &mut rng);
         conv.channels = [64 * rng.one([1, 2]), 8 * rng.one([1, 3, 9])];
         let case = conv.gradient_of_filters(&mut rng);
         check(
@@ -459,7 +465,7 @@ fn nothing_spills() {
         };
         let expected = Expected::of(&graph, &inputs).unwrap();
         for schedule in schedules(conv.dtype) {
-            let (mut sequence, _) = scheduled(&expected.lowered, schedule);
+            let (mut sequence, _) = lower_with_schedule(&expected.lowered, schedule);
             sequence.launches.retain(|l| is_im2col(&l.kernel));
             let compiled = nvrtc.compile(&device::unit(&sequence), Code::Cubin(90));
             let resources = compiled.unwrap().resources();
@@ -485,29 +491,29 @@ pub const RESNET: [[usize; 3]; 7] = [
     [512, 7, 1],
 ];
 
-/// Returns such a convolution of 64 images between those beside it in its network.
+/// Returns a bottleneck block with such a convolution, of 64 images.
 pub fn bottleneck(dtype: &str, [channels, rows, stride]: [usize; 3]) -> Graph {
-    let (wide, after) = (4 * channels, rows / stride + rows % stride);
+    let (wide, result_rows) = (4 * channels, rows / stride + rows % stride);
     let conv = |stride: usize, padding: usize| {
         format!(
             "conv(stride: [{stride}, {stride}], padding: [({padding}, {padding}), ({padding}, {padding})], dilation: [1, 1], groups: 1)"
         )
     };
-    let (plain, moved) = (conv(1, 0), conv(stride, 1));
+    let (conv_1x1, conv_3x3) = (conv(1, 0), conv(stride, 1));
     let image = |channels: usize, rows: usize| format!("{dtype}[64, {channels}, {rows}, {rows}]");
-    let [first, inner] = [image(wide, rows), image(channels, rows)];
-    let [result, last] = [image(channels, after), image(wide, after)];
+    let [input, inner] = [image(wide, rows), image(channels, rows)];
+    let [strided, output] = [image(channels, result_rows), image(wide, result_rows)];
     parsed(&format!(
-        "%0: {first} = input(index: 0, role: Data)
+        "%0: {input} = input(index: 0, role: Data)
          %1: {dtype}[{channels}, {wide}, 1, 1] = input(index: 1, role: Parameter)
          %2: {dtype}[{channels}, {channels}, 3, 3] = input(index: 2, role: Parameter)
          %3: {dtype}[{wide}, {channels}, 1, 1] = input(index: 3, role: Parameter)
-         %4: {inner} = {plain} %0, %1
+         %4: {inner} = {conv_1x1} %0, %1
          %5: {inner} = relu %4
-         %6: {result} = {moved} %5, %2
-         %7: {result} = relu %6
-         %8: {last} = {plain} %7, %3
-         %9: {last} = relu %8
+         %6: {strided} = {conv_3x3} %5, %2
+         %7: {strided} = relu %6
+         %8: {output} = {conv_1x1} %7, %3
+         %9: {output} = relu %8
          %10: {dtype}[64, {wide}] = reduce(kind: Sum, axes: [2, 3]) %9
          return %10"
     ))
@@ -548,21 +554,24 @@ fn the_model_prefers_im2col() {
     let gradients = RESNET.map(|shape| (shape, gradient_of_filters("bf16", shape)));
     let results = RESNET.map(|shape| (shape, bottleneck("bf16", shape)));
     for (shape, graph) in results.into_iter().chain(gradients) {
-        let [mine, other] =
+        let [hopper, older] =
             [Gpu::H100, ampere].map(|gpu| lowered_for(gpu, &graph, Layout::Auto, None));
-        assert_eq!(copies(&mine.sequence()), 1, "{shape:?}");
+        assert_eq!(count_im2col(&hopper.sequence()), 1, "{shape:?}");
         let copies = |task: &Task| {
             let steps = &task.candidate().calls.steps;
             steps.iter().any(|step| is_im2col(&step.kernel))
         };
-        let at = mine.tasks.iter().position(copies).unwrap();
-        let [mine, other] = [&mine, &other].map(|program| program.tasks[at].candidate());
-        let [cycles, more] = [mine, other].map(|c| c.predicted.unwrap());
-        let names = [mine.name(), other.name()];
+        let index = hopper.tasks.iter().position(copies).unwrap();
+        let candidates = [&hopper, &older].map(|program| program.tasks[index].candidate());
+        let [cycles, other_cycles] = candidates.map(|c| c.predicted.unwrap());
+        let names = candidates.map(|c| c.name());
         println!(
-            "{shape:?}: {cycles:.0} by {}, {more:.0} by {}",
+            "{shape:?}: {cycles:.0} by {}, {other_cycles:.0} by {}",
             names[0], names[1]
         );
-        assert!(names[1].starts_with("mma ") && cycles < more, "{shape:?}");
+        assert!(
+            names[1].starts_with("mma ") && cycles < other_cycles,
+            "{shape:?}"
+        );
     }
 }

@@ -1,8 +1,7 @@
-//! Convolutions with channels last: the same results, 16 bytes copied at a time, and the cases in which they are
-//! chosen.
+//! Convolutions with channels last: their results, copies of 16 bytes, and the choice of layouts.
 
 use super::candidates::{every, share, together};
-use super::families::{Case, FLOATS, cases, finite, wild};
+use super::families::{Case, FLOATS, case_count, finite, with_infinities};
 use super::{Expected, parsed, sources};
 use crate::device;
 use crate::run::run_compiled;
@@ -29,7 +28,7 @@ pub fn lowered_for(gpu: Gpu, graph: &Graph, layout: Layout, candidates: bool) ->
 
 type Numbers = fn(DType, &[usize], &mut Rng) -> Array;
 
-/// A convolution of the sizes of an image, `[batch, channels, spatial..]`.
+/// A convolution of an image of shape `[batch, channels, spatial..]`.
 struct Conv {
     groups: usize,
     outs: usize,
@@ -39,8 +38,8 @@ struct Conv {
 }
 
 impl Conv {
-    /// Returns a random one.
-    fn of(image: &[usize], outs: usize, rng: &mut Rng) -> Conv {
+    /// Returns a random convolution of an image.
+    fn random(image: &[usize], outs: usize, rng: &mut Rng) -> Conv {
         let axes = image.len() - 2;
         let divides = |n: &usize| image[1].is_multiple_of(*n) && outs.is_multiple_of(*n);
         let groups: Vec<usize> = [1, 1, 1, 2, 3, image[1]]
@@ -49,23 +48,23 @@ impl Conv {
             .collect();
         let groups = groups[rng.below(groups.len())];
         let pointwise = rng.chance(0.25);
-        let mut each = |of: [usize; 3]| -> Vec<usize> {
-            let of = if pointwise { [of[0]; 3] } else { of };
-            (0..axes).map(|_| rng.one(of)).collect()
+        let mut draw = |choices: [usize; 3]| -> Vec<usize> {
+            let choices = if pointwise { [choices[0]; 3] } else { choices };
+            (0..axes).map(|_| rng.one(choices)).collect()
         };
-        let (kernel, stride, dilation) = (each([1, 2, 3]), each([1, 2, 3]), each([1, 1, 2]));
+        let (kernel, stride, dilation) = (draw([1, 2, 3]), draw([1, 2, 3]), draw([1, 1, 2]));
         let padding: Vec<(usize, usize)> =
-            (each([0, 1, 2]).into_iter()).zip(each([0, 2, 1])).collect();
-        let reach = |a: usize| dilation[a] * (kernel[a] - 1) + 1;
-        let size = |a: usize| image[2 + a] + padding[a].0 + padding[a].1;
-        if (0..axes).any(|a| size(a) < reach(a)) {
-            return Conv::of(image, outs, rng);
+            (draw([0, 1, 2]).into_iter()).zip(draw([0, 2, 1])).collect();
+        let kernel_extent = |a: usize| dilation[a] * (kernel[a] - 1) + 1;
+        let padded_extent = |a: usize| image[2 + a] + padding[a].0 + padding[a].1;
+        if (0..axes).any(|a| padded_extent(a) < kernel_extent(a)) {
+            return Conv::random(image, outs, rng);
         }
         Conv {
             groups,
             outs,
             output: (0..axes)
-                .map(|a| (size(a) - reach(a)) / stride[a] + 1)
+                .map(|a| (padded_extent(a) - kernel_extent(a)) / stride[a] + 1)
                 .collect(),
             kernel,
             conv: ops::Conv {
@@ -95,17 +94,17 @@ impl Case {
     }
 
     /// Adds a bias for each channel, perhaps a residual, and an activation.
-    fn activated(&mut self, y: Value, shape: &[usize], rng: &mut Rng) -> Value {
+    fn append_epilogue(&mut self, y: Value, shape: &[usize], rng: &mut Rng) -> Value {
         let dtype = self.graph.fact(y).dtype;
         let mut bias = vec![1; shape.len() - 1];
         bias[0] = shape[1];
         let bias = self.input(finite(dtype, &bias, rng));
-        let whole: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+        let dims: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
         let residual = rng
             .chance(0.5)
             .then(|| self.input(finite(dtype, shape, rng)));
         let mut b = self.builder();
-        let bias = b.broadcast_to(&bias, &whole).unwrap();
+        let bias = b.broadcast_to(&bias, &dims).unwrap();
         let mut sum = b.pointwise(Pw::Add, &[y, bias]).unwrap();
         if let Some(residual) = residual {
             sum = b.pointwise(Pw::Add, &[sum, residual]).unwrap();
@@ -114,10 +113,9 @@ impl Case {
     }
 }
 
-/// Checks two convolutions: the first reads an image with channels first, the second the result of the first. With
-/// `gradients`, also checks the gradients of both, of values in either layout. Returns the layouts and the emitted
-/// kernels.
-fn chain(
+/// Checks two convolutions, the second of which reads the result of the first. With `gradients`, also checks the
+/// gradients of both. Returns the layouts and the emitted kernels.
+fn check_two_convolutions(
     dtype: DType,
     axes: usize,
     numbers: Numbers,
@@ -131,38 +129,38 @@ fn chain(
     let mut shape = [&[batch, ins], &spatial[..]].concat();
     let mut case = Case::default();
     let mut y = case.input(numbers(dtype, &shape, rng));
-    let mut what = format!("{dtype} {shape:?}");
+    let mut label = format!("{dtype} {shape:?}");
     if rng.chance(0.3) {
-        // A prologue that the first convolution may take.
+        // A prologue of the first convolution.
         y = case.builder().pointwise(Pw::Tanh, &[y]).unwrap();
-        what += " tanh";
+        label += " tanh";
     }
     for outs in [outs, rng.one(channels)] {
-        let conv = Conv::of(&shape, outs, rng);
+        let conv = Conv::random(&shape, outs, rng);
         let w = numbers(dtype, &conv.filters(shape[1]), rng);
         let w = match rng.chance(0.5) {
             true => case.parameter(w),
             false => case.input(w),
         };
-        what += &format!(" -> {:?} {:?}", conv.conv, conv.kernel);
+        label += &format!(" -> {:?} {:?}", conv.conv, conv.kernel);
         let (x, input) = (y, std::mem::replace(&mut shape, conv.result(batch)));
         y = case.op(conv.conv.clone(), &[x, w]);
         if gradients || rng.chance(0.5) {
-            y = case.activated(y, &shape, rng);
+            y = case.append_epilogue(y, &shape, rng);
         }
         if gradients {
-            let first = case.input(numbers(dtype, &shape, rng));
-            for dy in [y, first] {
+            let input_dy = case.input(numbers(dtype, &shape, rng));
+            for dy in [y, input_dy] {
                 let kernel = conv.kernel.iter().copied().collect();
                 let conv = conv.conv.clone();
                 let w = case.op(ops::ConvWeight { conv, kernel }, &[x, dy]);
                 case.graph.add_output(w);
             }
-            for dy in [y, first] {
+            for dy in [y, input_dy] {
                 let conv = conv.conv.clone();
                 let sizes = input[2..].iter().map(|d| Dim::from(*d)).collect();
                 let dx = case.op(ops::ConvTranspose { conv, input: sizes }, &[dy, w]);
-                let dx = case.activated(dx, &input, rng);
+                let dx = case.append_epilogue(dx, &input, rng);
                 case.graph.add_output(dx);
             }
         }
@@ -172,17 +170,17 @@ fn chain(
     let program = lowered(&expected.lowered, Layout::ChannelsLast, false);
     let mut sequences = vec![("default".to_string(), program.sequence())];
     if candidates {
-        let all = every(&lowered(&expected.lowered, Layout::ChannelsLast, true));
-        let exact = all.into_iter().filter(|(_, a, _)| a.is_none());
+        let candidates = every(&lowered(&expected.lowered, Layout::ChannelsLast, true));
+        let exact = candidates.into_iter().filter(|(_, a, _)| a.is_none());
         sequences.extend(exact.map(|(name, _, p)| (name, p)));
     }
     let compiled = device::compile(&together(sequences.iter().map(|(_, s)| s)));
     for (candidate, sequence) in &sequences {
         let got = run_compiled(sequence, &case.inputs, &expected.symbols, &compiled);
-        let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
+        let got = got.unwrap_or_else(|| panic!("{label}: a false data error"));
         if let Err(e) = expected.compare(&got) {
             panic!(
-                "{what} by {candidate}: {e}\n{}\n{}",
+                "{label} by {candidate}: {e}\n{}\n{}",
                 case.graph,
                 sources(sequence)
             );
@@ -197,19 +195,22 @@ fn convolutions_are_right() {
         return;
     }
     let mut rng = Rng::new(71);
-    let (mut last, mut copied) = (0, 0);
-    for i in 0..4 * cases() {
-        let (report, text) = chain(
+    let (mut channels_last, mut vector_copies) = (0, 0);
+    for i in 0..4 * case_count() {
+        let (report, text) = check_two_convolutions(
             FLOATS[i % 4],
             1 + i / 4 % 3,
             finite,
             [false, i % 8 == 0],
             &mut rng,
         );
-        last += report.channels_last;
-        copied += text.matches("A_VECTOR = true").count();
+        channels_last += report.channels_last;
+        vector_copies += text.matches("A_VECTOR = true").count();
     }
-    assert!(last >= 7 * cases() && copied > 0, "{last} {copied}");
+    assert!(
+        channels_last >= 7 * case_count() && vector_copies > 0,
+        "{channels_last} {vector_copies}"
+    );
 }
 
 #[test]
@@ -219,9 +220,10 @@ fn gradients_are_right() {
     }
     let mut rng = Rng::new(73);
     let mut images = [0; 3];
-    for i in 0..cases() {
+    for i in 0..case_count() {
         let axes = 1 + i / 4 % 3;
-        let (_, text) = chain(FLOATS[i % 4], axes, finite, [true, i % 8 == 1], &mut rng);
+        let (_, text) =
+            check_two_convolutions(FLOATS[i % 4], axes, finite, [true, i % 8 == 1], &mut rng);
         let count = |class: &str| text.matches(class).count();
         images[0] += count("sum_inside(shared, a, b");
         images[1] += count("decltype(b_line)");
@@ -230,26 +232,25 @@ fn gradients_are_right() {
     assert!(images.iter().all(|n| *n > 0), "{images:?}");
 }
 
-/// Infinities meet the zeros of the padding, and no other zeros.
+/// Infinities are multiplied by zeros of the padding, and by no other zeros.
 #[test]
 fn convolutions_of_infinities() {
     if device::nvrtc().is_none() {
         return;
     }
     let mut rng = Rng::new(72);
-    for i in 0..2 * cases() {
-        chain(
+    for i in 0..2 * case_count() {
+        check_two_convolutions(
             FLOATS[i % 4],
             1 + i / 4 % 3,
-            wild,
+            with_infinities,
             [i % 3 == 0, false],
             &mut rng,
         );
     }
 }
 
-/// Inputs that a convolution and its gradients read are copied with channels last once, and all results have channels
-/// first.
+/// Inputs that a convolution and its gradients read are copied with channels last. Results have channels first.
 #[test]
 fn copied_images_are_right() {
     if device::nvrtc().is_none() {
@@ -257,19 +258,22 @@ fn copied_images_are_right() {
     }
     let mut rng = Rng::new(74);
     let mut count = 0;
-    for (i, numbers) in [finite, wild, finite, wild].into_iter().enumerate() {
+    for (i, numbers) in [finite, with_infinities, finite, with_infinities]
+        .into_iter()
+        .enumerate()
+    {
         let dtype = [DType::F16, DType::BF16][i % 2];
         let (batch, ins, outs) = (1 + i % 3, 32, [48, 16][i % 2]);
         let image = [batch, ins, 61, 37];
         let conv = loop {
-            let conv = Conv::of(&image, outs, &mut rng);
+            let conv = Conv::random(&image, outs, &mut rng);
             let [taps, steps] = [&conv.kernel[..], &conv.conv.stride[..]];
-            // Each element is read so often that copies pay.
+            // Elements are read often enough to amortise copies.
             if taps.iter().product::<usize>() >= 6 * steps.iter().product::<usize>() {
                 break conv;
             }
         };
-        let what = format!("{dtype} {image:?} {:?} {:?}", conv.conv, conv.kernel);
+        let label = format!("{dtype} {image:?} {:?} {:?}", conv.conv, conv.kernel);
         let mut case = Case::default();
         let x = case.input(numbers(dtype, &image, &mut rng));
         let w = case.parameter(numbers(dtype, &conv.filters(ins), &mut rng));
@@ -295,52 +299,52 @@ fn copied_images_are_right() {
         let got = run_compiled(&sequence, &case.inputs, &[], &compiled).unwrap();
         let text = sources(&sequence);
         if let Err(e) = expected.compare(&got) {
-            panic!("{what}: {e}\n{text}");
+            panic!("{label}: {e}\n{text}");
         }
         let copied = program.layout.conversions.iter().filter(|c| c.copied);
         let copied = copied.count();
         let copies = text.matches("struct Shared { unsigned short tile").count();
-        assert_eq!(copied, copies, "{what}: {}", program.layout);
-        assert!(copies < 2 || !text.contains("_VECTOR = false"), "{what}");
+        assert_eq!(copied, copies, "{label}: {}", program.layout);
+        assert!(copies < 2 || !text.contains("_VECTOR = false"), "{label}");
         count += copies;
     }
     assert!(count >= 4, "{count}");
 }
 
-/// Returns a block of a residual network: of `channels` channels, a fourth of which the 3x3 convolution has.
-fn block(dtype: &str, channels: usize, size: usize) -> Graph {
+/// Returns a residual block of `channels` channels, whose 3x3 convolution has a fourth as many.
+fn residual_block(dtype: &str, channels: usize, size: usize) -> Graph {
     let c = channels / 4;
-    let whole = format!("{dtype}[8, {channels}, {size}, {size}]");
+    let outer = format!("{dtype}[8, {channels}, {size}, {size}]");
     let inner = format!("{dtype}[8, {c}, {size}, {size}]");
     let conv = |padding: usize| {
         format!(
             "conv(stride: [1, 1], padding: [({padding}, {padding}), ({padding}, {padding})], dilation: [1, 1], groups: 1)"
         )
     };
-    let (plain, padded) = (conv(0), conv(1));
+    let (conv_1x1, conv_3x3) = (conv(0), conv(1));
     parsed(&format!(
-        "%0: {whole} = input(index: 0, role: Data)
+        "%0: {outer} = input(index: 0, role: Data)
          %1: {dtype}[{c}, {channels}, 1, 1] = input(index: 1, role: Parameter)
          %2: {dtype}[{c}, {c}, 3, 3] = input(index: 2, role: Parameter)
          %3: {dtype}[{channels}, {c}, 1, 1] = input(index: 3, role: Parameter)
          %4: {dtype}[{channels}, {channels}, 3, 3] = input(index: 4, role: Parameter)
-         %5: {whole} = {padded} %0, %4
-         %6: {inner} = {plain} %5, %1
+         %5: {outer} = {conv_3x3} %0, %4
+         %6: {inner} = {conv_1x1} %5, %1
          %7: {inner} = relu %6
-         %8: {inner} = {padded} %7, %2
+         %8: {inner} = {conv_3x3} %7, %2
          %9: {inner} = relu %8
-         %10: {whole} = {plain} %9, %3
-         %11: {whole} = add %10, %5
+         %10: {outer} = {conv_1x1} %9, %3
+         %11: {outer} = add %10, %5
          %12: {dtype}[8, {channels}] = reduce(kind: Sum, axes: [2, 3]) %11
          return %12"
     ))
 }
 
-/// Tensor cores copy 16 bytes at a time, so channels come last if they are multiples of eight.
+/// Tensor cores' operands are copied by 16 bytes, so channels that are multiples of eight come last.
 #[test]
-fn halves_have_channels_last() {
-    let last = |dtype: &str, channels: usize, layout: Layout| {
-        let report = lowered(&block(dtype, channels, 14), layout, false).layout;
+fn sixteen_bit_images_have_channels_last() {
+    let channels_last = |dtype: &str, channels: usize, layout: Layout| {
+        let report = lowered(&residual_block(dtype, channels, 14), layout, false).layout;
         assert!(
             report.cost <= report.first_cost.min(report.last_cost),
             "{report}"
@@ -349,20 +353,24 @@ fn halves_have_channels_last() {
         report.channels_last
     };
     for dtype in ["f16", "bf16"] {
-        assert_eq!(last(dtype, 64, Layout::Auto), 4, "{dtype}");
-        assert_eq!(last(dtype, 64, Layout::ChannelsFirst), 0, "{dtype}");
-        assert_eq!(last(dtype, 36, Layout::Auto), 0, "{dtype}");
+        assert_eq!(channels_last(dtype, 64, Layout::Auto), 4, "{dtype}");
+        assert_eq!(
+            channels_last(dtype, 64, Layout::ChannelsFirst),
+            0,
+            "{dtype}"
+        );
+        assert_eq!(channels_last(dtype, 36, Layout::Auto), 0, "{dtype}");
     }
     for dtype in ["f32", "f64"] {
-        assert_eq!(last(dtype, 64, Layout::Auto), 0, "{dtype}");
-        assert_eq!(last(dtype, 64, Layout::ChannelsLast), 4, "{dtype}");
+        assert_eq!(channels_last(dtype, 64, Layout::Auto), 0, "{dtype}");
+        assert_eq!(channels_last(dtype, 64, Layout::ChannelsLast), 4, "{dtype}");
     }
 }
 
-/// A result has channels first, and what it is computed from channels last: a convolution reads one layout and writes
-/// the other. On the CPU, only those that write channels last count.
+/// The last convolution reads channels last and writes channels first. On a CPU, only convolutions that write channels
+/// last are counted.
 #[test]
-fn what_a_result_reads_has_channels_last() {
+fn intermediate_images_have_channels_last() {
     let conv = "conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1)";
     let graph = parsed(&format!(
         "%0: f32[2, 8, 6, 6] = input(index: 0, role: Data)
@@ -383,10 +391,10 @@ fn what_a_result_reads_has_channels_last() {
     }
 }
 
-/// Filters have the layout of images: they are copied in *prepare*. A run copies the image that is an input.
+/// Filters have the layout of images: *prepare* copies them. Runs copy the input image.
 #[test]
 fn filters_are_copied_once() {
-    let graph = block("f16", 64, 14);
+    let graph = residual_block("f16", 64, 14);
     let count = |layout: Layout| {
         let program = lowered(&graph, layout, false).sequence();
         let written = |l: &Launch| l.args.iter().zip(&l.written).find(|a| *a.1).map(|a| *a.0);
@@ -396,7 +404,7 @@ fn filters_are_copied_once() {
         (before, program.launches.len() - before)
     };
     let (before, run) = count(Layout::ChannelsFirst);
-    // Filters of one tap have this layout already.
+    // Both layouts of 1x1 filters are equal.
     assert_eq!(count(Layout::ChannelsLast), (before + 2, run + 1));
 }
 
@@ -435,7 +443,11 @@ fn machine_code() {
         ))
     };
     for (i, dtype) in ["f32", "f64", "f16", "bf16"].into_iter().enumerate() {
-        let graphs = [block(dtype, 256, 28), grouped(dtype), gradients(dtype)];
+        let graphs = [
+            residual_block(dtype, 256, 28),
+            grouped(dtype),
+            gradients(dtype),
+        ];
         for (j, graph) in graphs.into_iter().enumerate() {
             for (k, (capability, gpu)) in device::architectures().into_iter().enumerate() {
                 let program = lowered_for(gpu, &graph, Layout::ChannelsLast, true);
@@ -448,25 +460,30 @@ fn machine_code() {
             }
         }
         let [(_, ampere), _] = device::architectures();
-        let program = lowered_for(ampere, &block(dtype, 64, 28), Layout::ChannelsLast, false);
+        let program = lowered_for(
+            ampere,
+            &residual_block(dtype, 64, 28),
+            Layout::ChannelsLast,
+            false,
+        );
         let ptx = nvrtc
             .compile(&device::unit(&program.sequence()), Code::Ptx(80))
             .unwrap();
         let ptx = String::from_utf8_lossy(&ptx.image).into_owned();
         let kernels = ptx.split(".entry").skip(1);
         let products: Vec<&str> = kernels.filter(|k| k.contains("mma.sync")).collect();
-        // The first one reads a copy of an image with channels first.
-        let alone = |k: &&&str| k.contains("ld.global.u16") || k.contains("ld.global.nc.u16");
+        let loads_16_bits =
+            |k: &&&str| k.contains("ld.global.u16") || k.contains("ld.global.nc.u16");
         assert!(
             products
                 .iter()
                 .all(|k| k.contains("cp.async.cg.shared.global"))
         );
-        let alone = products.iter().filter(alone).count();
+        let narrow = products.iter().filter(loads_16_bits).count();
         let expected = match dtype {
             "f16" | "bf16" => (4, 0),
             _ => (0, 0),
         };
-        assert_eq!((products.len(), alone), expected, "{dtype}");
+        assert_eq!((products.len(), narrow), expected, "{dtype}");
     }
 }

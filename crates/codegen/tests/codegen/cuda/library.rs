@@ -7,7 +7,7 @@ use kiln_ir::fuzz::random_inputs;
 use kiln_plan::Kernel;
 use kiln_runtime::cuda::Code;
 
-/// Returns one program for each family and each way to read memory.
+/// Returns a program for each family, and for each loop that reads its operands.
 pub fn samples() -> Vec<(&'static str, Graph)> {
     let attention = |dtype: &str| {
         parsed(&format!(
@@ -101,7 +101,7 @@ fn sources_are_as_reviewed() {
     }
 }
 
-/// Registers suffice on both architectures, and tensor cores are used where they should be.
+/// No kernel spills on either architecture, and 16-bit operands are multiplied by tensor cores.
 #[test]
 fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else {
@@ -119,7 +119,7 @@ fn machine_code() {
             for r in resources {
                 let mut kernels = program.launches.iter().map(|l| match &*l.kernel {
                     Kernel::Cuda(kernel) => kernel,
-                    _ => unreachable!("everything runs as CUDA kernels"),
+                    _ => unreachable!("all are CUDA kernels"),
                 });
                 let kernel = kernels.find(|k| k.entry == r.entry).unwrap();
                 let threads: u32 = kernel.block.iter().product();
@@ -137,18 +137,22 @@ fn machine_code() {
         let text = device::unit(&program);
         let ptx = nvrtc.compile(&text, Code::Ptx(80)).unwrap().image;
         let ptx = String::from_utf8_lossy(&ptx);
-        let half = matches!(
+        let is_16_bit = matches!(
             name,
             "matmul_f16" | "matmul_bf16" | "conv_f16" | "attention_bf16"
         );
-        assert_eq!(half, ptx.contains("mma.sync.aligned.m16n8k16"), "{name}");
-        assert!(!half || ptx.contains("cp.async.cg"), "{name}");
+        assert_eq!(
+            is_16_bit,
+            ptx.contains("mma.sync.aligned.m16n8k16"),
+            "{name}"
+        );
+        assert!(!is_16_bit || ptx.contains("cp.async.cg"), "{name}");
     }
 }
 
-/// Tensor cores multiply f16 and bf16 even if a bias is added before the result is rounded, and through views.
+/// Tensor cores multiply f16 and bf16 even if operands are cast to f32, and through views.
 #[test]
-fn halves_with_a_bias() {
+fn widened_operands_with_a_bias() {
     let Some(nvrtc) = device::nvrtc() else {
         return;
     };
@@ -182,10 +186,10 @@ fn halves_with_a_bias() {
              return %9"
                 .replace("f16", dtype),
         );
-        // The product alone is a result of f32.
-        let mut alone = linear.clone();
-        alone.outputs.remove(0);
-        for (name, graph) in [("linear", linear), ("alone", alone), ("conv", conv)] {
+        // The product in f32 is the only result.
+        let mut product = linear.clone();
+        product.outputs.remove(0);
+        for (name, graph) in [("linear", linear), ("product", product), ("conv", conv)] {
             let [(_, ampere), _] = device::architectures();
             let program = lowered_for(ampere, &graph, true).unwrap().sequence();
             assert_eq!(program.launches.len(), 1, "{name}");

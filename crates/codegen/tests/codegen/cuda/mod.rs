@@ -1,8 +1,8 @@
 //! Kernels in CUDA C++, compiled by NVRTC and executed on an emulated device, equal the reference.
 
 use crate::device;
-use crate::fuzz::{coarsest, config, difference, number, show};
-use crate::run::{decomposed, decomposed_for_cuda, run_compiled};
+use crate::fuzz::{config, difference, env_number, max_epsilon, show};
+use crate::run::{decompose, decompose_for_cuda, run_compiled};
 use kiln_base::{DType, Gpu, Machine};
 use kiln_codegen::{Options, Program, Sequence, lower};
 use kiln_ir::Graph;
@@ -14,21 +14,21 @@ use std::sync::Arc;
 mod absorbed;
 mod approximate;
 mod attention;
-mod beside;
 mod candidates;
 mod choice;
 mod contractions;
 pub mod elements;
 mod families;
-mod held;
 mod im2col;
 mod layouts;
 mod library;
 mod machine_code;
-mod made;
+mod merged_launches;
 mod networks;
 mod permutations;
+mod prologues;
 mod registers;
+mod row_epilogues;
 mod schedules;
 mod sources;
 mod tma_store;
@@ -36,7 +36,7 @@ mod traffic;
 mod transposed;
 mod warpgroups;
 
-/// Lowers for the device; `None` if a kernel has no emission.
+/// Lowers for an H100. Returns `None` if a kernel isn't implemented.
 pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
     lowered_for(Gpu::H100, graph, fuse)
 }
@@ -70,24 +70,25 @@ pub fn sources(sequence: &Sequence) -> String {
     text
 }
 
-/// Runs a graph fused, with `both` also unfused, and compares the results with the reference.
-pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String> {
-    check_as(graph, inputs, both, |sequence| sequence)
+/// Runs a graph fused, with `unfused` also unfused, and compares the results with the reference. Returns false if a
+/// kernel isn't implemented.
+pub fn check(graph: &Graph, inputs: &[Array], unfused: bool) -> Result<bool, String> {
+    check_as(graph, inputs, unfused, |sequence| sequence)
 }
 
-/// Runs [`check`] with the launches transformed by `made`.
+/// Runs [`check`] on launches that `transform` changes.
 pub fn check_as(
     graph: &Graph,
     inputs: &[Array],
-    both: bool,
-    made: impl Fn(Sequence) -> Sequence,
+    unfused: bool,
+    transform: impl Fn(Sequence) -> Sequence,
 ) -> Result<bool, String> {
     let expected = Expected::of(graph, inputs)?;
-    for fuse in if both { &[true, false][..] } else { &[true] } {
+    for fuse in if unfused { &[true, false][..] } else { &[true] } {
         let Some(program) = lowered(&expected.lowered, *fuse) else {
             return Ok(false);
         };
-        let sequence = made(program.sequence());
+        let sequence = transform(program.sequence());
         let compiled = device::compile(&sequence);
         let got = run_compiled(&sequence, inputs, &expected.symbols, &compiled);
         let compared = expected.compare(&got.ok_or("a false data error")?);
@@ -102,15 +103,15 @@ pub fn check_as(
     Ok(true)
 }
 
-/// Returns kernels with other text in place of the first occurrence of some.
-fn with_bug(sequence: &Sequence, what: &str, [right, wrong]: [&str; 2]) -> Sequence {
+/// Replaces the first occurrence of `right` in each kernel by `wrong`.
+fn with_bug(sequence: &Sequence, label: &str, [right, wrong]: [&str; 2]) -> Sequence {
     let mut sequence = sequence.clone();
     for launch in &mut sequence.launches {
         let Kernel::Cuda(kernel) = Arc::make_mut(&mut launch.kernel) else {
             continue;
         };
         let scope = &mut kernel.text.scope;
-        assert!(scope.contains(right), "{what}: {right}");
+        assert!(scope.contains(right), "{label}: {right}");
         *scope = scope.replacen(right, wrong, 1);
         *kernel = kernel.clone().named();
     }
@@ -132,19 +133,19 @@ impl Expected {
     fn of(graph: &Graph, inputs: &[Array]) -> Result<Expected, String> {
         let symbols = symbol_values(graph, inputs).unwrap();
         let result = |graph: &Graph, mode| evaluate(graph, inputs, &symbols, mode);
-        let steps = result(&decomposed(graph), Mode::Rounded).map_err(|e| e.to_string())?;
-        let lowered = decomposed_for_cuda(graph);
+        let steps = result(&decompose(graph), Mode::Rounded).map_err(|e| e.to_string())?;
+        let lowered = decompose_for_cuda(graph);
         Ok(Expected {
             rounded: result(graph, Mode::Rounded).unwrap(),
             exact: result(graph, Mode::Exact).unwrap(),
             steps,
-            eps: coarsest(&lowered),
+            eps: max_epsilon(&lowered),
             lowered,
             symbols,
         })
     }
 
-    /// Compares results. The error text contains the output that is wrong, and the place.
+    /// Compares results. The error names the output and the element.
     fn compare(&self, got: &[Option<Array>]) -> Result<(), String> {
         for (o, g) in got.iter().enumerate() {
             let Some(g) = g else { continue };
@@ -157,6 +158,7 @@ impl Expected {
     }
 }
 
+/// Parses and verifies the nodes of a graph.
 fn parsed(text: &str) -> Graph {
     let graph =
         Graph::parse(&format!("graph {{\n{text}\n}}")).unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -166,7 +168,7 @@ fn parsed(text: &str) -> Graph {
 
 /// Returns a product of matrices of 4096 by 4096 with an epilogue. Each operand may be transposed.
 fn large_product(dtype: DType, transposed: [bool; 2]) -> Graph {
-    let [a, b] = transposed.map(|is| if is { "[1, 0]" } else { "[0, 1]" });
+    let [a, b] = transposed.map(|transposed| if transposed { "[1, 0]" } else { "[0, 1]" });
     parsed(&format!(
         "%0: {dtype}[4096, 4096] = input(index: 0, role: Data)
          %1: {dtype}[4096, 4096] = input(index: 1, role: Data)
@@ -183,9 +185,9 @@ fn random_programs_on_the_device() {
     if device::nvrtc().is_none() {
         return;
     }
-    let first = number("KILN_SEED", 0);
+    let first_seed = env_number("KILN_SEED", 0);
     let (mut failures, mut ran) = (Vec::new(), 0);
-    for seed in first..first + number("KILN_FUZZ", 60) {
+    for seed in first_seed..first_seed + env_number("KILN_FUZZ", 60) {
         let graph = config().graph(seed);
         let result = std::panic::catch_unwind(|| check(&graph, &random_inputs(&graph, seed), true));
         let text = match result {
@@ -201,7 +203,7 @@ fn random_programs_on_the_device() {
         };
         failures.push(format!("seed {seed}: {}", &text[..text.len().min(2000)]));
     }
-    assert!(ran > 0, "no program is printed whole");
+    assert!(ran > 0, "no program ran");
     let shown: Vec<&str> = failures.iter().take(4).map(String::as_str).collect();
     assert!(
         failures.is_empty(),

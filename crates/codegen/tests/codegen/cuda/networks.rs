@@ -46,15 +46,16 @@ impl Network {
         self.builder().pointwise(op, &[x, y]).unwrap()
     }
 
-    /// Adds a convolution of as many channels, with an odd filter that keeps the size but for the stride, and a bias.
+    /// Appends a convolution with an odd filter and "same" padding, and a bias.
     fn conv(&mut self, x: Value, outs: usize, [kernel, stride, groups]: [usize; 3]) -> Value {
         let ins = self.channels(x) / groups;
         let w = self.input(&[outs, ins, kernel, kernel], Role::Parameter);
         let y = self.op(conv(kernel / 2, stride, groups), &[x, w]);
-        self.biased(y)
+        self.add_bias(y)
     }
 
-    fn biased(&mut self, y: Value) -> Value {
+    /// Adds a bias per channel.
+    fn add_bias(&mut self, y: Value) -> Value {
         let shape = self.graph.fact(y).shape.to_vec();
         let bias = self.input(&[self.channels(y), 1, 1], Role::Parameter);
         let bias = self.builder().broadcast_to(&bias, &shape).unwrap();
@@ -72,8 +73,8 @@ impl Network {
         self.op(pool, &[x])
     }
 
-    /// Doubles the size of an image, with half the channels.
-    fn doubled(&mut self, x: Value, size: usize) -> Value {
+    /// Doubles the size of an image, and halves its channels.
+    fn upsample(&mut self, x: Value, size: usize) -> Value {
         let ins = self.channels(x);
         let w = self.input(&[ins, ins / 2, 2, 2], Role::Parameter);
         let up = ops::ConvTranspose {
@@ -81,7 +82,7 @@ impl Network {
             input: [size; 2].into_iter().map(Dim::from).collect(),
         };
         let y = self.op(up, &[x, w]);
-        self.biased(y)
+        self.add_bias(y)
     }
 }
 
@@ -144,7 +145,7 @@ fn unet(net: &mut Network) -> Vec<Value> {
         }
     }
     for (level, skip) in skips.into_iter().enumerate().rev() {
-        y = net.doubled(y, 64 >> level);
+        y = net.upsample(y, 64 >> level);
         y = net.op(ops::Concat { axis: 1 }, &[skip, y]);
         y = net.conv(y, 32 << level, [3, 1, 1]);
         y = net.relu(y);
@@ -167,7 +168,7 @@ fn separable(net: &mut Network) -> Vec<Value> {
 }
 
 /// One convolution of images with channels first, and its gradients.
-fn alone(net: &mut Network) -> Vec<Value> {
+fn single_convolution(net: &mut Network) -> Vec<Value> {
     let conv = conv(1, 1, 1);
     let (x, dy) = (net.image([32, 64, 56, 56]), net.image([32, 64, 56, 56]));
     let w = net.input(&[64, 64, 3, 3], Role::Parameter);
@@ -217,7 +218,7 @@ fn operands_are_copied_16_bytes_at_a_time() {
         ("resnet50", resnet50, [53, 1]),
         ("unet", unet, [11, 0]),
         ("separable", separable, [7, 1]),
-        ("alone", alone, [3, 0]),
+        ("single_convolution", single_convolution, [3, 0]),
         // The image is read by the first convolution, and by the gradient of its filters.
         ("digits_step", digits_step, [8, 2]),
     ];

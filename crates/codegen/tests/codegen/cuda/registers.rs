@@ -4,7 +4,7 @@ use super::families::{Case, epilogue, finite};
 use super::parsed;
 use super::warpgroups::check;
 use crate::device;
-use crate::fuzz::number;
+use crate::fuzz::env_number;
 use kiln_base::{DType, Dim};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
@@ -113,7 +113,7 @@ fn prologues_of_either_operand() {
     if device::nvrtc().is_none() {
         return;
     }
-    let mut rng = Rng::new(51 + number("KILN_SEED", 0));
+    let mut rng = Rng::new(51 + env_number("KILN_SEED", 0));
     for (i, kind) in KINDS.into_iter().enumerate() {
         for order in 0..4 {
             let order = [order & 1 != 0, order & 2 != 0];

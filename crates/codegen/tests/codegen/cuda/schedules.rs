@@ -1,4 +1,4 @@
-//! Programs whose shapes reach every way to divide the work.
+//! Programs whose shapes reach every schedule of rows, columns and points.
 
 use super::{check, lowered, parsed};
 use crate::device;
@@ -7,8 +7,9 @@ use kiln_base::DType;
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::fuzz::random_inputs;
 
+/// Checks a graph on random inputs.
 #[track_caller]
-fn agrees(text: &str) {
+fn check_text(text: &str) {
     if device::nvrtc().is_none() {
         return;
     }
@@ -45,18 +46,18 @@ fn rows_of_all_lengths() {
         (2, 5000),
         (1, 40000),
     ] {
-        agrees(&softmax("f32", &rows.to_string(), &len.to_string(), 1));
+        check_text(&softmax("f32", &rows.to_string(), &len.to_string(), 1));
     }
-    agrees(&softmax("bf16", "9", "48", 1));
-    agrees(&softmax("f64", "3", "130", 1));
-    agrees(&softmax("f32", "0", "4", 1));
+    check_text(&softmax("bf16", "9", "48", 1));
+    check_text(&softmax("f64", "3", "130", 1));
+    check_text(&softmax("f32", "0", "4", 1));
 }
 
 #[test]
 fn columns() {
     for (len, columns) in [(1, 5), (40, 7), (64, 33), (300, 130), (6, 600)] {
-        agrees(&softmax("f32", &len.to_string(), &columns.to_string(), 0));
-        agrees(&format!(
+        check_text(&softmax("f32", &len.to_string(), &columns.to_string(), 0));
+        check_text(&format!(
             "%0: f16[{len}, {columns}] = input(index: 0, role: Data)
              %1: f16[{columns}] = reduce(kind: Sum, axes: [0]) %0
              %2: f16[{columns}] = reduce(kind: Max, axes: [0]) %0
@@ -67,15 +68,15 @@ fn columns() {
 
 #[test]
 fn symbolic_sizes() {
-    agrees(&format!(
+    check_text(&format!(
         "symbols s0 >= 2 \"rows\", s1 >= 2 \"length\"\n{}",
         softmax("f32", "s0", "s1", 1)
     ));
-    agrees(&format!(
+    check_text(&format!(
         "symbols s0 >= 2 \"rows\", s1 >= 2 \"length\"\n{}",
         softmax("f32", "s0", "s1", 0)
     ));
-    agrees(&format!(
+    check_text(&format!(
         "symbols s0 >= 2 \"rows\"\n{}",
         softmax("f32", "s0", "36", 1)
     ));
@@ -112,21 +113,21 @@ fn every_reduction_of_every_dtype() {
                     ),
                 );
             }
-            agrees(&text);
+            check_text(&text);
         }
     }
 }
 
 #[test]
 fn reductions_in_two_steps() {
-    agrees(
+    check_text(
         "%0: f32[1000, 80] = input(index: 0, role: Data)
          %1: f32[1000, 80] = square %0
          %2: f32[] = reduce(kind: Sum, axes: [0, 1]) %1
          %3: f32[] = sqrt %2
          return %3",
     );
-    agrees(
+    check_text(
         "%0: f32[4096, 68] = input(index: 0, role: Data)
          %1: f32[68] = reduce(kind: Sum, axes: [0]) %0
          return %1",
@@ -135,7 +136,7 @@ fn reductions_in_two_steps() {
 
 #[test]
 fn several_inner_axes() {
-    agrees(
+    check_text(
         "%0: f32[6, 5, 4, 8] = input(index: 0, role: Data)
          %1: f32[5] = reduce(kind: Sum, axes: [0, 2, 3]) %0
          %2: f32[5, 1, 1] = reshape %1
@@ -152,7 +153,7 @@ fn several_inner_axes() {
 
 #[test]
 fn views_and_gathers() {
-    agrees(
+    check_text(
         "%0: f32[6, 8] = input(index: 0, role: Data)
          %1: f32[8, 6] = permute(perm: [1, 0]) %0
          %2: f32[8, 6] = exp %1
@@ -161,11 +162,11 @@ fn views_and_gathers() {
          %5: f32[3, 10] = slice(axes: [(start: 5, len: 3, step: -2), (start: 0, len: 10, step: 1)]) %4
          return %4, %5",
     );
-    // Whole vectors of the rows that indices name.
+    // Gathered rows are read as vectors.
     let indices: String = (["63", "00", "11", "22", "63"].iter())
         .map(|low| format!("{low}00000000000000"))
         .collect();
-    agrees(
+    check_text(
         &"%0: f32[100, 16] = input(index: 0, role: Parameter)
          %1: i64[5, 1] = constant(hex: \"INDICES\")
          %2: i64[5, 16] = broadcast %1
@@ -176,7 +177,7 @@ fn views_and_gathers() {
     );
 }
 
-/// Bits, uniforms and masks are those of the reference; normals are near it.
+/// Bits and uniforms equal those of the reference, and normals approximate them.
 #[test]
 fn random_numbers() {
     if device::nvrtc().is_none() {
@@ -214,7 +215,7 @@ fn random_numbers() {
     }
 }
 
-/// A bad index and a division by zero are reported, where an element is read and nowhere else.
+/// An index out of range and a division by zero are reported, but not for elements that no result reads.
 #[test]
 fn data_errors() {
     if device::nvrtc().is_none() {

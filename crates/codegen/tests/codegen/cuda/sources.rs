@@ -4,15 +4,16 @@ use super::candidates::together;
 use super::elements::every_row;
 use super::{lowered, lowered_for, parsed, sources};
 use crate::device;
-use crate::fuzz::{config, number};
-use crate::run::{decomposed, decomposed_for_cuda};
+use crate::fuzz::{config, env_number};
+use crate::run::{decompose, decompose_for_cuda};
 use kiln_base::DType;
 use kiln_codegen::Sequence;
 use kiln_runtime::cuda::{Code, Nvrtc, Resources};
 use kiln_testkit::programs::differentiated;
 
-fn printed(text: &str) -> String {
-    let graph = decomposed(&parsed(text));
+/// Returns the kernels of a graph.
+fn emit(text: &str) -> String {
+    let graph = decompose(&parsed(text));
     let program = lowered(&graph, true).expect("these have a printer");
     sources(&program.sequence())
 }
@@ -67,33 +68,33 @@ const SYMBOLIC: &str = "symbols s0 >= 2 \"rows\"
 
 #[test]
 fn pointwise() {
-    insta::assert_snapshot!(printed(POINTWISE));
+    insta::assert_snapshot!(emit(POINTWISE));
 }
 
 #[test]
 fn softmax() {
-    insta::assert_snapshot!(printed(SOFTMAX));
+    insta::assert_snapshot!(emit(SOFTMAX));
 }
 
 #[test]
 fn layer_norm() {
-    insta::assert_snapshot!(printed(LAYER_NORM));
+    insta::assert_snapshot!(emit(LAYER_NORM));
 }
 
 #[test]
 fn columns() {
-    insta::assert_snapshot!(printed(COLUMNS));
+    insta::assert_snapshot!(emit(COLUMNS));
 }
 
 #[test]
 fn symbolic() {
-    insta::assert_snapshot!(printed(SYMBOLIC));
+    insta::assert_snapshot!(emit(SYMBOLIC));
 }
 
 /// A product with a prologue, whose epilogue reduces rows, is one kernel.
 #[test]
 fn around_a_product() {
-    insta::assert_snapshot!(printed(
+    insta::assert_snapshot!(emit(
         "%0: f16[64, 48] = input(index: 0, role: Data)
          %1: u8[48, 40] = input(index: 1, role: Data)
          %2: f16[40] = input(index: 2, role: Data)
@@ -110,7 +111,7 @@ fn around_a_product() {
 /// An image with a prologue.
 #[test]
 fn in_front_of_a_convolution() {
-    insta::assert_snapshot!(printed(
+    insta::assert_snapshot!(emit(
         "%0: f32[2, 8, 14, 14] = input(index: 0, role: Data)
          %1: f32[8, 1, 1] = input(index: 1, role: Data)
          %2: f32[16, 8, 3, 3] = input(index: 2, role: Data)
@@ -131,7 +132,7 @@ fn nothing_spills() {
         .map(|g| (g, true))
         .chain(rows.iter().map(|g| (g, false)))
     {
-        let program = lowered(&decomposed(graph), fuse).expect("these have a printer");
+        let program = lowered(&decompose(graph), fuse).expect("these have a printer");
         for capability in [80, 90] {
             let spilled = spilled(nvrtc, capability, &program.sequence());
             assert!(spilled.is_empty(), "{spilled:?}");
@@ -153,16 +154,16 @@ fn spilled(nvrtc: &Nvrtc, capability: u32, sequence: &Sequence) -> Vec<Resources
 /// `KILN_FUZZ` sets the number of programs.
 #[test]
 fn random_gradients_spill_nothing() {
-    const TOGETHER: usize = 12;
+    const PROGRAMS_PER_UNIT: usize = 12;
     let Some(nvrtc) = device::nvrtc() else { return };
-    let count = number("KILN_FUZZ", 24) as usize;
+    let count = env_number("KILN_FUZZ", 24) as usize;
     for (capability, gpu) in device::architectures() {
         let graphs = (0..).filter_map(|seed| differentiated(config().graph(seed)));
-        let programs = graphs.filter_map(|g| lowered_for(gpu, &decomposed_for_cuda(&g), true));
+        let programs = graphs.filter_map(|g| lowered_for(gpu, &decompose_for_cuda(&g), true));
         let programs: Vec<Sequence> = programs.map(|p| p.sequence()).take(count).collect();
         let spilled = programs
-            .chunks(TOGETHER)
-            .map(|some| spilled(nvrtc, capability, &together(some)));
+            .chunks(PROGRAMS_PER_UNIT)
+            .map(|chunk| spilled(nvrtc, capability, &together(chunk)));
         let spilled: Vec<Resources> = spilled.flatten().collect();
         assert!(spilled.is_empty(), "sm_{capability}: {spilled:#?}");
     }

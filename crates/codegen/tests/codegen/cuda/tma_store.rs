@@ -1,6 +1,6 @@
 //! Results of warpgroups that TMA stores, after epilogues on accumulators in registers.
 
-use super::contractions::scheduled;
+use super::contractions::lower_with_schedule;
 use super::families::{Case, finite};
 use super::{Expected, lowered, parsed, with_bug};
 use crate::device;
@@ -13,27 +13,28 @@ use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Pw, Value, ops};
 use kiln_plan::Kernel;
 
-/// The work behind a product.
+/// An epilogue of a product.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Epilogue {
     Nothing,
     Relu,
     Gelu,
-    /// A vector along columns is added.
+    /// Adds a vector with an element per column.
     Bias,
-    /// Rows are multiplied by a vector, and all by a scalar.
+    /// Multiplies rows by the elements of a vector and by a scalar.
     Scaled,
-    /// Conversion to f32, or of that to f16.
+    /// Converts to f32, or f32 to f16.
     Cast,
-    /// A matrix is added.
+    /// Adds a matrix.
     Residual,
-    /// A vector for each product of a batch is added.
+    /// Adds a vector for each product of a batch.
     Biases,
 }
 use Epilogue::*;
 
 impl Epilogue {
-    fn emit(self, case: &mut Case, y: Value, rng: &mut Rng) -> Value {
+    /// Appends the epilogue.
+    fn append(self, case: &mut Case, y: Value, rng: &mut Rng) -> Value {
         let fact = case.graph.fact(y);
         let (dtype, shape) = (fact.dtype, fact.shape.to_vec());
         let sizes: Vec<usize> = shape
@@ -41,9 +42,9 @@ impl Epilogue {
             .map(|d| d.as_const().unwrap() as usize)
             .collect();
         let rank = sizes.len();
-        let mut operand = |case: &mut Case, moves: &dyn Fn(usize) -> bool| {
+        let mut operand = |case: &mut Case, has_axis: &dyn Fn(usize) -> bool| {
             let sizes: Vec<usize> = (0..rank)
-                .map(|d| if moves(d) { sizes[d] } else { 1 })
+                .map(|d| if has_axis(d) { sizes[d] } else { 1 })
                 .collect();
             let x = case.input(finite(dtype, &sizes, rng));
             case.builder().broadcast_to(&x, &shape).unwrap()
@@ -88,7 +89,7 @@ fn product(
             false => [rows, columns],
         };
         let shape: Vec<usize> = batch.iter().copied().chain(sizes).collect();
-        // TF32 holds numbers of f32 that bf16 does.
+        // TF32 represents numbers of bf16 exactly.
         let narrow = finite(
             if dtype == DType::F32 {
                 DType::BF16
@@ -107,13 +108,13 @@ fn product(
     };
     let operands = [operand(m, k, order & 1 != 0), operand(k, n, order & 2 != 0)];
     let y = case.op(ops::MatMul {}, &operands);
-    let y = epilogue.emit(&mut case, y, rng);
+    let y = epilogue.append(&mut case, y, rng);
     case.graph.add_output(y);
     case
 }
 
-/// Returns the number of results that TMA stores.
-fn stored(sequence: &Sequence) -> usize {
+/// Counts the results that TMA stores.
+fn count_tma_results(sequence: &Sequence) -> usize {
     let written = |l: &kiln_codegen::Launch| match &*l.kernel {
         Kernel::Cuda(k) => {
             let is_written = |m: &&kiln_plan::cuda::TensorMap| k.args[usize::from(m.arg)].written;
@@ -124,19 +125,19 @@ fn stored(sequence: &Sequence) -> usize {
     sequence.launches.iter().map(written).sum()
 }
 
-/// Checks a product by a schedule, whose result TMA stores or not. Returns its traffic.
+/// Checks a product with a schedule, and whether TMA stores the result. Returns its traffic.
 #[track_caller]
-fn check(case: &Case, schedule: &str, by_tma: bool, what: &str) -> Traffic {
-    let what = format!("{what}, {schedule}");
+fn check(case: &Case, schedule: &str, by_tma: bool, label: &str) -> Traffic {
+    let label = format!("{label}, {schedule}");
     let expected = Expected::of(&case.graph, &case.inputs).unwrap();
-    let (sequence, followed) = scheduled(&expected, schedule.parse().unwrap());
-    assert!(followed, "{what} is not legal");
-    assert_eq!(stored(&sequence), usize::from(by_tma), "{what}");
+    let (sequence, followed) = lower_with_schedule(&expected, schedule.parse().unwrap());
+    assert!(followed, "{label} is not legal");
+    assert_eq!(count_tma_results(&sequence), usize::from(by_tma), "{label}");
     let mut compiled = device::compile(&sequence);
     compiled.counts_traffic = true;
     let got = run_compiled(&sequence, &case.inputs, &expected.symbols, &compiled);
-    let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
-    assert_eq!(expected.compare(&got), Ok(()), "{what}\n{}", case.graph);
+    let got = got.unwrap_or_else(|| panic!("{label}: a false data error"));
+    assert_eq!(expected.compare(&got), Ok(()), "{label}\n{}", case.graph);
     compiled.statistics.lock().unwrap().traffic
 }
 
@@ -146,8 +147,8 @@ const SMALL: &str = "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1";
 const CLUSTER: &str = "wgmma tile=128x128x64 part=64x128 stages=2 raster=4 parts=1 cluster=2";
 const TF32: &str = "wgmma_tf32 tile=128x128x32 part=64x128 stages=2 raster=1 parts=1";
 
-/// Results of 16 and 32 bits, with tails of rows and columns, batches and parts of sums. Of sectors of global memory,
-/// warps store none, and boxes store the result once. Boxes are filled without bank conflicts.
+/// Results of 16 and 32 bits, with tails of rows and columns, batches and split K. Only TMA stores results, each once,
+/// and boxes are filled without bank conflicts.
 #[test]
 fn epilogues_on_accumulators() {
     if device::nvrtc().is_none() {
@@ -172,10 +173,10 @@ fn epilogues_on_accumulators() {
     .enumerate()
     {
         let order = if dtype == f32 { 2 } else { at % 4 };
-        let what = format!("{dtype} {batch:?} {sizes:?} order {order}, {epilogue:?}");
+        let label = format!("{dtype} {batch:?} {sizes:?} order {order}, {epilogue:?}");
         // The terms of operands of f32 are contiguous.
         let case = product((dtype, batch), sizes, order, epilogue, &mut rng);
-        let traffic = check(&case, schedule, true, &what);
+        let traffic = check(&case, schedule, true, &label);
         let [m, n, _] = sizes;
         let elements = batch.iter().product::<usize>() * m * n;
         let (parts, size) = match (schedule.contains("parts=2"), dtype, epilogue) {
@@ -185,15 +186,15 @@ fn epilogues_on_accumulators() {
             _ => (1, 2),
         };
         assert_eq!(traffic.bulk_stored_bytes, (parts * elements * size) as u64);
-        assert!(parts == 2 || traffic.store_sectors == 0, "{what}");
-        assert!(traffic.ideal_wavefronts > 0, "{what}");
-        assert_eq!(traffic.wavefronts, traffic.ideal_wavefronts, "{what}");
+        assert!(parts == 2 || traffic.store_sectors == 0, "{label}");
+        assert!(traffic.ideal_wavefronts > 0, "{label}");
+        assert_eq!(traffic.wavefronts, traffic.ideal_wavefronts, "{label}");
     }
 }
 
-/// Other results are stored by threads: rows that are no multiples of 16 bytes, and epilogues that read matrices.
+/// Threads store results whose rows are no multiples of 16 bytes, and results of epilogues that read matrices.
 #[test]
-fn what_threads_store() {
+fn results_that_threads_store() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -209,7 +210,7 @@ fn what_threads_store() {
     }
 }
 
-/// A number of rows that is known at run time, and NaN and infinities in operands and in a vector.
+/// A symbolic number of rows, and NaN and infinities in operands and in a bias.
 #[test]
 fn symbols_and_nan() {
     if device::nvrtc().is_none() {
@@ -218,15 +219,18 @@ fn symbols_and_nan() {
     let mut rng = Rng::new(63);
     let mut case = Case::default();
     let rows = case.symbol();
-    let mut with = |shape: &[usize], special: f64| {
+    let mut with_special = |shape: &[usize], special: f64| {
         let x = finite(DType::BF16, shape, &mut rng);
-        let mut all = x.to_f64();
-        let last = all.len() - 1;
-        (all[last], all[last / 2]) = (f64::NAN, special);
-        Array::from_f64(DType::BF16, shape, &all).unwrap()
+        let mut data = x.to_f64();
+        let last = data.len() - 1;
+        (data[last], data[last / 2]) = (f64::NAN, special);
+        Array::from_f64(DType::BF16, shape, &data).unwrap()
     };
-    let a = with(&[150, 64], f64::INFINITY);
-    let [b, bias] = [with(&[64, 80], -1.0), with(&[80], f64::NEG_INFINITY)];
+    let a = with_special(&[150, 64], f64::INFINITY);
+    let [b, bias] = [
+        with_special(&[64, 80], -1.0),
+        with_special(&[80], f64::NEG_INFINITY),
+    ];
     let a = case.shaped(a, vec![rows.clone(), Dim::from(64)]);
     let [b, bias] = [b, bias].map(|x| case.input(x));
     let y = case.op(ops::MatMul {}, &[a, b]);
@@ -240,7 +244,7 @@ fn symbols_and_nan() {
     }
 }
 
-/// Mistakes on the way from registers to memory.
+/// Bugs in the store of accumulators.
 const BUGS: [[&str; 3]; 6] = [
     [
         "the copy does not see the box",
@@ -282,22 +286,22 @@ fn seeded_bugs_are_found() {
     let mut rng = Rng::new(64);
     let case = product((DType::F16, &[]), [128, 256, 64], 0, Relu, &mut rng);
     let expected = Expected::of(&case.graph, &case.inputs).unwrap();
-    let (correct, _) = scheduled(&expected, WIDE.parse().unwrap());
-    for [what, right, wrong] in BUGS {
-        let sequence = with_bug(&correct, what, [right, wrong]);
+    let (correct, _) = lower_with_schedule(&expected, WIDE.parse().unwrap());
+    for [label, right, wrong] in BUGS {
+        let sequence = with_bug(&correct, label, [right, wrong]);
         let compiled = device::compile(&sequence);
         let run = || {
             let got = run_compiled(&sequence, &case.inputs, &expected.symbols, &compiled);
             expected.compare(&got.ok_or("a false data error")?)
         };
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-        assert!(!matches!(found, Ok(Ok(()))), "not found: {what}");
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        assert!(!matches!(result, Ok(Ok(()))), "not found: {label}");
     }
 }
 
-/// Heads of attention that lie side by side in the result, as a permutation behind it says.
+/// A permutation after attention, which interleaves heads in the result.
 #[test]
-fn heads_side_by_side() {
+fn interleaved_heads() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -318,7 +322,10 @@ fn heads_side_by_side() {
     let inputs = [0; 3].map(|_| finite(DType::BF16, &sizes, &mut rng));
     let expected = Expected::of(&graph, &inputs).unwrap();
     let sequence = lowered(&expected.lowered, true).unwrap().sequence();
-    assert_eq!((sequence.launches.len(), stored(&sequence)), (1, 1));
+    assert_eq!(
+        (sequence.launches.len(), count_tma_results(&sequence)),
+        (1, 1)
+    );
     let mut compiled = device::compile(&sequence);
     compiled.counts_traffic = true;
     let got = run_compiled(&sequence, &inputs, &[], &compiled).unwrap();

@@ -1,6 +1,6 @@
 //! Bank conflicts, and the bytes that tiles read, as the emulator counts them.
 
-use super::contractions::scheduled;
+use super::contractions::lower_with_schedule;
 use super::families::{Case, finite};
 use super::{Expected, large_product, layouts, lowered_for};
 use crate::device;
@@ -36,7 +36,7 @@ fn traffic(
     let y = case.builder().pointwise(Pw::Relu, &[y]).unwrap();
     case.graph.add_output(y);
     let expected = Expected::of(&case.graph, &case.inputs).unwrap();
-    let (sequence, followed) = scheduled(&expected, schedule);
+    let (sequence, followed) = lower_with_schedule(&expected, schedule);
     assert!(followed, "{schedule} is not legal");
     let mut compiled = device::compile(&sequence);
     compiled.counts_traffic = true;
@@ -102,8 +102,8 @@ fn check_large_products(dtype: DType, (capability, gpu): (u32, Gpu), least: f64)
     }
 }
 
-/// Two convolutions, whose result has channels first: images of either layout are written as whole sectors, and operands
-/// are copied asynchronously. Only copies load elements.
+/// Two convolutions, whose result has channels first: images of either layout are written as whole sectors, and
+/// operands are copied asynchronously. Only copies load elements.
 #[test]
 fn images_of_either_layout() {
     if device::nvrtc().is_none() {

@@ -4,7 +4,7 @@ use super::choice::chosen;
 use super::parsed;
 use super::warpgroups::{bytes, check, product};
 use crate::device;
-use crate::fuzz::number;
+use crate::fuzz::env_number;
 use kiln_base::{DType, Gpu};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
@@ -59,7 +59,7 @@ fn every_order_of_operands_and_every_tile() {
     if device::nvrtc().is_none() {
         return;
     }
-    let mut rng = Rng::new(41 + number("KILN_SEED", 0));
+    let mut rng = Rng::new(41 + env_number("KILN_SEED", 0));
     for (i, (tile, sizes)) in TILES.into_iter().enumerate() {
         for order in 0..4 {
             let order = [order & 1 != 0, order & 2 != 0];
@@ -81,7 +81,7 @@ fn few_rows() {
     if device::nvrtc().is_none() {
         return;
     }
-    let mut rng = Rng::new(42 + number("KILN_SEED", 0));
+    let mut rng = Rng::new(42 + env_number("KILN_SEED", 0));
     for rows in [0, 1, 2, 3, 9, 17] {
         for parts in [1, 2] {
             let case = product(

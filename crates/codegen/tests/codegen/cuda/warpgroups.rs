@@ -1,6 +1,6 @@
-//! Products by warpgroups: `wgmma`, with operands that bulk copies bring.
+//! Products by warpgroups: `wgmma`, whose operands bulk copies load.
 
-use super::contractions::scheduled;
+use super::contractions::lower_with_schedule;
 use super::families::{Case, epilogue, finite};
 use super::{Expected, lowered, parsed, with_bug};
 use crate::device;
@@ -13,12 +13,12 @@ use kiln_ir::{Builder, Graph, Value, ops};
 use kiln_plan::Kernel;
 use kiln_plan::schedule;
 
-/// Checks a graph by a schedule of its only product.
+/// Checks a graph with a schedule of its only product.
 #[track_caller]
 pub fn check(graph: &Graph, inputs: &[Array], schedule: &str) {
     let schedule: schedule::Gpu = schedule.parse().unwrap();
     let expected = Expected::of(graph, inputs).unwrap();
-    let (sequence, followed) = scheduled(&expected, schedule);
+    let (sequence, followed) = lower_with_schedule(&expected, schedule);
     assert!(followed, "{schedule} is not legal\n{graph}");
     let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() >= 2);
     assert!(sequence.launches.iter().any(|l| maps(&l.kernel)));
@@ -30,7 +30,7 @@ pub fn check(graph: &Graph, inputs: &[Array], schedule: &str) {
     }
 }
 
-/// Returns an operand of these sizes, or a view of one with rows and columns exchanged.
+/// Returns an operand, which may be a transposed view.
 fn operand(case: &mut Case, x: Array, transposed: bool) -> Value {
     let x = case.input(x);
     if !transposed {
@@ -42,6 +42,7 @@ fn operand(case: &mut Case, x: Array, transposed: bool) -> Value {
     case.builder().permute(&x, &perm).unwrap()
 }
 
+/// Returns a product of `[m, n, k]`, whose operands may be transposed, with an epilogue.
 pub fn product(
     (dtype, batch): (DType, &[usize]),
     [m, n, k]: [usize; 3],
@@ -86,12 +87,12 @@ fn every_order_of_operands_and_every_tile() {
             [128, 128, 320],
         ),
         ("128x64x64 part=64x64 stages=5 raster=1 parts=1", [8, 72, 8]),
-        // The last part has fewer terms.
+        // The last of three parts has fewer terms.
         (
             "128x128x64 part=64x128 stages=4 raster=1 parts=3",
             [56, 136, 584],
         ),
-        // A tile without rows, and more tiles than clusters.
+        // A cluster whose second tile is empty, and more tiles than clusters.
         (
             "128x256x64 part=64x256 stages=4 raster=8 parts=1 cluster=2",
             [264, 1032, 200],
@@ -114,7 +115,7 @@ fn every_order_of_operands_and_every_tile() {
     }
 }
 
-/// Operands of bytes whose terms are contiguous, with any signs, and sums that exceed what f32 holds.
+/// Signed and unsigned bytes with contiguous terms, and sums that f32 can't represent.
 #[test]
 fn products_of_bytes() {
     if device::nvrtc().is_none() {
@@ -167,7 +168,7 @@ fn products_of_bytes() {
     }
 }
 
-/// A matrix of parameters whose columns are not contiguous is copied, once; other operands are read byte by byte.
+/// *prepare* copies a parameter whose columns are not contiguous. Other such operands are read byte by byte.
 #[test]
 fn columns_of_parameters_are_made_contiguous() {
     let graph = |role: &str, [m, n, k]: [usize; 3]| {
@@ -198,17 +199,17 @@ fn columns_of_parameters_are_made_contiguous() {
     super::check(&graph("Parameter", [136, 72, 144]), &inputs, false).unwrap();
 }
 
-/// Returns random bytes, often the largest.
+/// Returns random bytes, half of which are 127.
 pub fn bytes(dtype: DType, shape: [usize; 2], rng: &mut Rng) -> Array {
-    let mut one = || match rng.below(2) {
+    let mut draw = || match rng.below(2) {
         0 => 0x7f,
         _ => rng.bits() as u8,
     };
-    let all: Vec<u8> = (0..shape[0] * shape[1]).map(|_| one()).collect();
-    Array::from_bytes(dtype, &shape, &all).unwrap()
+    let bytes: Vec<u8> = (0..shape[0] * shape[1]).map(|_| draw()).collect();
+    Array::from_bytes(dtype, &shape, &bytes).unwrap()
 }
 
-/// Mistakes in products of bytes, by `wgmma` and by `mma.sync`.
+/// Bugs of products of bytes, by `wgmma` and by `mma.sync`.
 const BUGS: [[&str; 4]; 7] = [
     ["wgmma", "signs are exchanged", ".s32.u8.s8 ", ".s32.s8.u8 "],
     [
@@ -239,8 +240,8 @@ const BUGS: [[&str; 4]; 7] = [
     [
         "mma",
         "half of the terms are others",
-        "* (EACH_K / 2);",
-        "* (EACH_K / 4);",
+        "* (INSTRUCTION_K / 2);",
+        "* (INSTRUCTION_K / 4);",
     ],
 ];
 
@@ -273,21 +274,21 @@ fn seeded_bugs_of_bytes_are_found() {
         "mma tile=128x64x64 part=64x32 stages=3 raster=1 parts=1",
     ];
     for schedule in correct {
-        let (correct, followed) = scheduled(&expected, schedule.parse().unwrap());
+        let (correct, followed) = lower_with_schedule(&expected, schedule.parse().unwrap());
         assert!(followed, "{schedule}");
         assert_eq!(run(&correct, &device::compile(&correct)), Ok(()));
         let instruction = schedule.split(' ').next();
-        for [_, what, right, wrong] in BUGS.iter().filter(|b| Some(b[0]) == instruction) {
-            let sequence = with_bug(&correct, what, [right, wrong]);
+        for [_, label, right, wrong] in BUGS.iter().filter(|b| Some(b[0]) == instruction) {
+            let sequence = with_bug(&correct, label, [right, wrong]);
             let compiled = device::compile(&sequence);
             let run = || run(&sequence, &compiled);
-            let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            assert!(!matches!(found, Ok(Ok(_))), "not found: {what}");
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            assert!(!matches!(result, Ok(Ok(_))), "not found: {label}");
         }
     }
 }
 
-/// Rows without neighbours of 16 bytes in the result, and more tiles than a small GPU has multiprocessors.
+/// Results whose rows are no multiples of 16 bytes, and a symbolic number of rows.
 #[test]
 fn odd_rows_and_symbols() {
     if device::nvrtc().is_none() {
@@ -312,7 +313,7 @@ fn odd_rows_and_symbols() {
     check(&case.graph, &case.inputs, cluster);
 }
 
-/// Elements outside of operands are 0, whatever lies beside them: infinities and NaN stay in their rows and columns.
+/// Infinities and NaN stay in their rows and columns: elements outside of operands are 0.
 #[test]
 fn infinities_and_nan() {
     if device::nvrtc().is_none() {

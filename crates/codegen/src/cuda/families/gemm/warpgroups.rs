@@ -1,13 +1,13 @@
-//! Products by warpgroups: persistent blocks, whose tiles' sums stay in registers.
+//! Products by warpgroups: persistent blocks with accumulators in registers.
 
 use super::{Gemm, Shape};
 use crate::cuda::families::call::{Call, lines};
 use crate::cuda::families::gemm_tile::warpgroup_text;
-use crate::cuda::families::operand::result;
+use crate::cuda::families::operand::declare_result_offset;
 use crate::cuda::families::prologue;
 use crate::cuda::families::tma_store::{BOXES_TEXT, FIRST_BOX, TmaResult, is_row_major};
 use crate::cuda::families::warpgroup::{
-    TmaOperand, each_accumulator, each_tile, persistent_grid, raw,
+    TmaOperand, declare_raw, each_accumulator, each_tile, persistent_grid,
 };
 use crate::cuda::source::Source;
 use crate::work::{KernelCall, Slot};
@@ -18,24 +18,24 @@ use kiln_plan::schedule::Gpu;
 /// The text of stores of transposed products.
 const TRANSPOSED_TEXT: &str = include_str!("../gemm_transposed.cu");
 
-/// Returns text that opens the loops of [`each_accumulator`] where neighbours are rows, and the declaration of `raw`.
+/// Returns text that opens the loops of [`each_accumulator`] for contiguous rows, and the declaration of `raw`.
 fn each_transposed(width: u32) -> (String, String) {
-    let each = format!(
+    let loops = format!(
         "\
-Passage& passage = shared.passages[warp];
+StagingBuffer& staging = shared.staging[warp];
 #pragma unroll 1 // the text below may be long
-for (int part = 0; part < SUMS / TOGETHER; part++) {{
-pass_transposed(passage, sums);
-const Index i1 = i0 + warp / 4 * WM + part / ACROSS * 64 + warp % 4 * 16, j1 = j0 + part % ACROSS * COLUMNS;
+for (int part = 0; part < SUMS / STAGED; part++) {{
+stage_transposed(staging, sums);
+const Index i1 = i0 + warp / 4 * WM + part / COLUMN_STEPS * 64 + warp % 4 * 16, j1 = j0 + part % COLUMN_STEPS * COLUMNS;
 #pragma unroll 1
-for (int e = threadIdx.x % 32 * {width}; e < 32 * TOGETHER; e += 32 * {width}) {{
+for (int e = threadIdx.x % 32 * {width}; e < 32 * STAGED; e += 32 * {width}) {{
 const Index i = i1 + e % 16, j = j1 + e / 16;"
     );
     let raw = match width {
-        1 => "Acc raw = *transposed_place(passage, e % 16, e / 16);".into(),
-        _ => format!("const auto raw = load_transposed<{width}>(passage, e % 16, e / 16);"),
+        1 => "Acc raw = *transposed_address(staging, e % 16, e / 16);".into(),
+        _ => format!("const auto raw = load_transposed<{width}>(staging, e % 16, e / 16);"),
     };
-    (each, raw)
+    (loops, raw)
 }
 
 impl Gemm<'_> {
@@ -58,14 +58,14 @@ impl Gemm<'_> {
             scope += TRANSPOSED_TEXT;
         }
         source.scope(&scope);
-        let again = match self.sums_inside() {
-            true => self.sums_again(&mut source, &call, operands[0]),
+        let recomputation = match self.recomputes_nan() {
+            true => self.recompute_nan(&mut source, &call, operands[0]),
             false => Default::default(),
         };
         let store = self.destination(shape);
         let sizes = [&self.batches, &self.m, &self.n];
         let is_stored_by_tma =
-            !shape.is_transposed && !self.sums_inside() && is_row_major(&self.contraction);
+            !shape.is_transposed && !self.recomputes_nan() && is_row_major(&self.contraction);
         let tma_result = TmaResult::new(&store, sizes).filter(|_| is_stored_by_tma);
         source.dynamic_shared("Shared", self.shared(schedule));
         source.shared_launch = SharedLaunch::Nothing;
@@ -75,24 +75,24 @@ impl Gemm<'_> {
         if let Some(tma_result) = tma_result {
             source.scope(BOXES_TEXT);
             source.line(FIRST_BOX);
-            self.tiles(&mut source, &call, shape, operands);
+            self.open(&mut source, &call, shape, operands);
             let sizes = (["m", "n"], schedule.parts);
             tma_result.emit(&mut source, &call, [rows, columns], sizes);
             lines(&mut source, "}\nfinish_boxes();");
         } else {
-            self.tiles(&mut source, &call, shape, operands);
-            lines(&mut source, &again[0]);
+            self.open(&mut source, &call, shape, operands);
+            lines(&mut source, &recomputation[0]);
             let width = self.stored_width(shape);
-            let (each, raw) = match shape.is_transposed {
+            let (loops, raw) = match shape.is_transposed {
                 true => each_transposed(width),
                 false => (
-                    each_accumulator(rows, columns, width, &again[1]),
-                    raw(width),
+                    each_accumulator(rows, columns, width, &recomputation[1]),
+                    declare_raw(width),
                 ),
             };
             let text = format!(
-                "{each}\nif (i >= m || j >= n) continue;\n{}\n{raw}",
-                result(&mut source, &self.contraction),
+                "{loops}\nif (i >= m || j >= n) continue;\n{}\n{raw}",
+                declare_result_offset(&mut source, &self.contraction),
             );
             lines(&mut source, &text);
             self.store_elements(&mut source, &call, shape, width);
@@ -102,9 +102,9 @@ impl Gemm<'_> {
         call.step(source.finish(grid, [schedule.threads(), 1, 1]))
     }
 
-    /// Adds the text that sums elements that are NaN again, and returns what it needs in each tile, and the call for a
-    /// warp's part of one.
-    fn sums_again(&self, source: &mut Source, call: &Call, left: &TmaOperand) -> [String; 2] {
+    /// Adds the function that recomputes NaN elements. Returns the declarations that it needs in each tile, and its
+    /// call for a warp's part of a tile.
+    fn recompute_nan(&self, source: &mut Source, call: &Call, left: &TmaOperand) -> [String; 2] {
         let [a, b] = self.read_operands(source, call);
         let taps = left.convolution.as_ref().map(|c| c.constants());
         let has_images = left.convolution.as_ref().is_some_and(|c| c.has_images());
@@ -112,59 +112,59 @@ impl Gemm<'_> {
             "constexpr bool IMAGES_LEFT = {has_images};\n{}{}{}{}",
             taps.unwrap_or_default(),
             include_str!("../gemm_operands.cu"),
-            self.terms_inside(),
+            self.term_function(),
             include_str!("../gemm_inside_warp.cu")
         ));
-        let call = "sum_inside(passage, a, b, i1, j1, first, end);\n";
+        let call = "sum_inside(staging, a, b, i1, j1, first, end);\n";
         [a.text + &b.text, call.into()]
     }
 
-    /// Emits the work on each tile, up to where its sums are in registers.
-    fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, operands: [&TmaOperand; 2]) {
+    /// Opens the loop over tiles, and emits the product of a tile.
+    fn open(&self, source: &mut Source, call: &Call, shape: &Shape, operands: [&TmaOperand; 2]) {
         let ([m, n, k], cluster) = (shape.schedule.tile, shape.schedule.cluster);
         let mut copy = |side: usize, name, boxes| {
             let slot = self.sources[side].map_or(self.operands[side].0, Slot::Arg);
-            operands[side].copy(source, call, slot, name, boxes)
+            operands[side].declare_copy(source, call, slot, name, boxes)
         };
         let shared = ([n / u16::from(cluster), k], cluster);
         let copies = copy(0, "a", ([m, k], 1)) + &copy(1, "b", shared);
-        let (place, terms) = (self.place(shape, "turn"), self.terms(shape));
+        let (position, terms) = (self.place(shape, "tile_index"), self.terms(shape));
         let tiles = format!("rows * columns * batches * {}", shape.schedule.parts);
         let copy = format!(
             "\
-{place}
+{position}
 {copies}{terms}
 #pragma unroll 1
 for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy_b, rank, (int)i0, (int)j0, (int)k0);"
         );
-        let (make, with) = match (self.sources[0], self.operands[0].1) {
+        let (make, arguments) = match (self.sources[0], self.operands[0].1) {
             (Some(from), Some(prologue)) => (
-                prologue::in_registers(source, call, (&self.contraction, prologue), from),
+                prologue::declare_in_registers(source, call, (&self.contraction, prologue), from),
                 ", i0, make_a",
             ),
             _ => Default::default(),
         };
         let work = format!(
-            "{place}\n{terms}\n{make}Acc sums[SUMS];\nmultiply(shared, ring, sums, first, end{with});"
+            "{position}\n{terms}\n{make}Acc sums[SUMS];\nmultiply(shared, ring, sums, first, end{arguments});"
         );
-        let ring = "Ring<STAGES> ring;\nconst int rank = block_of_cluster();";
+        let ring = "Ring<STAGES> ring;\nconst int rank = cluster_rank();";
         let ring = ["shared.barriers", ring, &tiles];
-        let end = match cluster {
+        let copies_end = match cluster {
             1 => "",
-            _ => "leave(shared.barriers, ring);",
+            _ => "drain(shared.barriers, ring);",
         };
-        each_tile(source, ring, [&copy, end, &work]);
+        each_tile(source, ring, [&copy, copies_end, &work]);
     }
 
-    /// Returns the transposed product, which has the same result. It is only printed.
+    /// Returns the transposed product, which has the same result, for emission by warpgroups only.
     pub(super) fn transposed(&self) -> Gemm<'_> {
         let [left, right] = self.operands;
-        let [of_left, of_right] = self.dtypes;
+        let [left_dtype, right_dtype] = self.dtypes;
         Gemm {
             contraction: self.contraction.clone().transposed(),
             operands: [right, left],
-            dtype: of_right,
-            dtypes: [of_right, of_left],
+            dtype: right_dtype,
+            dtypes: [right_dtype, left_dtype],
             m: self.n.clone(),
             n: self.m.clone(),
             k: self.k.clone(),
@@ -182,24 +182,24 @@ for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy
         Some(prologue.args[from].dtype)
     }
 
-    /// Returns the bytes of a block's shared memory, where an operand may wait to be made of wider numbers.
+    /// Returns the bytes of a block's shared memory. Arguments of prologues may be wider than operands.
     pub(super) fn shared(&self, schedule: &Gpu) -> u32 {
         let [rows, columns, terms] = schedule.tile.map(u32::from);
-        let wider = |side: usize, lines: u32| {
+        let extra_bytes = |side: usize, lines: u32| {
             let source = self.source(side).map_or(0, DType::size);
             source.saturating_sub(self.dtype.size()) as u32 * lines * terms
         };
-        let each = wider(0, rows) + wider(1, columns);
-        schedule.shared(self.dtype) + each * u32::from(schedule.stages)
+        let stage_bytes = extra_bytes(0, rows) + extra_bytes(1, columns);
+        schedule.shared(self.dtype) + stage_bytes * u32::from(schedule.stages)
     }
 
     /// Returns the number of tiles of a cluster, if it is known.
     fn tile_count(&self, schedule: &Gpu) -> Option<i64> {
         let [rows, columns, _] = schedule.tile.map(i64::from);
         let rows = rows * i64::from(schedule.cluster);
-        let of_batch =
+        let batch_tiles =
             ceil(self.m.as_const()?, rows).saturating_mul(ceil(self.n.as_const()?, columns));
-        let all = of_batch.saturating_mul(self.batches.as_const()?);
-        Some(all.saturating_mul(schedule.parts.into()))
+        let tiles = batch_tiles.saturating_mul(self.batches.as_const()?);
+        Some(tiles.saturating_mul(schedule.parts.into()))
     }
 }

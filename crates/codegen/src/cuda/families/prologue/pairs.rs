@@ -6,7 +6,7 @@
 
 use crate::cuda::source::Source;
 use crate::kir::{Access, Expr, Kernel, Val};
-use crate::tile::same;
+use crate::tile::without_casts;
 use kiln_base::prim::{Binary, Unary};
 use kiln_base::{DType, Dim};
 use std::fmt::Write;
@@ -39,10 +39,10 @@ pub(super) fn suits(prologue: &Kernel, source: usize) -> bool {
     let mut rounded: Vec<Option<bool>> = Vec::with_capacity(prologue.body.len());
     for (at, def) in prologue.body.iter().enumerate() {
         let v = Val(at as u32);
-        let of = |v: &Val| rounded[same(prologue, *v).index()];
+        let of = |v: &Val| rounded[without_casts(prologue, *v).index()];
         let is_half = |a: &Access| prologue.args[usize::from(a.arg)].dtype == dtype;
         let value = match &def.expr {
-            _ if same(prologue, v) != v => of(&v),
+            _ if without_casts(prologue, v) != v => of(&v),
             Expr::Load { access } => {
                 is_half(&prologue.accesses[usize::from(*access)]).then_some(true)
             }
@@ -58,7 +58,7 @@ pub(super) fn suits(prologue: &Kernel, source: usize) -> bool {
         };
         rounded.push(value);
     }
-    let stored = same(prologue, prologue.stores[0].value);
+    let stored = without_casts(prologue, prologue.stores[0].value);
     let is_read = prologue.args[source].dtype == dtype;
     dtype.is_half() && is_read && rounded[stored.index()].is_some()
 }
@@ -77,9 +77,9 @@ pub(super) fn emit(
     let mut names: Vec<String> = Vec::with_capacity(kernel.body.len());
     for (at, def) in kernel.body.iter().enumerate() {
         let v = Val(at as u32);
-        let name = |v: &Val| names[same(kernel, *v).index()].clone();
+        let name = |v: &Val| names[without_casts(kernel, *v).index()].clone();
         let value = match &def.expr {
-            _ if same(kernel, v) != v => name(&v),
+            _ if without_casts(kernel, v) != v => name(&v),
             Expr::Convert { a, .. } => name(a),
             Expr::Const(c) => {
                 let bytes = dtype.float_bytes(&[c.as_f64()]);
@@ -103,15 +103,17 @@ pub(super) fn emit(
             def.expr,
             Expr::Load { .. } | Expr::Unary(..) | Expr::Binary { .. }
         );
-        names.push(match is_named && same(kernel, v) == v && value != "raw" {
-            true => {
-                source.line(format!("const unsigned {v} = {value};"));
-                v.to_string()
-            }
-            false => value,
-        });
+        names.push(
+            match is_named && without_casts(kernel, v) == v && value != "raw" {
+                true => {
+                    source.line(format!("const unsigned {v} = {value};"));
+                    v.to_string()
+                }
+                false => value,
+            },
+        );
     }
-    let stored = same(kernel, kernel.stores[0].value);
+    let stored = without_casts(kernel, kernel.stores[0].value);
     names.swap_remove(stored.index())
 }
 

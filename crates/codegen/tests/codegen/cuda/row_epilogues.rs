@@ -1,53 +1,57 @@
-//! Products whose blocks hold whole rows, and epilogues that reduce these.
+//! Products whose epilogues reduce rows, which blocks hold entirely.
 
 use super::candidates::{self, every};
-use super::families::{Case, FLOATS, cases, epilogue, finite, wild};
-use super::made::{Activated, Dequantized, Nothing, Together, Transposed, operand};
+use super::families::{Case, FLOATS, case_count, epilogue, finite, with_infinities};
+use super::prologues::{Activated, Concatenated, Dequantized, Nothing, Transposed, operand};
 use super::{lowered, parsed};
 use crate::device;
-use crate::run::decomposed_for_cuda;
+use crate::run::decompose_for_cuda;
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Graph, GraphBuilder, Pw, Value, ops};
 
-/// For each launch of a program, true if it reduces.
+/// Returns the launches of a program: true for those that reduce.
 fn launches(graph: &Graph) -> Vec<bool> {
-    let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
+    let program = lowered(&decompose_for_cuda(graph), true).unwrap();
     let tasks = program.tasks.iter();
     let reduces = tasks.map(|t| t.work.kernels().any(|k| !k.inner.is_empty()));
     reduces.collect()
 }
 
-/// An epilogue of a product that works on rows.
+/// An epilogue that reduces rows.
 #[derive(Copy, Clone, Debug)]
 enum RowEpilogue {
     Softmax,
-    /// The place of the largest probability, and all probabilities.
+    /// The index of the largest probability, and all probabilities.
     Argmax,
-    /// Residual and norm, which has two reductions after each other.
+    /// A residual and a norm, with two consecutive reductions.
     Norm,
     /// Minus the logarithm of the probability of a class, given its index.
     Entropy,
-    /// The largest and the sum of a masked row: only numbers.
-    Numbers,
+    /// The sum and the maximum of rows, and no matrix.
+    Reductions,
 }
 use RowEpilogue::*;
 
-fn behind(case: &mut Case, y: Value, what: RowEpilogue, rng: &mut Rng) -> Vec<Value> {
+/// Appends an epilogue to a product.
+fn append_epilogue(case: &mut Case, y: Value, kind: RowEpilogue, rng: &mut Rng) -> Vec<Value> {
     let fact = case.graph.fact(y).clone();
     let axis = fact.shape.len() - 1;
     let sizes: Vec<usize> = (fact.shape.iter())
         .map(|d| d.as_const().unwrap_or(1) as usize)
         .collect();
     let n = sizes[axis];
-    match what {
+    match kind {
         Softmax => vec![case.op(ops::Softmax { axis, log: false }, &[y])],
         Argmax => {
             let y = case.op(ops::Softmax { axis, log: false }, &[y]);
-            let kind = Reduction::Max;
-            vec![case.op(ops::ArgReduce { kind, axis }, &[y]), y]
+            let op = ops::ArgReduce {
+                kind: Reduction::Max,
+                axis,
+            };
+            vec![case.op(op, &[y]), y]
         }
         Norm => {
             let residual = case.input(finite(fact.dtype, &sizes, rng));
@@ -63,8 +67,8 @@ fn behind(case: &mut Case, y: Value, what: RowEpilogue, rng: &mut Rng) -> Vec<Va
             let square = b.pointwise(Pw::Square, &[y]).unwrap();
             let variance = mean(&mut b, &square);
             let variance = b.with(Pw::Add, &variance, 0.01).unwrap();
-            let by = b.pointwise(Pw::Rsqrt, &[variance]).unwrap();
-            let y = b.pointwise(Pw::Mul, &[y, by]).unwrap();
+            let factor = b.pointwise(Pw::Rsqrt, &[variance]).unwrap();
+            let y = b.pointwise(Pw::Mul, &[y, factor]).unwrap();
             vec![b.pointwise(Pw::Mul, &[y, scale]).unwrap()]
         }
         Entropy => {
@@ -75,120 +79,120 @@ fn behind(case: &mut Case, y: Value, what: RowEpilogue, rng: &mut Rng) -> Vec<Va
             let log = case.op(ops::Softmax { axis, log: true }, &[y]);
             let classes = case.op(ops::Iota { len: n.into() }, &[]);
             let mut b = case.builder();
-            let mine = b.pointwise(Pw::Eq, &[labels, classes]).unwrap();
+            let is_label = b.pointwise(Pw::Eq, &[labels, classes]).unwrap();
             let zero = b.scalar_like(0.0, &log).unwrap();
-            let chosen = b.pointwise(Pw::Select, &[mine, log, zero]).unwrap();
+            let chosen = b.pointwise(Pw::Select, &[is_label, log, zero]).unwrap();
             let sum = b.sum(&chosen, &[axis]).unwrap();
             vec![b.pointwise(Pw::Neg, &[sum]).unwrap()]
         }
-        Numbers => {
+        Reductions => {
             let bias = case.input(finite(fact.dtype, &[n], rng));
             let mut b = case.builder();
             let y = b.pointwise(Pw::Maximum, &[y, bias]).unwrap();
-            let most = b.reduce_keepdim(Reduction::Max, &y, &[axis]).unwrap();
-            vec![b.sum(&y, &[axis]).unwrap(), most]
+            let max = b.reduce_keepdim(Reduction::Max, &y, &[axis]).unwrap();
+            vec![b.sum(&y, &[axis]).unwrap(), max]
         }
     }
 }
 
 #[test]
-fn rows_are_reduced_by_every_way() {
+fn every_candidate_reduces_rows() {
     if device::nvrtc().is_none() {
         return;
     }
-    let (mut rng, mut several) = (Rng::new(71), 0);
+    let (mut rng, mut candidate_count) = (Rng::new(71), 0);
     let sizes: &[(&[usize], [usize; 3])] = &[
         (&[], [67, 33, 41]),
         (&[2], [5, 40, 128]),
         (&[], [33, 64, 64]),
         (&[3], [70, 7, 2]),
         (&[], [37, 0, 11]),
-        (&[], [40, 64, 104]), // copied by eights
+        (&[], [40, 64, 104]), // copied by 8 elements
         (&[2, 2], [3, 9, 65]),
     ];
-    let all = [Softmax, Argmax, Norm, Entropy, Numbers];
+    let epilogues = [Softmax, Argmax, Norm, Entropy, Reductions];
     for (d, dtype) in FLOATS.into_iter().enumerate() {
         for (s, (batch, [m, k, n])) in sizes.iter().enumerate() {
-            let what = all[(d + s) % all.len()];
+            let kind = epilogues[(d + s) % epilogues.len()];
             let mut case = Case::default();
             let a = case.input(finite(dtype, &[batch, &[*m, *k][..]].concat(), &mut rng));
             let b = case.input(finite(dtype, &[batch, &[*k, *n][..]].concat(), &mut rng));
             let y = case.op(ops::MatMul {}, &[a, b]);
-            let results = behind(&mut case, y, what, &mut rng);
-            let mut whole = case.graph.clone();
-            results.iter().for_each(|r| whole.add_output(*r));
-            let text = format!("{dtype} {batch:?} {m}x{k}x{n} {what:?}");
+            let results = append_epilogue(&mut case, y, kind, &mut rng);
+            let mut graph = case.graph.clone();
+            results.iter().for_each(|r| graph.add_output(*r));
+            let text = format!("{dtype} {batch:?} {m}x{k}x{n} {kind:?}");
             if *k > 0 {
-                assert_eq!(launches(&whole), [true], "{text}\n{whole}");
+                assert_eq!(launches(&graph), [true], "{text}\n{graph}");
             }
-            // Short rows, and few of them, leave one candidate.
-            match every(&candidates::lowered(&decomposed_for_cuda(&whole))).is_empty() {
+            // A small product has one candidate.
+            match every(&candidates::lowered(&decompose_for_cuda(&graph))).is_empty() {
                 true => case.check(&results, &text),
-                false => several += case.check_ways(&results, &text).len(),
+                false => candidate_count += case.check_candidates(&results, &text).len(),
             }
         }
     }
-    assert!(several > 40, "{several}");
+    assert!(candidate_count > 40, "{candidate_count}");
 }
 
-/// Any prologues of both operands, with any epilogue.
+/// Random prologues of both operands, with random epilogues.
 #[test]
-fn random_products_take_in_what_is_around_them() {
+fn random_prologues_and_epilogues() {
     if device::nvrtc().is_none() {
         return;
     }
-    let (mut rng, mut alone) = (Rng::new(74), 0);
-    for i in 0..cases() {
+    let (mut rng, mut single_kernels) = (Rng::new(74), 0);
+    for i in 0..case_count() {
         let dtype = FLOATS[i % 4];
         let mut size = || rng.one([2, 3, 7, 16, 31, 33, 64, 65]);
         let [m, k, n] = [size(), size(), size()];
         let batch: Vec<usize> = (0..rng.below(3)).map(|_| rng.one([1, 2, 3])).collect();
-        let mut front = || rng.one([Nothing, Activated, Dequantized, Transposed, Together]);
-        let fronts = [front(), front()];
+        let mut prologue = || rng.one([Nothing, Activated, Dequantized, Transposed, Concatenated]);
+        let prologues = [prologue(), prologue()];
         let mut case = Case::default();
         let lhs = [&batch, &[m, k][..]].concat();
-        let lhs = operand(&mut case, dtype, &lhs, fronts[0], &mut rng);
+        let lhs = operand(&mut case, dtype, &lhs, prologues[0], &mut rng);
         let rhs = [&batch, &[k, n][..]].concat();
-        let rhs = operand(&mut case, dtype, &rhs, fronts[1], &mut rng);
+        let rhs = operand(&mut case, dtype, &rhs, prologues[1], &mut rng);
         let y = case.op(ops::MatMul {}, &[lhs, rhs]);
-        let results = match rng.one([Softmax, Argmax, Norm, Entropy, Numbers]) {
+        let results = match rng.one([Softmax, Argmax, Norm, Entropy, Reductions]) {
             _ if rng.chance(0.3) => epilogue(&mut case, y, &mut rng),
-            // With few bits, several numbers are near the largest.
-            Argmax if dtype.size() == 2 => behind(&mut case, y, Softmax, &mut rng),
-            what => behind(&mut case, y, what, &mut rng),
+            // Rounding of 16-bit numbers may change the argmax.
+            Argmax if dtype.size() == 2 => append_epilogue(&mut case, y, Softmax, &mut rng),
+            kind => append_epilogue(&mut case, y, kind, &mut rng),
         };
-        let mut whole = case.graph.clone();
-        results.iter().for_each(|r| whole.add_output(*r));
-        alone += usize::from(launches(&whole).len() == 1);
-        let text = format!("{dtype} {batch:?} {m}x{k}x{n} of {fronts:?}\n{whole}");
+        let mut graph = case.graph.clone();
+        results.iter().for_each(|r| graph.add_output(*r));
+        single_kernels += usize::from(launches(&graph).len() == 1);
+        let text = format!("{dtype} {batch:?} {m}x{k}x{n} of {prologues:?}\n{graph}");
         case.check(&results, &text);
     }
     assert!(
-        alone * 4 > cases() * 3,
-        "{alone} of {} are one kernel",
-        cases()
+        single_kernels * 4 > case_count() * 3,
+        "{single_kernels} of {} are one kernel",
+        case_count()
     );
 }
 
 /// A prologue computes an operand, and the rows of the result are reduced, in one kernel.
 #[test]
-fn rows_of_infinities_behind_made_operands() {
+fn infinities_in_prologues_and_row_epilogues() {
     if device::nvrtc().is_none() {
         return;
     }
     let mut rng = Rng::new(72);
     for (i, dtype) in FLOATS.into_iter().enumerate() {
         let mut case = Case::default();
-        let a = case.input(wild(dtype, &[45, 19], &mut rng));
+        let a = case.input(with_infinities(dtype, &[45, 19], &mut rng));
         let b = case.input(finite(DType::F32, &[19, 37], &mut rng));
         let a = case.builder().pointwise(Pw::Relu, &[a]).unwrap();
         let b = case.builder().cast(&b, dtype).unwrap();
         let y = case.op(ops::MatMul {}, &[a, b]);
-        let results = behind(&mut case, y, [Softmax, Numbers][i % 2], &mut rng);
-        let mut whole = case.graph.clone();
-        results.iter().for_each(|r| whole.add_output(*r));
-        assert_eq!(launches(&whole), [true], "{whole}");
-        case.check_ways(&results, &dtype.to_string());
+        let results = append_epilogue(&mut case, y, [Softmax, Reductions][i % 2], &mut rng);
+        let mut graph = case.graph.clone();
+        results.iter().for_each(|r| graph.add_output(*r));
+        assert_eq!(launches(&graph), [true], "{graph}");
+        case.check_candidates(&results, &dtype.to_string());
     }
 }
 
@@ -205,17 +209,17 @@ fn rows_of_symbolic_sizes_are_reduced() {
         let a = case.shaped(a, vec![rows, inner.clone()]);
         let b = case.shaped(finite(dtype, &[k, n], &mut rng), vec![inner, Dim::from(n)]);
         let y = case.op(ops::MatMul {}, &[a, b]);
-        let results = behind(&mut case, y, Argmax, &mut rng);
-        let mut whole = case.graph.clone();
-        results.iter().for_each(|r| whole.add_output(*r));
-        assert_eq!(launches(&whole), [true], "{whole}");
-        case.check_ways(&results, &format!("{dtype} {m}x{k}x{n}"));
+        let results = append_epilogue(&mut case, y, Argmax, &mut rng);
+        let mut graph = case.graph.clone();
+        results.iter().for_each(|r| graph.add_output(*r));
+        assert_eq!(launches(&graph), [true], "{graph}");
+        case.check_candidates(&results, &format!("{dtype} {m}x{k}x{n}"));
     }
 }
 
 /// Long rows, few rows of long sums, and columns are reduced by a launch after the product.
 #[test]
-fn what_no_block_holds_is_reduced_apart() {
+fn other_reductions_need_a_launch() {
     let product = |[m, k, n]: [usize; 3], axis: usize| {
         launches(&parsed(&format!(
             "%0: f32[{m}, {k}] = input(index: 0, role: Data)

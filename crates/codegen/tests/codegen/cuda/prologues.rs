@@ -1,35 +1,35 @@
-//! Products and convolutions whose operands are computed by prologues while they are read, by every candidate.
+//! Products and convolutions whose operands prologues compute, by every candidate.
 
-use super::families::{Case, FLOATS, epilogue, finite, wild};
+use super::families::{Case, FLOATS, epilogue, finite, with_infinities};
 use super::{lowered, parsed};
 use crate::device;
-use crate::run::decomposed_for_cuda;
+use crate::run::decompose_for_cuda;
 use kiln_base::{DType, Dim};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Graph, Pw, Value, ops};
 
-/// Returns the number of operands that prologues compute in a program.
-fn made(graph: &Graph) -> usize {
-    let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
-    let made = program.tasks.iter().flat_map(|t| t.work.prologues());
-    made.flatten().count()
+/// Counts the operands that prologues compute in a program.
+fn count_prologues(graph: &Graph) -> usize {
+    let program = lowered(&decompose_for_cuda(graph), true).unwrap();
+    let prologues = program.tasks.iter().flat_map(|t| t.work.prologues());
+    prologues.flatten().count()
 }
 
-/// The prologues of a product.
+/// The prologue of an operand.
 #[derive(Copy, Clone, Debug)]
-pub enum Front {
+pub enum Prologue {
     Nothing,
-    /// A bias for each column and an activation.
+    /// A bias per column and an activation.
     Activated,
-    /// Small integers, shifted and scaled by row.
+    /// Small integers, scaled by row.
     Dequantized,
     /// A cast, whose result is transposed.
     Transposed,
     /// A concatenation of two arrays.
-    Together,
+    Concatenated,
 }
-pub use Front::*;
+pub use Prologue::*;
 
 fn bytes(shape: &[usize], rng: &mut Rng) -> Array {
     let count: usize = shape.iter().product();
@@ -37,23 +37,23 @@ fn bytes(shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_f64(DType::U8, shape, &data).unwrap()
 }
 
-/// Returns an operand of this shape.
+/// Returns an operand of a shape, computed by a prologue.
 pub fn operand(
     case: &mut Case,
     dtype: DType,
     shape: &[usize],
-    front: Front,
+    prologue: Prologue,
     rng: &mut Rng,
 ) -> Value {
-    let whole: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+    let dims: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
     let rank = shape.len();
-    match front {
+    match prologue {
         Nothing => case.input(finite(dtype, shape, rng)),
         Activated => {
             let x = case.input(finite(dtype, shape, rng));
             let bias = case.input(finite(dtype, &shape[rank - 1..], rng));
             let mut b = case.builder();
-            let bias = b.broadcast_to(&bias, &whole).unwrap();
+            let bias = b.broadcast_to(&bias, &dims).unwrap();
             let sum = b.pointwise(Pw::Add, &[x, bias]).unwrap();
             b.pointwise(Pw::Tanh, &[sum]).unwrap()
         }
@@ -63,7 +63,7 @@ pub fn operand(
             let scale = case.input(finite(dtype, &scale, rng));
             let mut b = case.builder();
             let x = b.cast(&x, dtype).unwrap();
-            let scale = b.broadcast_to(&scale, &whole).unwrap();
+            let scale = b.broadcast_to(&scale, &dims).unwrap();
             b.pointwise(Pw::Mul, &[x, scale]).unwrap()
         }
         Transposed => {
@@ -82,7 +82,7 @@ pub fn operand(
             let x = b.pointwise(Pw::Relu, &[x]).unwrap();
             b.permute(&x, &perm).unwrap()
         }
-        Together => {
+        Concatenated => {
             let mut parts = [shape.to_vec(), shape.to_vec()];
             parts[0][rank - 1] = shape[rank - 1] / 3;
             parts[1][rank - 1] -= shape[rank - 1] / 3;
@@ -94,73 +94,72 @@ pub fn operand(
 }
 
 #[test]
-fn operands_are_made_by_every_way() {
+fn every_candidate_computes_prologues() {
     if device::nvrtc().is_none() {
         return;
     }
     let mut rng = Rng::new(61);
-    let fronts = [
+    let prologues = [
         [Activated, Nothing],
         [Nothing, Dequantized],
-        [Transposed, Together],
+        [Transposed, Concatenated],
         [Dequantized, Transposed],
-        [Together, Activated],
+        [Concatenated, Activated],
     ];
     let sizes: &[(&[usize], [usize; 3])] = &[
         (&[], [67, 33, 41]),
         (&[2], [5, 70, 131]),
-        (&[], [1, 530, 40]), // blocks share the sums
+        (&[], [1, 530, 40]), // K is split
         (&[2, 3], [33, 7, 9]),
         (&[], [37, 0, 11]),
-        (&[], [40, 64, 48]), // the other operand is copied by eights
+        (&[], [40, 64, 48]), // the other operand is copied by 8 elements
         (&[], [70, 19, 1]),
     ];
     for (d, dtype) in FLOATS.into_iter().enumerate() {
         for (s, (batch, [m, k, n])) in sizes.iter().enumerate() {
-            let front = fronts[(d + s) % fronts.len()];
+            let prologue = prologues[(d + s) % prologues.len()];
             let mut case = Case::default();
             let lhs = [batch, &[*m, *k][..]].concat();
-            let lhs = operand(&mut case, dtype, &lhs, front[0], &mut rng);
+            let lhs = operand(&mut case, dtype, &lhs, prologue[0], &mut rng);
             let rhs = [batch, &[*k, *n][..]].concat();
-            let rhs = operand(&mut case, dtype, &rhs, front[1], &mut rng);
+            let rhs = operand(&mut case, dtype, &rhs, prologue[1], &mut rng);
             let y = case.op(ops::MatMul {}, &[lhs, rhs]);
             let results = epilogue(&mut case, y, &mut rng);
-            let what = format!("{dtype} {batch:?} {m}x{k}x{n} {front:?}");
-            let mut whole = case.graph.clone();
-            results.iter().for_each(|r| whole.add_output(*r));
+            let label = format!("{dtype} {batch:?} {m}x{k}x{n} {prologue:?}");
+            let mut graph = case.graph.clone();
+            results.iter().for_each(|r| graph.add_output(*r));
             if *k > 0 {
-                let expected = front.iter().filter(|f| !matches!(f, Nothing)).count();
-                assert_eq!(made(&whole), expected, "{what}");
+                let expected = prologue.iter().filter(|f| !matches!(f, Nothing)).count();
+                assert_eq!(count_prologues(&graph), expected, "{label}");
             }
-            case.check_ways(&results, &what);
+            case.check_candidates(&results, &label);
         }
     }
 }
 
-/// Infinities and NaN pass through, and no other number becomes one. Elements outside are 0, whatever a prologue would
-/// compute there.
+/// Infinities and NaN pass through. Elements outside of an operand are 0 and not the prologue of 0.
 #[test]
-fn infinities_are_made() {
+fn infinities_in_prologues() {
     if device::nvrtc().is_none() {
         return;
     }
     let mut rng = Rng::new(62);
     for dtype in FLOATS {
         let mut case = Case::default();
-        let a = case.input(wild(dtype, &[37, 45], &mut rng));
+        let a = case.input(with_infinities(dtype, &[37, 45], &mut rng));
         let b = case.input(finite(dtype, &[45, 11], &mut rng));
         // exp(0) is not 0.
         let a = case.builder().pointwise(Pw::Exp, &[a]).unwrap();
         let b = case.builder().pointwise(Pw::Exp, &[b]).unwrap();
         let y = case.op(ops::MatMul {}, &[a, b]);
         case.graph.add_output(y);
-        assert_eq!(made(&case.graph), 2);
-        case.check_ways(&[], &dtype.to_string());
+        assert_eq!(count_prologues(&case.graph), 2);
+        case.check_candidates(&[], &dtype.to_string());
     }
 }
 
 #[test]
-fn operands_of_symbolic_sizes_are_made() {
+fn prologues_of_symbolic_sizes() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -183,14 +182,14 @@ fn operands_of_symbolic_sizes_are_made() {
         let b = builder.pointwise(Pw::Relu, &[b]).unwrap();
         let y = case.op(ops::MatMul {}, &[a, b]);
         case.graph.add_output(y);
-        assert_eq!(made(&case.graph), 2);
-        case.check_ways(&[], &format!("{dtype} {m}x{k}x{n}"));
+        assert_eq!(count_prologues(&case.graph), 2);
+        case.check_candidates(&[], &format!("{dtype} {m}x{k}x{n}"));
     }
 }
 
-/// Checks a convolution of images with a prologue, with the expected number of prologues. Elements in the padding are
-/// 0, and not the prologue's result of 0.
-fn convolution(
+/// Checks a convolution of images with a prologue, and the expected number of prologues. Elements in the padding are 0
+/// and not the prologue of 0.
+fn check_convolution(
     dtype: DType,
     [batch, groups, ins, outs]: [usize; 4],
     [kernel, stride, padding]: [usize; 3],
@@ -200,7 +199,7 @@ fn convolution(
     let input = [9, 14];
     let mut case = Case::default();
     let shape = [batch, groups * ins, input[0], input[1]];
-    let (x, symbol) = (wild(dtype, &shape, rng), case.symbol());
+    let (x, symbol) = (with_infinities(dtype, &shape, rng), case.symbol());
     let mut dims = shape.map(Dim::from);
     if stride > 1 {
         dims[0] = symbol.clone();
@@ -219,45 +218,45 @@ fn convolution(
         groups,
     };
     let y = case.op(conv, &[x, w]);
-    let what = format!("{dtype} {groups} groups of {ins} to {outs}, {kernel} by {stride}");
-    // Without its readers, a symbol can't be known.
+    let label = format!("{dtype} {groups} groups of {ins} to {outs}, {kernel} by {stride}");
+    // No input of the graph has the symbol.
     if stride == 1 {
         case.graph.symbols.clear();
     }
-    let mut whole = case.graph.clone();
-    whole.add_output(y);
-    assert_eq!(made(&whole), expected, "{what}");
+    let mut graph = case.graph.clone();
+    graph.add_output(y);
+    assert_eq!(count_prologues(&graph), expected, "{label}");
     let results = epilogue(&mut case, y, rng);
-    case.check_ways(&results, &what);
+    case.check_candidates(&results, &label);
 }
 
 #[test]
-fn images_are_made_by_every_way() {
+fn every_candidate_of_convolutions_computes_prologues() {
     if device::nvrtc().is_none() {
         return;
     }
     let mut rng = Rng::new(64);
     for dtype in FLOATS {
-        // With few taps, Winograd's algorithms may transform images of f32.
-        let few = usize::from(dtype != DType::F32);
-        convolution(dtype, [2, 1, 5, 33], [3, 1, 1], few, &mut rng);
-        convolution(dtype, [2, 2, 3, 40], [3, 2, 1], 1, &mut rng);
-        convolution(dtype, [3, 2, 8, 35], [1, 1, 0], 1, &mut rng); // a plain product
-        convolution(dtype, [2, 1, 70, 36], [2, 1, 1], 1, &mut rng);
+        // Winograd's algorithms for 3x3 filters of f32 have no prologues.
+        let expected = usize::from(dtype != DType::F32);
+        check_convolution(dtype, [2, 1, 5, 33], [3, 1, 1], expected, &mut rng);
+        check_convolution(dtype, [2, 2, 3, 40], [3, 2, 1], 1, &mut rng);
+        check_convolution(dtype, [3, 2, 8, 35], [1, 1, 0], 1, &mut rng); // a plain product
+        check_convolution(dtype, [2, 1, 70, 36], [2, 1, 1], 1, &mut rng);
     }
 }
 
-/// An element is in memory if many blocks would compute it, or if it has other readers.
+/// An operand is stored if many blocks would compute it, or if it has other readers.
 #[test]
-fn what_many_read_is_in_memory() {
-    let product = |n: usize, dtype: &str, then: &str| {
-        made(&parsed(&format!(
+fn shared_operands_are_stored() {
+    let product = |n: usize, dtype: &str, results: &str| {
+        count_prologues(&parsed(&format!(
             "%0: {dtype}[4096, 1024] = input(index: 0, role: Data)
              %1: {dtype}[1024, {n}] = input(index: 1, role: Data)
              %2: {dtype}[4096, 1024] = relu %0
              %3: {dtype}[4096, 1024] = add %2, %0
              %4: {dtype}[4096, {n}] = matmul %3, %1
-             return %4{then}"
+             return %4{results}"
         )))
     };
     assert_eq!(product(512, "f32", ""), 1);

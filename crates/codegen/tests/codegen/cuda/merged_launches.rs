@@ -1,4 +1,4 @@
-//! Concurrent kernels in one launch compute the same as alone, and fit the architectures.
+//! Kernels merged into one launch compute the same as separate ones, and fit the architectures.
 
 use super::families::finite;
 use super::{check_as, lowered, lowered_for, parsed};
@@ -11,24 +11,26 @@ use kiln_ir::{Graph, Op};
 use kiln_plan::Kernel;
 use kiln_runtime::cuda::Code;
 
-/// Merges launches that fit together. Each joins the first group that it can, after all launches that write its
-/// arguments or touch its results.
-fn merged(sequence: Sequence) -> Sequence {
+/// Merges launches greedily: each joins the first legal group after its dependencies.
+fn merge_greedily(sequence: Sequence) -> Sequence {
     let launches = &sequence.launches;
-    let touches = |of: &Launch, other: &Launch| {
-        let mut written = of.args.iter().zip(&of.written).filter(|a| *a.1);
+    let writes_args_of = |writer: &Launch, other: &Launch| {
+        let mut written = writer.args.iter().zip(&writer.written).filter(|a| *a.1);
         written.any(|(b, _)| other.args.contains(b))
     };
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (l, launch) in launches.iter().enumerate() {
-        let disturbs = |g: &usize| touches(&launches[*g], launch) || touches(launch, &launches[*g]);
-        let behind = groups.iter().rposition(|g| g.iter().any(disturbs));
-        let free = behind.map_or(0, |g| g + 1);
-        let fits = |g: &usize| {
-            let all = groups[*g].iter().chain([&l]).map(|l| &launches[*l]);
-            fit_in_a_launch(&sequence, &all.collect::<Vec<_>>())
+        let conflicts = |other: &usize| {
+            let other = &launches[*other];
+            writes_args_of(other, launch) || writes_args_of(launch, other)
         };
-        match (free..groups.len()).find(fits) {
+        let dependency = groups.iter().rposition(|g| g.iter().any(conflicts));
+        let first_group = dependency.map_or(0, |g| g + 1);
+        let fits = |g: &usize| {
+            let group = groups[*g].iter().chain([&l]).map(|l| &launches[*l]);
+            fit_in_a_launch(&sequence, &group.collect::<Vec<_>>())
+        };
+        match (first_group..groups.len()).find(fits) {
             Some(g) => groups[g].push(l),
             None => groups.push(vec![l]),
         }
@@ -36,9 +38,9 @@ fn merged(sequence: Sequence) -> Sequence {
     merge_launches(&sequence, &groups)
 }
 
-/// Returns independent work: products of several shapes, two of which are alike, a convolution's weight gradient,
-/// reductions along and across, and pointwise work on results.
-fn independent(dtype: &str, [m, k, n]: [usize; 3]) -> Graph {
+/// Returns mostly independent ops: products, two of which have the same shape, a weight gradient of a convolution,
+/// reductions of rows and columns, and pointwise ops.
+fn independent_ops(dtype: &str, [m, k, n]: [usize; 3]) -> Graph {
     parsed(&format!(
         "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
          %1: {dtype}[{k}, {n}] = input(index: 1, role: Data)
@@ -61,10 +63,11 @@ fn independent(dtype: &str, [m, k, n]: [usize; 3]) -> Graph {
     ))
 }
 
+/// Returns random inputs of a graph.
 fn inputs(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
     let shapes = graph.inputs().into_iter().map(|id| {
         let Op::Input(input) = &graph.node(id).op else {
-            unreachable!("a list of inputs")
+            unreachable!("inputs() returns inputs")
         };
         let extent = |d: &kiln_base::Dim| d.as_const().expect("a number") as usize;
         let shape: Vec<usize> = input.fact.shape.iter().map(extent).collect();
@@ -76,7 +79,7 @@ fn inputs(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
 }
 
 #[test]
-fn parts_compute_what_they_compute_alone() {
+fn merged_kernels_equal_separate_ones() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -90,27 +93,26 @@ fn parts_compute_what_they_compute_alone() {
     ];
     for (i, size) in sizes.into_iter().enumerate() {
         let dtype = ["f32", "bf16", "f64", "f16"][i % 4];
-        let graph = independent(dtype, size);
-        let apart = lowered(&graph, false)
+        let graph = independent_ops(dtype, size);
+        let separate = lowered(&graph, false)
             .expect("these have a printer")
             .sequence()
             .launches
             .len();
         let ran = check_as(&graph, &inputs(&graph, &mut rng), true, |sequence| {
-            let together = merged(sequence);
-            let (one, name) = (together.launches.len(), "_beside_");
-            assert!(one < apart, "{one} of {apart}");
-            let launches = together.launches.iter();
+            let merged = merge_greedily(sequence);
+            let (count, name) = (merged.launches.len(), "_beside_");
+            assert!(count < separate, "{count} of {separate}");
+            let launches = merged.launches.iter();
             assert!(launches.into_iter().any(|l| l.kernel.name().contains(name)));
-            together
+            merged
         });
         assert_eq!(ran, Ok(true), "{dtype} {size:?}");
     }
 }
 
-/// Products with prologues and reduced rows, concurrently.
 #[test]
-fn products_that_take_others_in_share_a_launch() {
+fn products_with_prologues_and_row_epilogues_merge() {
     if device::nvrtc().is_none() {
         return;
     }
@@ -131,24 +133,24 @@ fn products_that_take_others_in_share_a_launch() {
              return %7, %10"
         ));
         let ran = check_as(&graph, &inputs(&graph, &mut rng), false, |sequence| {
-            let together = merged(sequence);
-            assert_eq!(together.launches.len(), 1, "{dtype}");
-            together
+            let merged = merge_greedily(sequence);
+            assert_eq!(merged.launches.len(), 1, "{dtype}");
+            merged
         });
         assert_eq!(ran, Ok(true), "{dtype}");
     }
 }
 
-/// A merged kernel keeps to the registers and the shared memory of the largest of its parts.
+/// A merged kernel needs no more registers and shared memory than the largest of its kernels.
 #[test]
-fn machine_code_of_parts() {
+fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else {
         return;
     };
     for dtype in ["f32", "bf16"] {
         for (capability, gpu) in device::architectures() {
-            let program = lowered_for(gpu, &independent(dtype, [512, 256, 768]), true).unwrap();
-            let program = merged(program.sequence());
+            let program = lowered_for(gpu, &independent_ops(dtype, [512, 256, 768]), true).unwrap();
+            let program = merge_greedily(program.sequence());
             let products = |l: &&Launch| l.kernel.name().contains("_beside_");
             assert!(program.launches.iter().filter(products).count() > 0);
             let compiled = nvrtc.compile(&device::unit(&program), Code::Cubin(capability));
@@ -156,16 +158,20 @@ fn machine_code_of_parts() {
                 .unwrap_or_else(|e| panic!("{dtype}: {e}"))
                 .resources()
             {
-                let of = |l: &&Launch| matches!(&*l.kernel, Kernel::Cuda(k) if k.entry == r.entry);
-                let Some(Kernel::Cuda(kernel)) =
-                    program.launches.iter().find(of).map(|l| &*l.kernel)
+                let is_resource =
+                    |l: &&Launch| matches!(&*l.kernel, Kernel::Cuda(k) if k.entry == r.entry);
+                let Some(Kernel::Cuda(kernel)) = program
+                    .launches
+                    .iter()
+                    .find(is_resource)
+                    .map(|l| &*l.kernel)
                 else {
-                    unreachable!("each entry is a kernel's")
+                    unreachable!("entries are CUDA kernels")
                 };
                 let threads: u32 = kernel.block.iter().product();
                 // A kernel of warpgroups has a multiprocessor to itself.
-                let least = if kernel.maps.is_empty() { 512 } else { 0 };
-                let fits = r.registers * threads.max(least) <= 65536 && r.shared <= 48 << 10;
+                let min_threads = if kernel.maps.is_empty() { 512 } else { 0 };
+                let fits = r.registers * threads.max(min_threads) <= 65536 && r.shared <= 48 << 10;
                 assert!(fits && r.spilled == 0 && r.stack == 0, "{dtype}: {r:?}");
                 println!("{dtype} sm_{capability}: {r:?}");
             }
@@ -174,7 +180,7 @@ fn machine_code_of_parts() {
 }
 
 #[test]
-fn what_differs_too_much_stays_apart() {
+fn different_kernels_stay_separate() {
     let program = |text: &str| lowered(&parsed(text), true).unwrap().sequence();
     let product = |m: usize| {
         program(&format!(
@@ -191,25 +197,26 @@ fn what_differs_too_much_stays_apart() {
              return %1"
         ))
     };
-    let (few, some, many) = (product(512), product(500), product(65536));
+    let (small, similar, large) = (product(512), product(500), product(65536));
     let fit = |programs: &[&Sequence]| {
         let launches: Vec<&Launch> = programs.iter().map(|p| &p.launches[0]).collect();
         fit_in_a_launch(programs[0], &launches)
     };
-    assert!(fit(&[&few, &some]));
-    // It keeps a GPU full for long.
-    assert!(!fit(&[&few, &many]));
+    assert!(fit(&[&small, &similar]));
+    // One of them fills a GPU for long.
+    assert!(!fit(&[&small, &large]));
     // Blocks of 128 and of 256 threads.
-    assert!(!fit(&[&few, &pointwise(10)]));
+    assert!(!fit(&[&small, &pointwise(10)]));
     assert!(fit(&[&pointwise(7), &pointwise(100_000)]));
-    assert!(!fit(&[&few; 5]), "five products");
-    // A smaller GPU has enough to do with one of them.
-    let on = |processors: u32, mut program: Sequence| {
+    assert!(!fit(&[&small; 5]), "five products");
+    // One of them fills a small GPU.
+    let on_gpu = |processors: u32, mut program: Sequence| {
         program.machine = Machine::Gpu(Gpu {
             processors,
             ..Gpu::H100
         });
         program
     };
-    assert!(fit(&[&on(132, few.clone()), &few]) && !fit(&[&on(4, few.clone()), &few]));
+    assert!(fit(&[&on_gpu(132, small.clone()), &small]));
+    assert!(!fit(&[&on_gpu(4, small.clone()), &small]));
 }
