@@ -14,7 +14,7 @@ mod network;
 
 const ROWS: usize = 6;
 
-/// Returns a training step whose loss is multiplied by `by`. It also returns the scale.
+/// Returns a training step whose loss is multiplied by a factor. It also returns the scale.
 fn package() -> Package {
     let network = sequential![Linear::new(3, 8), ReLU::new(), Linear::new(8, 2)].unwrap();
     let mut optimizer = Optimizer::new(network.parameters(), AdamW::new().lr(1e-2)).unwrap();
@@ -25,9 +25,9 @@ fn package() -> Package {
         Spec::new(DType::I64, [ROWS]),
         Spec::new(DType::F32, ()),
     );
-    let step = compile(specs, |(x, y, by)| {
+    let step = compile(specs, |(x, y, factor)| {
         optimizer.zero_grad();
-        let loss = network.call(x).cross_entropy(&y) * by;
+        let loss = network.call(x).cross_entropy(&y) * factor;
         scaler.scale(&loss).backward()?;
         scaler.step(&mut optimizer)?;
         scaler.update()?;
@@ -41,7 +41,7 @@ fn package() -> Package {
         .optimizer("optimizer", &optimizer)
         .scaler("scaler", &scaler)
         .entry("train_step", &step)
-        .inputs(["rows", "labels", "by"])
+        .inputs(["rows", "labels", "factor"])
         .outputs(["loss", "scale"])
         .to_bytes();
     Package::from_bytes(&bytes.unwrap()).unwrap()
@@ -64,18 +64,18 @@ fn check_skipped_steps(weights: Weights) {
     let y = bytes(&Tensor::randint(0, 2, [ROWS]));
     let step = package.entry("train_step").unwrap();
     let (mut losses, mut scales) = (Vec::new(), Vec::new());
-    for by in [1.0f32, 1.0, f32::INFINITY, 1.0, f32::NAN, 1.0, 1.0, 1.0] {
+    for factor in [1.0f32, 1.0, f32::INFINITY, 1.0, f32::NAN, 1.0, 1.0, 1.0] {
         let arguments = [
             Buffer::from_bytes(DType::F32, &[ROWS as i64, 3], &x).unwrap(),
             Buffer::from_bytes(DType::I64, &[ROWS as i64], &y).unwrap(),
-            Buffer::from_slice(&[by], &[]).unwrap(),
+            Buffer::from_slice(&[factor], &[]).unwrap(),
         ];
         let expected = step.run(arguments).unwrap();
         let number = |i: usize| expected[i].to_vec::<f32>().unwrap()[0];
-        let inputs = [x.clone(), y.clone(), by.to_le_bytes().to_vec()];
+        let inputs = [x.clone(), y.clone(), factor.to_le_bytes().to_vec()];
         let actual = library.call("train_step", &inputs, &[4, 4]).unwrap();
         let (loss, scale) = (floats(&actual[0])[0], floats(&actual[1])[0]);
-        match by.is_finite() {
+        match factor.is_finite() {
             true => assert!(
                 (loss - number(0)).abs() <= 1e-5 * number(0).abs(),
                 "{loss} {}",
@@ -98,7 +98,7 @@ fn check_skipped_steps(weights: Weights) {
     );
     assert_ne!(losses[3], losses[1]);
     let repeated = library.call("begin", &[], &[]).and_then(|_| {
-        let inputs = |by: f32| [x.clone(), y.clone(), by.to_le_bytes().to_vec()];
+        let inputs = |factor: f32| [x.clone(), y.clone(), factor.to_le_bytes().to_vec()];
         library.call("train_step", &inputs(f32::INFINITY), &[4, 4])?;
         library.call("train_step", &inputs(1.0), &[4, 4])
     });
