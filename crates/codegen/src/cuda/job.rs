@@ -3,8 +3,8 @@
 use super::source::Source;
 use super::values::Values;
 use crate::kir::Kernel;
-use crate::work::{Slot, Work};
-use kiln_base::{Dim, Gpu};
+use crate::work::Work;
+use kiln_base::Gpu;
 use kiln_plan::schedule;
 use std::ops::Deref;
 
@@ -26,17 +26,6 @@ impl Job<'_> {
             source.may_alias(*a, *b);
         }
         source
-    }
-
-    /// True if a slot's memory surely begins at a multiple of 16 bytes. In a loop, an argument may be a slice of stacked
-    /// values, which begins at a multiple of its own size.
-    pub fn is_aligned(&self, slot: Slot) -> bool {
-        let Slot::Arg(i) = slot else {
-            return true;
-        };
-        let arg = &self.work.args[i];
-        let bytes = &arg.len * &Dim::Const(arg.dtype.size() as i64);
-        bytes.div_exact(&Dim::Const(16)).is_ok()
     }
 }
 

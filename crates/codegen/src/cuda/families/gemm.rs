@@ -102,10 +102,8 @@ impl Gemm<'_> {
         };
         let tma_operands = matrices.or_else(|| is_plain.then(convolution).flatten());
         let has_wgmma = dtype.is_half() || dtype.is_byte() || dtype == DType::F32;
-        let is_aligned =
-            |side: usize| work.is_aligned(sources[side].map_or(operands[side].0, Slot::Arg));
         Gemm {
-            tma_operands: tma_operands.filter(|_| has_wgmma && is_aligned(0) && is_aligned(1)),
+            tma_operands: tma_operands.filter(|_| has_wgmma),
             sources,
             making: [0, 1].map(|side| match (operands[side].1, sources[side]) {
                 (Some(prologue), Some(source)) => prologue::making(prologue, source),
@@ -428,7 +426,7 @@ multiply(shared, a, b, i0, j0, first, end);{}",
     /// `at`.
     fn open_elements(&self, source: &mut Source, width: u32) {
         let raw = match width {
-            1 => "Acc raw = shared.out[e / BN][out_column(e % BN)];".into(),
+            1 => "Acc raw = shared.out[e / BN][out_column(e / BN, e % BN)];".into(),
             _ => format!("const auto raw = tile_vector<{width}>(shared, e / BN, e % BN);"),
         };
         let text = format!(
@@ -529,5 +527,10 @@ for (int line = threadIdx.x / {lanes}; line < BM && i0 + line < m; line += {rows
 const Index row = batch * m + i0 + line;"
     );
     lines(source, &text);
-    rows::emit_epilogue(kernel, &shape, "shared.out[line][out_column(i)]", source);
+    rows::emit_epilogue(
+        kernel,
+        &shape,
+        "shared.out[line][out_column(line, i)]",
+        source,
+    );
 }

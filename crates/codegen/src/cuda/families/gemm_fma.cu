@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
             kiln_vec<Acc, RUN> run;
 #pragma unroll
             for (int s = 0; s < RUN; s++) run.v[s] = sum[i][j + s];
-            kiln_store(&shared.out[rows.line(i)][columns.line(j)], run);
+            kiln_store(&shared.out[rows.line(i)][out_column(rows.line(i), columns.line(j))], run);
         }
     __syncthreads();
 }

@@ -22,7 +22,7 @@ template <class A, class B>
 __device__ __forceinline__ void sum_inside(Shared& shared, const A& a, const B& b, Index i0, Index j0, Index first, Index end) {
     bool is_nan = false;
     for (int e = threadIdx.x; e < BM * BN; e += THREADS) {
-        const Acc own = shared.out[e / BN][out_column(e % BN)];
+        const Acc own = shared.out[e / BN][out_column(e / BN, e % BN)];
         is_nan = is_nan || own != own;
     }
     if (!__syncthreads_or(is_nan)) return;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void sum_inside(Shared& shared, const A& a, const B& 
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int e = threadIdx.x; e < BM * BN; e += THREADS) {
-        Acc& own = shared.out[e / BN][out_column(e % BN)];
+        Acc& own = shared.out[e / BN][out_column(e / BN, e % BN)];
         // A NaN among the first terms is the result. A warp recomputes each of the other elements.
         bool is_open = own != own;
         if (is_open) {

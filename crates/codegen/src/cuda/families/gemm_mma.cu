@@ -14,7 +14,8 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
 #pragma unroll
             for (int x = 0; x < 4; x += 2) {
                 const kiln_vec<Acc, 2> two = {sum[i][j][x], sum[i][j][x + 1]};
-                kiln_store(&shared.out[wi + i * 16 + lane / 4 + x / 2 * 8][out_column(wj + j * 8 + lane % 4 * 2)], two);
+                const int row = wi + i * 16 + lane / 4 + x / 2 * 8;
+                kiln_store(&shared.out[row][out_column(row, wj + j * 8 + lane % 4 * 2)], two);
             }
     __syncthreads();
 }

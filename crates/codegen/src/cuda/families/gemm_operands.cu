@@ -8,7 +8,7 @@ struct Run {
 
 // Element (line, k) at p + line * line_stride + k * k_stride.
 struct Strided {
-    static constexpr bool in_memory = true;
+    static constexpr bool in_memory = true, bounded = false;
     const Elem* p;
     Index lines, line_stride, k_stride;
     typedef Run Line;
@@ -18,7 +18,8 @@ struct Strided {
         return line;
     }
     __device__ __forceinline__ Elem at(Line l, Index k) const { return l.exists ? l.p[k * k_stride] : Elem(0); }
-    __device__ __forceinline__ Run run(Line l, Index k) const { return {l.p + k * k_stride, l.exists}; }
+    // The run `behind` terms after k: at a constant distance from an address that is computed once.
+    __device__ __forceinline__ Run run(Line l, Index k, int behind = 0) const { return {l.p + k * k_stride + behind * k_stride, l.exists}; }
     __device__ __forceinline__ bool exists(Line l, Index) const { return l.exists; }
 };
 
@@ -33,7 +34,7 @@ template <> constexpr bool is_pointer<const Elem*> = true;
 
 // Elements at the sums of the contributions of a line and a term.
 template <class Place, class Lines, class Terms, int BOUNDS> struct Gathered {
-    static constexpr bool in_memory = is_pointer<Place>;
+    static constexpr bool in_memory = is_pointer<Place>, bounded = BOUNDS > 0;
     Place p;
     const Lines& parts_of_line;
     const Terms& parts_of_term;
@@ -60,9 +61,9 @@ template <class Place, class Lines, class Terms, int BOUNDS> struct Gathered {
         Index at;
         return find(l, k, at) ? p[at] : Elem(0);
     }
-    __device__ __forceinline__ Run run(const Line& l, Index k) const {
+    __device__ __forceinline__ Run run(const Line& l, Index k, int behind = 0) const {
         Index at;
-        const bool exists = find(l, k, at);
+        const bool exists = find(l, k + behind, at);
         return {p + at, exists};
     }
 };

@@ -4,7 +4,7 @@ template <int N> __device__ __forceinline__ kiln_vec<Acc, N> tile_vector(const S
     kiln_vec<Acc, N> all;
 #pragma unroll
     for (int x = 0; x < N; x += EACH) {
-        const auto some = kiln_load<EACH>(&shared.out[row][out_column(column + x)]);
+        const auto some = kiln_load<EACH>(&shared.out[row][out_column(row, column + x)]);
 #pragma unroll
         for (int y = 0; y < EACH; y++) all.v[x + y] = some.v[y];
     }

@@ -108,15 +108,16 @@ template <int LINES, bool ALONG_K, bool WHOLE, class Operand> struct Reader<LINE
         constexpr int ROWS = THREADS * SIDE_BY_SIDE / Stage<LINES, ALONG_K>::ROW;
         unsigned first = shared_address(to.place(line_of(0), k_of(0)));
         asm("" : "+r"(first)); // so that what follows is an offset in the instruction
-        Index at = opaque(k0 + k_of(0));
+        const Index at = opaque(k0 + k_of(0));
 #pragma unroll
         for (int x = 0; x < LOADS; x++) {
-            if (!ALONG_K && x > 0) at = opaque(k0 + k_of(x));
-            const Run run = from.run(kept[ALONG_K ? x : 0], at);
-            const int some = ALONG_K ? within16<WHOLE>(end - at) : at < end ? bytes : 0;
+            const int behind = ALONG_K ? 0 : x * (THREADS * SIDE_BY_SIDE / LINES);
+            const Run run = from.run(kept[ALONG_K ? x : 0], at, behind);
+            const int some = ALONG_K ? within16<WHOLE>(end - at) : behind < end - at ? bytes : 0;
+            const bool exists = !ALONG_K && !Operand::bounded || run.exists; // as `bytes` says
             // Chunks are permuted alike in every 8 rows.
             const unsigned place = ROWS % 8 == 0 ? first + x * THREADS * 16 : shared_address(to.place(line_of(x), k_of(x)));
-            copy<16>(place, run.p, run.exists ? some : 0);
+            copy<16>(place, run.p, exists ? some : 0);
         }
     }
 };

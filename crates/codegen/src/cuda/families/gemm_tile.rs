@@ -196,14 +196,19 @@ pub(super) fn warpgroup_text(
     )
 }
 
-/// Returns the function before [`tile_text`] that says where a column of the result lies in shared memory. Tensor cores
-/// may leave chunks of four columns permuted, so that threads that read two or four chunks each have no bank conflicts.
+/// Returns the function before [`tile_text`] that maps row i and column j of the result to a column in shared memory.
+/// Tensor cores may leave chunks of four columns permuted, so that threads that read two or four chunks each have no bank
+/// conflicts. Threads that own runs of rows and single columns store eight columns of every fourth row at a time, which
+/// begin in the same bank, unless these columns are permuted.
 pub(super) fn out_column(multiply: Multiply, may_permute: bool) -> String {
-    let column = match may_permute && multiply != Multiply::Fma {
-        true => "j ^ (j / 32 % 4) * 4",
-        false => "j",
+    let column = match (may_permute, multiply) {
+        (true, Multiply::Fma) => {
+            "!A_ALONG_K && B_ALONG_K && BN % 32 == 0 ? j ^ (i * (int)sizeof(Elem) / 16 % 4) * 8 : j"
+        }
+        (true, _) => "j ^ (j / 32 % 4) * 4",
+        (false, _) => "j",
     };
-    format!("__device__ __forceinline__ int out_column(int j) {{ return {column}; }}\n")
+    format!("__device__ __forceinline__ int out_column(int i, int j) {{ return {column}; }}\n")
 }
 
 /// Returns the text of the product of a block's tile.

@@ -110,7 +110,7 @@ pub(super) fn operand(
     Operand {
         text,
         along_k,
-        vector: vector && prologue.is_none() && call.work.is_aligned(slot),
+        vector: vector && prologue.is_none(),
         whole,
     }
 }

@@ -174,8 +174,7 @@ pub(super) fn declare_in_registers(
         if by_pairs {
             let arg = call.position(Slot::Arg(raw)) as u16;
             let is_even = c.size(TERMS).as_const().is_some_and(|k| k % 2 == 0);
-            let aligned = |arg: u16| is_even && call.work.is_aligned(call.args[usize::from(arg)].0);
-            let made = pairs::emit(source, &kernel, arg, &indices, aligned);
+            let made = pairs::emit(source, &kernel, arg, &indices, is_even);
             source.line(format!("return {made};"));
             source.line("};");
             return;

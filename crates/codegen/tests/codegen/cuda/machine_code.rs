@@ -11,7 +11,7 @@ use kiln_ir::Graph;
 use kiln_plan::schedule::{self, Multiply};
 use kiln_runtime::cuda::Code;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -152,6 +152,46 @@ fn issue_slots_of_large_products() {
             }
         }
     }
+}
+
+/// The same for every candidate of products of few rows or few columns whose warps multiply parts of at least 32 x 32.
+#[test]
+fn issue_slots_of_narrow_products() {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+        return;
+    };
+    let (capability, gpu) = device::architectures()[0];
+    let mut found = BTreeSet::new();
+    for (order, [m, n]) in (0..8).map(|i| (i % 4, [[32, 4096], [4096, 32]][i / 4])) {
+        let shape = |is_transposed: bool, [rows, columns]: [usize; 2]| match is_transposed {
+            true => ([columns, rows], "[1, 0]"),
+            false => ([rows, columns], "[0, 1]"),
+        };
+        let (a, a_perm) = shape(order & 1 != 0, [m, 4096]);
+        let (b, b_perm) = shape(order & 2 != 0, [4096, n]);
+        let graph = parsed(&format!(
+            "%0: bf16{a:?} = input(index: 0, role: Data)
+             %1: bf16{b:?} = input(index: 1, role: Data)
+             %2: bf16[{m}, 4096] = permute(perm: {a_perm}) %0
+             %3: bf16[4096, {n}] = permute(perm: {b_perm}) %1
+             %4: bf16[{m}, {n}] = matmul %2, %3
+             return %4"
+        ));
+        for (name, _, sequence) in every(&lowered_for(gpu, &graph)) {
+            let schedule: schedule::Gpu = name.parse().unwrap();
+            let [rows, columns, _] = schedule.tile;
+            let is_large = schedule.warp.into_iter().all(|n| n >= 32);
+            if !is_large || !found.insert((order, rows, columns, schedule.stages)) {
+                continue;
+            }
+            let what = format!("sm_{capability} {name}, order {order}");
+            let Loop {
+                slots, products, ..
+            } = compiled_loop(&tool, &sequence, capability, &what);
+            assert!(5 * products >= slots, "{what}: {slots} for {products}");
+        }
+    }
+    assert!(found.len() > 4, "{found:?}");
 }
 
 /// Checks that a result of 16 bits is stored as matrices and boxes, and bounds the slots behind the last product: a

@@ -64,14 +64,14 @@ pub(super) fn suits(prologue: &Kernel, source: usize) -> bool {
 }
 
 /// Emits the values of a prologue for a register `raw` of two elements, and returns the expression of the result. The
-/// axes with indices `indices` are all that other arguments move along. `aligned` is true for arguments whose pairs of
-/// terms lie in words.
+/// axes with indices `indices` are all that other arguments move along. `is_even` is true if the number of
+/// terms is.
 pub(super) fn emit(
     source: &mut Source,
     kernel: &Kernel,
     raw: u16,
     indices: &[Option<&str>],
-    aligned: impl Fn(u16) -> bool,
+    is_even: bool,
 ) -> String {
     let dtype = kernel.args[kernel.args.len() - 1].dtype;
     let mut names: Vec<String> = Vec::with_capacity(kernel.body.len());
@@ -89,7 +89,7 @@ pub(super) fn emit(
                 let access = &kernel.accesses[usize::from(*access)];
                 match access.arg == raw {
                     true => "raw".into(),
-                    false => loaded(source, access, indices, aligned(access.arg)),
+                    false => loaded(source, access, indices, is_even),
                 }
             }
             Expr::Unary(Unary::Neg, a) => format!("{} ^ 0x80008000u", name(a)),
@@ -118,7 +118,7 @@ pub(super) fn emit(
 }
 
 /// Returns two neighbours of an argument, or an element twice that is for all terms.
-fn loaded(source: &mut Source, access: &Access, indices: &[Option<&str>], aligned: bool) -> String {
+fn loaded(source: &mut Source, access: &Access, indices: &[Option<&str>], is_even: bool) -> String {
     let at = |source: &mut Source, term: &str| {
         let names = indices.iter().map(|index| match index {
             Some("j") => term.to_string(),
@@ -134,7 +134,7 @@ fn loaded(source: &mut Source, access: &Access, indices: &[Option<&str>], aligne
     let first = at(source, "j");
     match stride.filter(|s| !s.is(0)) {
         None => format!("{arg}[{first}] * 0x10001u"),
-        Some(Dim::Const(1)) if aligned && access.offset.as_const().is_some_and(|n| n % 2 == 0) => {
+        Some(Dim::Const(1)) if is_even && access.offset.as_const().is_some_and(|n| n % 2 == 0) => {
             format!("*(const unsigned*)({arg} + ({first}))")
         }
         Some(_) => format!("{arg}[{first}] | {arg}[{}] << 16", at(source, "next")),
