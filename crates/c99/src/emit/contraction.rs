@@ -80,6 +80,11 @@ pub(super) struct Products {
     pub m: Loop,
     pub n: Loop,
     pub k: Loop,
+    /// C that skips iterations of each inner loop, and computes the rows from `low` to `high` that are not skipped, if
+    /// some are.
+    pub skips: Vec<String>,
+    /// The element of C at which loops begin, which may be before the first.
+    pub start: i64,
 }
 
 impl Products {
@@ -96,19 +101,30 @@ impl Products {
             body.loop_to(&l.index, &l.trips);
         }
         body.blocks("d", k.extent, DEEP, "deep");
-        for l in &self.inner {
+        let (mut trips, mut from) = (m.trips.clone(), Loop::new("0", m.extent, m.strides));
+        if let Some(range) = self.skips.last() {
+            body.block(range);
+            (trips, from.index) = ("high - low".into(), "low".into());
+        }
+        for (i, l) in self.inner.iter().enumerate() {
             body.loop_to(&l.index, &l.trips);
+            self.skips
+                .get(i)
+                .into_iter()
+                .for_each(|skip| body.block(skip));
         }
         let block = Loop::new("d", k.extent, k.strides);
-        let loops = || self.outer.iter().chain([&block]).chain(&self.inner);
+        let loops = || self.outer.iter().chain([&block, &from]).chain(&self.inner);
         let blocks = 1 + self.outer.len() + self.inner.len();
-        let sums = self.dtypes[2];
-        if sums.is_float() {
-            let name = sums.name();
-            let [a, b, c] = [0, 1, 2].map(|i| format!("{} + {}", arrays[i], element(loops(), i)));
+        let dtype = self.dtypes[2];
+        if dtype.is_float() {
+            let name = dtype.name();
+            let [a, b] = [0, 1].map(|i| format!("{} + {}", arrays[i], element(loops(), i)));
+            let c = sum(self.start, loops().map(|l| (l.strides[2], &l.index[..])));
+            let c = format!("{} + ({c})", arrays[2]);
             body.line(format!(
                 "kiln_product_{name}({}, {}, deep, {a}, {}, {}, {b}, {}, {c}, {});",
-                m.trips, n.trips, m.strides[0], k.strides[0], k.strides[1], m.strides[2]
+                trips, n.trips, m.strides[0], k.strides[0], k.strides[1], m.strides[2]
             ));
             return body.close_all(blocks);
         }
@@ -121,7 +137,7 @@ impl Products {
             format!("{}[{at}]", arrays[i])
         });
         // Integers wrap around.
-        let (ty, name) = (memory(sums), sums.compute().name());
+        let (ty, name) = (memory(dtype), dtype.compute().name());
         body.line(format!("const {ty} f = {a};"));
         body.loop_to("j", &n.trips);
         body.line(format!(

@@ -1,8 +1,8 @@
 //! Convolutions and their gradients: sums of products over the taps of a filter, with channels last.
 //!
-//! The three of them are one sum over images x, filters w and results y, of which one is written. With channels last
-//! and x padded, every loop is a stride of each. Each tap, or each row of taps whose channels are contiguous, is a
-//! matrix product.
+//! The three of them are one sum over images x, filters w and results y, of which one is written. With channels last,
+//! every loop is a stride of each. Each tap, or each row of taps whose channels are contiguous, is a matrix product. An
+//! x that is read is padded; of one that is written, products skip the positions whose tap falls beside it.
 
 use super::contraction::{Loop, Products, element, merged};
 use super::dialect::memory;
@@ -33,16 +33,22 @@ impl Sizes {
         let (kernel, padding) = (k.numbers(&c.kernel)?, k.numbers(&c.padding)?);
         let (stride, dilation) = (k.numbers(&c.stride)?, k.numbers(&c.dilation)?);
         let axes = 0..kernel.len();
+        let is_input = c.role == ConvRole::Input;
         let reached = |i: usize| {
             let footprint = (output[i] - 1) * stride[i] + (kernel[i] - 1) * dilation[i] + 1;
             footprint.max(input[i] + padding[i])
         };
+        // Padding would be computed, where x is written.
+        let (padded, zeros) = match is_input {
+            true => (input.clone(), vec![0; input.len()]),
+            false => (axes.clone().map(reached).collect(), padding.clone()),
+        };
         let x = Images {
             dtype: c.dtype(),
             channels: groups * ins,
-            padded: axes.clone().map(reached).collect(),
             extents: input,
-            padding,
+            padding: zeros,
+            padded,
             last: x_last,
         };
         let y = Images {
@@ -74,18 +80,38 @@ impl Sizes {
         };
         let taps = kernel.iter().product();
         let mut outer = merged([new("g", groups, [ins, taps * ins * outs, outs])]);
-        let mut inner = merged(axes.clone().map(position));
+        let positions = axes.clone().map(position);
+        let mut inner: Vec<Loop> = match is_input {
+            true => positions.collect(),
+            false => merged(positions),
+        };
         let position = inner.pop();
         let position = position.unwrap_or_else(|| new("u", 1, [0, 0, y.channels]));
-        let [in_stride, out_stride] = match c.role {
-            ConvRole::Input => [1, ins],
-            _ => [outs, 1],
+        let [in_stride, out_stride] = match is_input {
+            true => [1, ins],
+            false => [outs, 1],
         };
         let from = new("c", ins, [1, in_stride, 0]);
         let to = new("o", outs, [0, out_stride, 1]);
-        let [m, n, k] = if c.role == ConvRole::Input {
-            // The elements of x under neighbouring taps overlap, so that only reads of them may be one loop.
-            outer.extend(merged(axes.map(tap)));
+        let (mut skips, mut start) = (Vec::new(), 0);
+        let [m, n, k] = if is_input {
+            for i in axes.clone() {
+                outer.push(tap(i));
+                start -= padding[i] * xs[i];
+                let (stride, last, n) = (stride[i], x.extents[i] - 1, y.extents[i]);
+                let ahead = format!("{} - t{i} * {}", padding[i], dilation[i]);
+                skips.push(match i + 1 == axes.end {
+                    false => format!("if (p{i} * {stride} < {ahead} || p{i} * {stride} > {last} + {ahead}) continue;"),
+                    // The first position whose tap falls on the image, and the end of these positions.
+                    true => format!(
+                        "\
+const kiln_int ahead = {ahead}, rest = {last} + ahead;
+const kiln_int low = ahead > 0 ? (ahead + {stride} - 1) / {stride} : 0;
+const kiln_int high = rest < 0 ? 0 : rest / {stride} + 1 < {n} ? rest / {stride} + 1 : {n};
+if (high <= low) continue;"
+                    ),
+                });
+            }
             [position, from, to]
         } else {
             let mut terms = merged(axes.map(tap).chain([from]));
@@ -110,6 +136,8 @@ impl Sizes {
                 m,
                 n,
                 k,
+                skips,
+                start,
             },
         })
     }
@@ -202,7 +230,7 @@ fn images(k: &mut Emitter<'_>, c: &Conv, mut s: Sizes) -> Result<()> {
         block = products.rows().block(line);
     } else {
         (read, written, around) = (&s.y, &s.x, Vec::new());
-        (block, line) = (1, written.padded_len());
+        (block, line) = (1, written.len());
     }
     let (is_direct, len) = (written.is_direct(), written.len());
     let out_len = if is_direct { block * line } else { len };
@@ -219,9 +247,10 @@ fn images(k: &mut Emitter<'_>, c: &Conv, mut s: Sizes) -> Result<()> {
         around.push(products.rows().open_blocks(k, block));
         count = format!("rows * {line}");
     }
-    let [start, first] = [0, 2].map(|operand| element(&around, operand));
-    k.body.line(format!("const {a} *restrict x = v + {start};"));
-    let first_element = format!("n * {len} + {first}");
+    let [x_start, z_start] = [0, 2].map(|operand| element(&around, operand));
+    k.body
+        .line(format!("const {a} *restrict x = v + {x_start};"));
+    let first_element = format!("n * {len} + {z_start}");
     let z = match is_direct {
         true => out.block(&first_element),
         false => k.array(c.sums(), block * line)?,
@@ -236,11 +265,8 @@ fn images(k: &mut Emitter<'_>, c: &Conv, mut s: Sizes) -> Result<()> {
     if !is_direct {
         let image = if out.has_epilogue() { "0" } else { "n" };
         let (channels, to) = (written.channels, (&out.array[..], image));
-        let [first, len] = [&first, &count].map(|n| format!("({n}) / {channels}"));
-        match by_blocks {
-            true => written.copy_positions(k, "z", to, (&first, &len), true),
-            false => written.copy(k, "z", to, true),
-        }
+        let [start, len] = [&z_start, &count].map(|n| format!("({n}) / {channels}"));
+        written.copy(k, "z", to, (&start, &len), true);
     } else if by_blocks {
         out.finish(&first_element, &count, &mut k.body);
     }

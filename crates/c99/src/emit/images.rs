@@ -53,7 +53,7 @@ impl Images {
                 if self.padded != self.extents {
                     k.body.zero(&copy, self.padded_len());
                 }
-                self.copy(k, &copy, (array, "n"), false);
+                self.pad(k, &copy, (array, "n"));
                 copy
             }
         };
@@ -63,10 +63,10 @@ impl Images {
         Ok(())
     }
 
-    /// Emits the copy of an image to (`outward`), or from, the one with this number in an array.
-    pub fn copy(&self, k: &mut Emitter<'_>, padded: &str, to: (&str, &str), outward: bool) {
+    /// Emits the copy of the image with this number in an array into a padded one.
+    fn pad(&self, k: &mut Emitter<'_>, padded: &str, from: (&str, &str)) {
         let Some((line, outer)) = self.extents.split_last() else {
-            return self.copy_positions(k, padded, to, ("0", "1"), outward);
+            return self.copy(k, padded, from, ("0", "1"), false);
         };
         let names = indices("y", outer.len());
         for (name, n) in names.iter().zip(outer) {
@@ -77,23 +77,23 @@ impl Images {
         let element = affine(offset, &strides, &names);
         let position = affine(0, &packed_strides(&self.extents, 1), &names);
         let positions = (&position[..], &line.to_string()[..]);
-        self.copy_positions(
+        self.copy(
             k,
             &format!("({padded} + {element})"),
-            to,
+            from,
             positions,
-            outward,
+            false,
         );
         k.body.close_all(names.len());
     }
 
-    /// Emits the copy of `len` contiguous positions from number `first` on to, or from, an image of an array.
-    pub fn copy_positions(
+    /// Emits the copy of `len` contiguous positions, from number `start` on, to (`outward`) or from an image.
+    pub fn copy(
         &self,
         k: &mut Emitter<'_>,
         channels_last: &str,
         (array, image): (&str, &str),
-        (first, len): (&str, &str),
+        (start, len): (&str, &str),
         outward: bool,
     ) {
         let (channels, positions) = (self.channels, self.positions());
@@ -102,7 +102,7 @@ impl Images {
             false => (inner, outer),
         };
         if self.last {
-            let element = format!("{array} + ({image} * {positions} + {first}) * {channels}");
+            let element = format!("{array} + ({image} * {positions} + {start}) * {channels}");
             let (to, from) = pair(channels_last.into(), element);
             return k.body.copy(&to, &from, format!("{len} * {channels}"));
         }
@@ -110,7 +110,7 @@ impl Images {
         k.body.loop_to("p", len);
         let (to, from) = pair(
             format!("{channels_last}[p * {channels} + c]"),
-            format!("{array}[({image} * {channels} + c) * {positions} + {first} + p]"),
+            format!("{array}[({image} * {channels} + c) * {positions} + {start} + p]"),
         );
         k.body.line(format!("{to} = {from};"));
         k.body.close_all(2);

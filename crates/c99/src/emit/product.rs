@@ -152,6 +152,8 @@ pub(super) fn emit(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
             m: rows,
             n: Loop::new("j", n, [0, 1, 1]),
             k: Loop::new("q", deep, [lhs.col, y_row, 0]),
+            skips: Vec::new(),
+            start: 0,
         };
         products.emit(k, ["x", &y, "z"]);
     }

@@ -10,7 +10,7 @@ use kiln_base::{Compute, DType};
 use kiln_plan::memory::ALIGN;
 use kiln_plan::tile::{Inst, TileProgram};
 
-/// The parameters of an emitted function that are arrays, each with its declaration, such as `const float *restrict a0`.
+/// The parameters of a function that are arrays, each with its declaration, such as `const float *restrict a0`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ArrayParams(Vec<(String, String)>);
 
@@ -26,7 +26,7 @@ impl ArrayParams {
         is_new
     }
 
-    /// The names of the arrays, which are also the arguments of a call from a function whose arrays have the same names.
+    /// The names of the arrays, which are the arguments of a call from a function with arrays of the same names.
     pub fn names(&self) -> Vec<String> {
         self.0.iter().map(|(name, _)| name.clone()).collect()
     }
