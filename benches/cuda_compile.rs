@@ -1,9 +1,8 @@
-//! The cost of compiling ResNet-50 for inference on a GPU: its kernels, their compilation by NVRTC on all cores and
-//! one by one, and a start from the disk cache.
+//! The cost of compiling ResNet-50 for inference on a GPU: NVRTC on all cores, NVRTC for each kernel, and a start from
+//! the disk cache.
 //!
-//! `cargo bench --bench cuda_compile`, with NVRTC where it is found (`KILN_NVRTC`). Without a GPU's driver in
-//! `KILN_CUDA_DRIVER` the emulated one loads the kernels: it takes PTX and decodes it, which is most of its
-//! start from the cache.
+//! Run `cargo bench --bench cuda_compile`, with NVRTC in `KILN_NVRTC`. Without a GPU driver in `KILN_CUDA_DRIVER`, the
+//! emulated driver loads the kernels; decoding PTX then dominates the start from the cache.
 
 use kiln::nn::{Forward, Module};
 use kiln::{Compiled, DType, Device, Spec, Tensor, compile, no_grad};
@@ -15,9 +14,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-type Failed = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Failed> {
+fn main() -> Result<(), Failure> {
     cuda::set_driver(kiln_fake_cuda::library());
     if let Err(e) = Nvrtc::get() {
         println!(
@@ -26,15 +25,15 @@ fn main() -> Result<(), Failed> {
         );
         return Ok(());
     }
-    // A process of its own has loaded nothing yet.
+    // A new process has no loaded kernels.
     if std::env::args().any(|a| a == "--once") {
-        return once();
+        return compile_once();
     }
     let cache = std::env::temp_dir().join(format!("kiln-cuda-compile-{}", std::process::id()));
-    let result = starts(&cache);
+    let result = measure_starts(&cache);
     let _ = std::fs::remove_dir_all(cache);
     result?;
-    kernels()
+    measure_kernels()
 }
 
 fn resnet() -> kiln::Result<Compiled<Tensor, Tensor>> {
@@ -47,7 +46,7 @@ fn resnet() -> kiln::Result<Compiled<Tensor, Tensor>> {
 }
 
 /// Compiles once and prints the time.
-fn once() -> Result<(), Failed> {
+fn compile_once() -> Result<(), Failure> {
     let before = cuda::compilations();
     let start = Instant::now();
     resnet()?;
@@ -60,8 +59,8 @@ fn once() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A start with an empty cache, and one with what it left there.
-fn starts(cache: &Path) -> Result<(), Failed> {
+/// Measures a start with an empty cache, and one with the cache that it filled.
+fn measure_starts(cache: &Path) -> Result<(), Failure> {
     for label in ["cold start", "warm start"] {
         let child = Command::new(std::env::current_exe()?)
             .arg("--once")
@@ -76,8 +75,8 @@ fn starts(cache: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernels as machine code.
-fn kernels() -> Result<(), Failed> {
+/// Measures the compilation of kernels to machine code.
+fn measure_kernels() -> Result<(), Failure> {
     let compiled = resnet()?;
     let explain = compiled.explain();
     let mut kernels: Vec<&CudaKernel> = Vec::new();
@@ -101,16 +100,16 @@ fn kernels() -> Result<(), Failed> {
         "as machine code, on all cores: {:.3} s",
         start.elapsed().as_secs_f64()
     );
-    let mut alone = Vec::new();
+    let mut times = Vec::new();
     for k in &kernels {
         let start = Instant::now();
         Nvrtc::get()?.compile(&format!("{PRELUDE}{}", k.source()), code)?;
-        alone.push((start.elapsed().as_secs_f64(), &k.name));
+        times.push((start.elapsed().as_secs_f64(), &k.name));
     }
-    alone.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let sum: f64 = alone.iter().map(|a| a.0).sum();
+    times.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sum: f64 = times.iter().map(|a| a.0).sum();
     println!("one by one: {sum:.3} s; the slowest:");
-    for (time, name) in alone.iter().take(5) {
+    for (time, name) in times.iter().take(5) {
         println!("    {:>6.1} ms {name}", time * 1e3);
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! The growth of the time to record, compile, bind, run and drop programs with their size. For each size it prints
-//! the processor time of the thread that does the work, which other programs on the machine disturb less, and the
-//! slope: the exponent of the growth since the size before. Linear is 1, quadratic 2.
+//! The growth of the time to record, compile, bind, run and drop programs with their size. For each size it prints the
+//! processor time of the thread, which other programs disturb less than wall time, and the slope: the exponent of the
+//! growth from the previous size. Linear growth is 1, quadratic 2.
 //!
 //! ```sh
-//! cargo bench --bench growth            # all of it
-//! cargo bench --bench growth -- gpt     # what has this in its name
+//! cargo bench --bench growth            # all measurements
+//! cargo bench --bench growth -- gpt     # those with this text in their name
 //! ```
 
 use kiln::nn::optim::{Adagrad, Adam, AdamW, Optimizer, RMSprop, SGD};
@@ -18,24 +18,24 @@ use std::time::{Duration, Instant};
 type Measure<'a> = &'a dyn Fn(usize) -> Result<Duration>;
 
 fn main() -> Result<()> {
-    let wanted: Vec<String> = std::env::args()
+    let filters: Vec<String> = std::env::args()
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
-    let table = |name: &str, of: &str, sizes: &[usize], measure: Measure| -> Result<()> {
-        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+    let table = |name: &str, unit: &str, sizes: &[usize], measure: Measure| -> Result<()> {
+        if !filters.is_empty() && !filters.iter().any(|w| name.contains(w.as_str())) {
             return Ok(());
         }
-        println!("{name}\n{of:>9}  {:>10}  {:>5}", "ms", "slope");
-        let mut before: Option<(usize, Duration)> = None;
+        println!("{name}\n{unit:>9}  {:>10}  {:>5}", "ms", "slope");
+        let mut previous: Option<(usize, Duration)> = None;
         for &n in sizes {
             let time = measure(n)?;
-            let slope = before.map_or(String::new(), |(m, t)| {
-                let grown = time.as_secs_f64() / t.as_secs_f64();
-                format!("{:.2}", grown.ln() / (n as f64 / m as f64).ln())
+            let slope = previous.map_or(String::new(), |(m, t)| {
+                let growth = time.as_secs_f64() / t.as_secs_f64();
+                format!("{:.2}", growth.ln() / (n as f64 / m as f64).ln())
             });
             println!("{n:>9}  {:>10.2}  {slope:>5}", time.as_secs_f64() * 1e3);
-            before = Some((n, time));
+            previous = Some((n, time));
         }
         Ok(())
     };
@@ -95,11 +95,11 @@ fn main() -> Result<()> {
     })?;
     let operations = [300, 1000, 3000, 10_000];
     table("chain recorded", "ops", &operations, &|n| {
-        let [x, y] = chained()?;
+        let [x, y] = chain_operands()?;
         median(|| Ok(chain(&x, &y, n)))
     })?;
     table("lazy chain", "ops", &operations, &|n| {
-        let [x, y] = chained()?;
+        let [x, y] = chain_operands()?;
         median(|| chain(&x, &y, n).realize().map(drop))
     })?;
     for (which, times) in [(Step::First, "first"), (Step::Lazy, "again")] {
@@ -110,13 +110,13 @@ fn main() -> Result<()> {
             })?;
         }
     }
-    match wanted.is_empty() || wanted.iter().any(|w| "gpt pairs".contains(w.as_str())) {
+    match filters.is_empty() || filters.iter().any(|w| "gpt pairs".contains(w.as_str())) {
         true => gpt_pairs(&[4, 12, 16]),
         false => Ok(()),
     }
 }
 
-/// The time that this thread has run; on the clock where that is not known.
+/// Returns the processor time of this thread, or wall time if that is unknown.
 fn now() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let on_processor = || {
@@ -139,7 +139,7 @@ const WIDTH: usize = 32;
 const LENGTH: usize = 16;
 const VOCABULARY: usize = 64;
 
-/// A small GPT.
+/// Returns a small GPT.
 fn gpt(layers: usize) -> Result<Gpt> {
     Gpt::new(GptConfig {
         vocabulary: VOCABULARY,
@@ -171,8 +171,8 @@ fn optimizer<'a>(parameters: impl IntoIterator<Item = &'a Var>, name: &str) -> R
     }
 }
 
-/// The parameters of a model, and an optimiser for them.
-fn trained(model: &impl Module, name: &str) -> Result<Optimizer> {
+/// Returns an optimiser of all parameters of a model.
+fn optimizer_of(model: &impl Module, name: &str) -> Result<Optimizer> {
     let parameters: Vec<Var> = model
         .named_parameters()
         .into_iter()
@@ -203,7 +203,7 @@ fn compiled_step(gpt: &Gpt, optimizer: &mut Optimizer) -> Result<Compiled<Tensor
 
 fn gpt_compiled(layers: usize, name: &str) -> Result<Duration> {
     let gpt = gpt(layers)?;
-    let mut optimizer = trained(&gpt, name)?;
+    let mut optimizer = optimizer_of(&gpt, name)?;
     realize_all()?;
     let (step, time) = timed(|| compiled_step(&gpt, &mut optimizer))?;
     step.run(tokens()?)?;
@@ -217,25 +217,25 @@ enum Step {
     Compiled,
 }
 
-/// The first step, or the median of several.
+/// Measures the first step of a GPT, or the median of several.
 fn gpt_step(layers: usize, which: Step) -> Result<Duration> {
     let gpt = gpt(layers)?;
-    let mut optimizer = trained(&gpt, "AdamW")?;
+    let mut optimizer = optimizer_of(&gpt, "AdamW")?;
     let tokens = tokens()?;
     realize_all()?;
     if which == Step::Compiled {
         let step = compiled_step(&gpt, &mut optimizer)?;
         return median(|| step.run(&tokens));
     }
-    lazily(which, || {
+    measure_lazy(which, || {
         let loss = loss(&gpt, &tokens);
         update(&mut optimizer, &loss)?;
         loss.item::<f32>()
     })
 }
 
-/// The first run, or the median of several after it.
-fn lazily<T>(which: Step, mut run: impl FnMut() -> Result<T>) -> Result<Duration> {
+/// Measures the first run, or the median of several later runs.
+fn measure_lazy<T>(which: Step, mut run: impl FnMut() -> Result<T>) -> Result<Duration> {
     let (_, first) = timed(&mut run)?;
     match which {
         Step::First => Ok(first),
@@ -243,14 +243,14 @@ fn lazily<T>(which: Step, mut run: impl FnMut() -> Result<T>) -> Result<Duration
     }
 }
 
-/// A layer of 128 units over 16 sequences of 128 features.
+/// Measures an LSTM of 128 units over 16 sequences of 128 features.
 fn lstm(length: usize, training: bool, which: Step) -> Result<Duration> {
     let lstm = LSTM::new(128, 128)?;
-    let mut optimizer = trained(&lstm, "SGD")?;
+    let mut optimizer = optimizer_of(&lstm, "SGD")?;
     let x = Tensor::randn([length, 16, 128], DType::F32);
     x.realize()?;
     realize_all()?;
-    lazily(which, || {
+    measure_lazy(which, || {
         if !training {
             return no_grad(|| lstm.call(&x).0.sum(())).item::<f32>();
         }
@@ -260,47 +260,50 @@ fn lstm(length: usize, training: bool, which: Step) -> Result<Duration> {
     })
 }
 
-fn chained() -> Result<[Tensor; 2]> {
+fn chain_operands() -> Result<[Tensor; 2]> {
     let operands = [0.5, 0.25].map(|x| Tensor::full([64], x, DType::F32));
     realize_all()?;
     Ok(operands)
 }
 
-/// A chain of tiny operations.
+/// Returns a chain of tiny operations.
 fn chain(x: &Tensor, y: &Tensor, operations: usize) -> Tensor {
     (0..operations / 3).fold(x.clone(), |t, _| ((&t + y) * y).abs())
 }
 
-/// Lazy and compiled steps in turns: the shortest of each on the clock, and how many times the lazy one takes.
+/// Prints the minimum wall times of alternating lazy and compiled steps, and their ratio.
 fn gpt_pairs(layers: &[usize]) -> Result<()> {
-    println!("lazy and compiled gpt steps, in pairs, ms on the clock");
+    println!("alternating lazy and compiled gpt steps, ms of wall time");
     println!(
         "{:>9}  {:>10}  {:>10}  {:>5}",
-        "layers", "lazy", "compiled", "times"
+        "layers", "lazy", "compiled", "ratio"
     );
     for &n in layers {
         let (lazy, compiled) = (gpt(n)?, gpt(n)?);
-        let (mut lazily, mut at_once) = (trained(&lazy, "AdamW")?, trained(&compiled, "AdamW")?);
+        let (mut lazy_optimizer, mut compiled_optimizer) = (
+            optimizer_of(&lazy, "AdamW")?,
+            optimizer_of(&compiled, "AdamW")?,
+        );
         let tokens = tokens()?;
         realize_all()?;
-        let step = compiled_step(&compiled, &mut at_once)?;
-        let mut shortest = [Duration::MAX; 2];
+        let step = compiled_step(&compiled, &mut compiled_optimizer)?;
+        let mut min_times = [Duration::MAX; 2];
         for round in 0..100 {
             let start = Instant::now();
             let loss = loss(&lazy, &tokens);
-            update(&mut lazily, &loss)?;
+            update(&mut lazy_optimizer, &loss)?;
             loss.item::<f32>()?;
             drop(loss);
-            let between = Instant::now();
+            let middle = Instant::now();
             step.run(&tokens)?.item::<f32>()?;
             if round > 2 {
-                let times = [between - start, between.elapsed()];
-                shortest = std::array::from_fn(|i| shortest[i].min(times[i]));
+                let round_times = [middle - start, middle.elapsed()];
+                min_times = std::array::from_fn(|i| min_times[i].min(round_times[i]));
             }
         }
-        let [lazy, compiled] = shortest.map(|t| t.as_secs_f64() * 1e3);
-        let times = lazy / compiled;
-        println!("{n:>9}  {lazy:>10.2}  {compiled:>10.2}  {times:>5.2}");
+        let [lazy, compiled] = min_times.map(|t| t.as_secs_f64() * 1e3);
+        let ratio = lazy / compiled;
+        println!("{n:>9}  {lazy:>10.2}  {compiled:>10.2}  {ratio:>5.2}");
     }
     Ok(())
 }
@@ -313,11 +316,11 @@ fn median<T>(mut f: impl FnMut() -> Result<T>) -> Result<Duration> {
     Ok(times[times.len() / 2])
 }
 
-/// Half the parameters are weights, half biases.
+/// Measures the compilation of an MLP; half of the parameters are weights, half biases.
 fn mlp(parameters: usize) -> Result<Duration> {
     let layers = (0..parameters / 2).map(|_| Linear::new(16, 16));
     let layers: ModuleList<Linear> = ModuleList(layers.collect::<Result<_>>()?);
-    let mut optimizer = trained(&layers, "AdamW")?;
+    let mut optimizer = optimizer_of(&layers, "AdamW")?;
     realize_all()?;
     let step = || {
         compile(Spec::new(DType::F32, [8, 16]), |x| {
@@ -352,7 +355,7 @@ fn assigned_compiled(count: usize) -> Result<Duration> {
     Ok(time)
 }
 
-/// Assigns every cell and computes them, for the first time or after some others.
+/// Measures the assignment of every cell, after some runs.
 fn assigned(count: usize, before: usize) -> Result<Duration> {
     let cells = cells(count)?;
     realize_all()?;
@@ -369,7 +372,7 @@ fn assigned(count: usize, before: usize) -> Result<Duration> {
     Ok(timed(step)?.1)
 }
 
-/// `total = total + f(w)` so many times, the gradient, and dropping it all.
+/// Measures many steps `total = total + f(w)`, with gradient and drop.
 fn sum_of_many(steps: usize) -> Result<Duration> {
     let w = Var::parameter(Tensor::from([0.5f32, 1.5]))?;
     let run = || {
@@ -404,7 +407,7 @@ fn unbind_and_stack_gradient(parts: usize) -> Result<Duration> {
     Ok(timed(run)?.1)
 }
 
-/// Values in memory put together.
+/// Measures the concatenation of many values.
 fn cat_of_many(parts: usize) -> Result<Duration> {
     let values = (0..parts).map(|i| Tensor::from_slice(&[i as f32; 4], [4]));
     let values: Vec<Tensor> = values.collect();
@@ -412,7 +415,7 @@ fn cat_of_many(parts: usize) -> Result<Duration> {
     Ok(timed(run)?.1)
 }
 
-/// One value taken apart, each part computed on.
+/// Measures operations on the many parts of one value.
 fn split_into_many(parts: usize) -> Result<Duration> {
     let x = Tensor::rand([parts, 4], DType::F32);
     x.realize()?;
@@ -424,7 +427,7 @@ fn split_into_many(parts: usize) -> Result<Duration> {
     Ok(timed(run)?.1)
 }
 
-/// The gradient of a parameter that is used so many times.
+/// Measures the gradient of a parameter with many uses.
 fn read_by_many(readers: usize) -> Result<Duration> {
     let w = Var::parameter(Tensor::from([0.5f32, 1.5]))?;
     let run = || {
@@ -437,7 +440,7 @@ fn read_by_many(readers: usize) -> Result<Duration> {
     Ok(timed(run)?.1)
 }
 
-/// Kernels of which no two are the same, compiled as one program.
+/// Measures the compilation of a program whose kernels all differ.
 fn distinct(kernels: usize) -> Result<Duration> {
     let x: Tensor = Tensor::rand([64], DType::F32);
     x.realize()?;

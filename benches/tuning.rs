@@ -1,8 +1,7 @@
-//! The cost of tuning and the quality of its picks: ResNet-50 tuned from nothing and compiled with a filled store,
-//! and picks compared with the best of a much longer measurement.
+//! The cost and the quality of tuning: ResNet-50 tuned with an empty store and with a filled store, and choices of the
+//! tuner compared with the best of a much longer measurement.
 //!
-//! `cargo bench --bench tuning` prints it; nothing is asserted. `KILN_BENCH_PART=network` or `picks` runs only one of
-//! the two.
+//! Run `cargo bench --bench tuning`. `KILN_BENCH_PART=network` or `picks` runs one of the two parts.
 
 use kiln::nn::{Forward, Module};
 use kiln::tuning::{Mode, Settings, Trial};
@@ -18,21 +17,21 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-type Failed = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Failed> {
+fn main() -> Result<(), Failure> {
     let folder = std::env::temp_dir().join(format!("kiln-bench-tuning-{}", std::process::id()));
     if let Some(store) = std::env::var_os("KILN_BENCH_STORE") {
-        return start(Path::new(&store));
+        return measure_start(Path::new(&store));
     }
     let store = folder.join("tune.jsonl");
     std::fs::create_dir_all(&folder)?;
     let part = std::env::var("KILN_BENCH_PART").unwrap_or_default();
     if part != "picks" {
-        network(&store)?;
+        tune_network(&store)?;
     }
     if part != "network" {
-        picks(&folder)?;
+        compare_picks(&folder)?;
     }
     std::fs::remove_dir_all(folder)?;
     Ok(())
@@ -61,11 +60,11 @@ fn resnet(model: &ResNet, options: &CompileOptions) -> kiln::Result<Compiled<Ten
     compile_with(image, options, |x| no_grad(|| model.call(&x)))
 }
 
-/// ResNet-50, one image of 224 x 224.
-fn network(store: &Path) -> Result<(), Failed> {
+/// Measures the tuning of ResNet-50 on one image of 224 x 224.
+fn tune_network(store: &Path) -> Result<(), Failure> {
     let model = resnet50()?;
-    let plain = resnet(&model, &options(Mode::Off, store))?;
-    compiling(&model, store)?;
+    let untuned = resnet(&model, &options(Mode::Off, store))?;
+    measure_compilation(&model, store)?;
     let before = memory::stats();
     let start = Instant::now();
     let tuned = resnet(&model, &options(Mode::On, store))?;
@@ -73,13 +72,13 @@ fn network(store: &Path) -> Result<(), Failed> {
     let after = memory::stats();
     let report = &tuned.explain().tuning;
     let kinds = report.choices.len();
-    println!("ResNet-50 tuned from nothing: {time:.1?}, {kinds} kinds of kernels");
+    println!("ResNet-50 tuned with an empty store: {time:.1?}, {kinds} kinds of kernels");
     println!(
-        "  memory held more than before: {} KiB in use, {} KiB in reserve",
+        "  additional memory: {} KiB in use, {} KiB in reserve",
         after.allocated.saturating_sub(before.allocated) >> 10,
         after.reserved.saturating_sub(before.reserved) >> 10
     );
-    for program in [&plain, &tuned] {
+    for program in [&untuned, &tuned] {
         println!("  {}", program.explain().layout);
     }
     for choice in &report.choices {
@@ -90,35 +89,36 @@ fn network(store: &Path) -> Result<(), Failed> {
     }
     let again = resnet(&model, &options(Mode::On, store))?;
     println!(
-        "with a filled store, read already: {:.2?}",
+        "with a filled store, in the same process: {:.2?}",
         again.explain().tuning.time
     );
     for _ in 0..3 {
-        let me = std::env::current_exe()?;
-        let output = Command::new(me).env("KILN_BENCH_STORE", store).output()?;
+        let program_path = std::env::current_exe()?;
+        let output = Command::new(program_path)
+            .env("KILN_BENCH_STORE", store)
+            .output()?;
         print!("{}", String::from_utf8(output.stdout)?);
     }
     let x = Tensor::rand([1, 3, 224, 224], DType::F32);
     x.realize()?;
-    let mut least = [Duration::MAX; 2];
+    let mut min_times = [Duration::MAX; 2];
     for _ in 0..15 {
-        for (program, least) in [&plain, &tuned].into_iter().zip(&mut least) {
+        for (program, min_times) in [&untuned, &tuned].into_iter().zip(&mut min_times) {
             let start = Instant::now();
             program.run(&x)?;
-            *least = start.elapsed().min(*least);
+            *min_times = start.elapsed().min(*min_times);
         }
     }
-    let [plain, tuned] = least.map(|t| t.as_secs_f64() * 1e3);
+    let [untuned, tuned] = min_times.map(|t| t.as_secs_f64() * 1e3);
     println!(
-        "a run, tuned {tuned:.1} ms, by default {plain:.1} ms, ratio {:.2}",
-        tuned / plain
+        "a run, tuned {tuned:.1} ms, untuned {untuned:.1} ms, ratio {:.2}",
+        tuned / untuned
     );
     Ok(())
 }
 
-/// The time to compile a program of which nothing is known yet, and the extra time of its first run, in which code is
-/// emitted and weights are packed.
-fn compiling(model: &ResNet, store: &Path) -> Result<(), Failed> {
+/// Measures the compilation of a new program, and the extra time of its first run, which emits code and packs weights.
+fn measure_compilation(model: &ResNet, store: &Path) -> Result<(), Failure> {
     let x = Tensor::rand([1, 3, 224, 224], DType::F32);
     x.realize()?;
     for (_, weights) in model.named_parameters() {
@@ -143,8 +143,8 @@ fn compiling(model: &ResNet, store: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A process that has read nothing yet.
-fn start(store: &Path) -> Result<(), Failed> {
+/// Measures the start of a new process with a filled store.
+fn measure_start(store: &Path) -> Result<(), Failure> {
     let model = resnet50()?;
     let compiled = resnet(&model, &options(Mode::Frozen, store))?;
     let report = &compiled.explain().tuning;
@@ -156,18 +156,18 @@ fn start(store: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The number of tunings from nothing for each shape.
+/// The number of tunings with an empty store for each shape.
 const REPEATS: usize = 3;
-/// The largest ratio to the best at which a pick counts as right.
-const NEAR: f64 = 1.03;
-/// The same ratio for a default, which needs no measurement.
-const FAIR: f64 = 1.15;
+/// The maximum ratio to the best time of a good pick.
+const MAX_PICK_RATIO: f64 = 1.03;
+/// The maximum ratio to the best time of a fair default.
+const MAX_DEFAULT_RATIO: f64 = 1.15;
 
-/// Products and convolutions of networks: what is picked in tunings from nothing, and what the rules pick,
-/// beside what is best by a longer measurement. `KILN_BENCH_ONLY` selects shapes by a part of their names,
-/// `KILN_BENCH_DUMP` names a file for all times of the longer measurements, a JSON line each.
-fn picks(folder: &Path) -> Result<(), Failed> {
-    let long = Effort {
+/// Compares the picks of the tuner with an empty store, and the defaults, with the best of a longer measurement, for
+/// products and convolutions of networks. `KILN_BENCH_ONLY` selects shapes by a part of their names. `KILN_BENCH_DUMP`
+/// names a file for all times of the longer measurements, as JSON lines.
+fn compare_picks(folder: &Path) -> Result<(), Failure> {
+    let effort = Effort {
         min_rounds: 30,
         max_rounds: 80,
         time: Duration::from_secs(2),
@@ -179,44 +179,45 @@ fn picks(folder: &Path) -> Result<(), Failed> {
         Some(path) => Some(std::fs::File::create(path)?),
         None => None,
     };
-    let (mut near, mut by_rule, mut fair, mut all) = ([0; REPEATS], 0, 0, 0);
+    let (mut good_picks, mut good_defaults, mut fair_defaults, mut shape_count) =
+        ([0; REPEATS], 0, 0, 0);
     println!(
-        "shape, the best and its time; the default, its time and that of {REPEATS} picks as a part of the best"
+        "shape, the best and its time; the default, its ratio to the best and that of {REPEATS} picks"
     );
     for (name, compile) in shapes()? {
         if !name.contains(&only) {
             continue;
         }
-        // The layout of networks, and one for all tunings.
+        // All tunings use one layout, that of networks.
         let options = |mode, store: &Path| CompileOptions {
             layout: Layout::ChannelsLast,
             ..options(mode, store)
         };
-        // By the rules, but with the other ways at hand.
-        let plain = compile(&options(Mode::Frozen, &folder.join("empty.jsonl")))?;
-        let trials = exhaustive(&plain, &long)?;
-        let timed = trials
+        // The defaults, with the other candidates available.
+        let untuned = compile(&options(Mode::Frozen, &folder.join("empty.jsonl")))?;
+        let trials = measure_candidates(&untuned, &effort)?;
+        let times = trials
             .iter()
             .filter_map(|t| Some((t, t.time()?.as_secs_f64())));
-        let Some((best, least)) = timed.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+        let Some((best, min_time)) = times.min_by(|a, b| a.1.total_cmp(&b.1)) else {
             continue;
         };
         let ratio = |name: &str| {
             let time = trials.iter().find(|t| t.name == name).and_then(Trial::time);
-            time.map_or(f64::INFINITY, |t| t.as_secs_f64() / least)
+            time.map_or(f64::INFINITY, |t| t.as_secs_f64() / min_time)
         };
-        let default = ratio(&trials[0].name);
+        let default_ratio = ratio(&trials[0].name);
         let names: Vec<&String> = trials.iter().map(|t| &t.name).collect();
         print!(
-            "{name:34} {:10} {:8.3} ms  {:10} {default:5.2} ",
+            "{name:34} {:10} {:8.3} ms  {:10} {default_ratio:5.2} ",
             best.name,
-            least * 1e3,
+            min_time * 1e3,
             names[0]
         );
-        all += 1;
-        by_rule += (default <= NEAR) as usize;
-        fair += (default <= FAIR) as usize;
-        for (repeat, near) in near.iter_mut().enumerate() {
+        shape_count += 1;
+        good_defaults += (default_ratio <= MAX_PICK_RATIO) as usize;
+        fair_defaults += (default_ratio <= MAX_DEFAULT_RATIO) as usize;
+        for (repeat, good_picks) in good_picks.iter_mut().enumerate() {
             let store = folder.join(format!("picks-{repeat}.jsonl"));
             let tuned = compile(&options(Mode::On, &store))?;
             let mut choices = tuned
@@ -228,7 +229,7 @@ fn picks(folder: &Path) -> Result<(), Failed> {
                 .rfind(|c| !c.key.starts_with("fused"))
                 .ok_or("no choice")?;
             let pick = ratio(&choice.chosen);
-            *near += (pick <= NEAR) as usize;
+            *good_picks += (pick <= MAX_PICK_RATIO) as usize;
             print!(" {pick:5.2}");
         }
         println!();
@@ -238,13 +239,14 @@ fn picks(folder: &Path) -> Result<(), Failed> {
         }
     }
     println!(
-        "within 3% of the best: {near:?} of {all} picks, {by_rule} defaults; {fair} defaults within 15%"
+        "within 3% of the best: {good_picks:?} of {shape_count} picks, {good_defaults} defaults; \
+         {fair_defaults} defaults within 15%"
     );
     Ok(())
 }
 
-/// All candidates of a program's kernel that has some.
-fn exhaustive(program: &Program, effort: &Effort) -> Result<Vec<Trial>, Failed> {
+/// Measures all candidates of the last kernel of a program that has several.
+fn measure_candidates(program: &Program, effort: &Effort) -> Result<Vec<Trial>, Failure> {
     let stages = program.explain().stages.as_ref().ok_or("no stages")?;
     let mut tasks = stages.program.tasks.iter();
     let task = tasks.rfind(|t| !matches!(t.work.body, Body::Fused(_)));
@@ -254,21 +256,21 @@ fn exhaustive(program: &Program, effort: &Effort) -> Result<Vec<Trial>, Failed> 
 
 type Compile = Box<dyn Fn(&CompileOptions) -> kiln::Result<Compiled<Tensor, Tensor>>>;
 
-/// Layers of ResNets, VGG-16, a U-Net and of transformers for 1 and 8 images or sequences: the convolutions for
-/// which there are several algorithms, and products.
+/// Returns layers of ResNets, VGG-16, a U-Net and transformers, for batches of 1 and 8: products, and convolutions with
+/// several algorithms.
 fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
     let mut shapes = Vec::new();
     for batch in [1, 8] {
         for (channels, size, outputs) in CONVOLUTIONS {
             let x = Spec::new(DType::F32, [batch, 16, size, size]);
             let weights = |shape| Var::new(Tensor::randn(shape, DType::F32));
-            let first = weights([channels, 16, 1, 1])?;
+            let w1 = weights([channels, 16, 1, 1])?;
             let w = weights([outputs, channels, 3, 3])?;
             let name = format!("conv {batch}x{channels}x{size}x{size} to {outputs}, 3x3");
-            // Behind another, as in a network: how an argument lies is given.
+            // As in a network, the layout of the input is that of another convolution's result.
             let compile = move |options: &CompileOptions| {
                 compile_with(&x, options, |x| {
-                    let x = x.conv2d(first.get()).relu();
+                    let x = x.conv2d(w1.get()).relu();
                     x.conv2d_with(w.get(), Conv::new().padding(1)).relu()
                 })
             };
@@ -277,7 +279,7 @@ fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
         for (rows, sum, columns) in PRODUCTS {
             let rows = batch * rows;
             let x = Spec::new(DType::F32, [rows, sum]);
-            // As a linear layer has it: transposed.
+            // Linear layers have transposed weights.
             let w = Var::new(Tensor::randn([columns, sum], DType::F32))?;
             let name = format!("product {rows}x{sum}x{columns}");
             let compile = move |options: &CompileOptions| {
@@ -289,7 +291,7 @@ fn shapes() -> kiln::Result<Vec<(String, Compile)>> {
     Ok(shapes)
 }
 
-/// Channels, size of the image, output channels.
+/// Input channels, size of the image, output channels.
 const CONVOLUTIONS: [(usize, usize, usize); 14] = [
     (64, 56, 64),
     (128, 28, 128),
@@ -307,7 +309,7 @@ const CONVOLUTIONS: [(usize, usize, usize); 14] = [
     (96, 32, 32),
 ];
 
-/// Rows, products in a sum, columns.
+/// M, K and N.
 const PRODUCTS: [(usize, usize, usize); 16] = [
     (1, 768, 768),
     (1, 768, 3072),

@@ -29,9 +29,9 @@ const RUNS: usize = 5;
 fn main() -> Result<()> {
     let options = CompileOptions::default();
     let setup = |dtype| Setup { dtype, ..(&options).into() };
-    let mut given = std::env::args().skip(1);
-    if let Some(name) = given.next() {
-        let setup = setup(dtype(given.next())?);
+    let mut arguments = std::env::args().skip(1);
+    if let Some(name) = arguments.next() {
+        let setup = setup(dtype(arguments.next())?);
         let program = workloads::make(&name, setup)?.program;
         print!("{}", program.explain());
         return Ok(());
@@ -64,22 +64,22 @@ fn main() -> Result<()> {
 /// The dtype of a name, f32 where there's none.
 fn dtype(name: Option<String>) -> Result<DType> {
     let name = name.unwrap_or_else(|| "f32".into());
-    let all = [DType::F32, DType::F64, DType::F16, DType::BF16];
-    let found = all.into_iter().find(|d| d.to_string() == name);
-    found.ok_or_else(|| Error::invalid("kernels", format!("there is no dtype {name}")))
+    let dtypes = [DType::F32, DType::F64, DType::F16, DType::BF16];
+    let selected = dtypes.into_iter().find(|d| d.to_string() == name);
+    selected.ok_or_else(|| Error::invalid("kernels", format!("there is no dtype {name}")))
 }
 
 /// The numbers of a program.
 fn row(workload: &Workload) -> Result<String> {
     let explain = workload.program.explain();
     let inputs: Vec<&Tensor> = workload.inputs.iter().collect();
-    let mut least = Duration::MAX;
+    let mut min_time = Duration::MAX;
     for _ in 0..RUNS {
         let start = Instant::now();
         for t in workload.program.run(&inputs)? {
             t.realize()?;
         }
-        least = least.min(start.elapsed());
+        min_time = min_time.min(start.elapsed());
     }
     let memory = explain.memory.unwrap_or_default();
     let [peak, bound] = [memory.peak, memory.lower_bound].map(|bytes| bytes as f64 / 1e6);
@@ -94,6 +94,6 @@ fn row(workload: &Workload) -> Result<String> {
         workload.model.parameters().len(),
         workload.kept() as f64 / 1e6,
         peak / bound,
-        least.as_secs_f64() * 1e3,
+        min_time.as_secs_f64() * 1e3,
     ))
 }

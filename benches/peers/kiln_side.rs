@@ -1,4 +1,4 @@
-//! The Kiln side of the comparison: runs a workload, once a line of its input.
+//! The Kiln side of the comparison, which runs the workload once per line of its input.
 
 use crate::Failure;
 use crate::workloads::workload;
@@ -18,10 +18,9 @@ pub fn write_start(name: &str, path: &str) -> Result<(), Failure> {
     Ok(state.save(path)?)
 }
 
-/// Answers the lines of the standard input: `step` with its time and the loss, or the mean of the
-/// result's absolute values; `memory` with the peak of the resident memory above what was resident
-/// before the model was made, in bytes; and `profile` with the time of each kernel over the steps that
-/// follow, on the standard error.
+/// Answers the lines of the standard input. `step` gives the time of a run, and the loss or the mean of the result's
+/// absolute values. `memory` gives the peak of the resident memory in bytes, minus that before the model was created.
+/// After `profile`, `times` prints the time of each kernel on the standard error.
 pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
     kiln::set_threads(threads);
     let base = status("VmRSS")?;
@@ -49,31 +48,31 @@ pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
                     t.realize()?;
                 }
                 let time = start.elapsed().as_secs_f64();
-                println!("{time}\t{}", value(&results[0])?);
+                println!("{time}\t{}", mean_abs(&results[0])?);
             }
         }
     }
     Ok(())
 }
 
-/// A loss as it is; of other results the mean of their absolute values.
-fn value(t: &Tensor) -> Result<f64, Failure> {
+/// Returns the mean of the absolute values of a result, which is the loss of a training step.
+fn mean_abs(t: &Tensor) -> Result<f64, Failure> {
     let numbers = t.to_dtype(DType::F32).to_vec::<f32>()?;
     let sum: f64 = numbers.iter().map(|v| f64::from(*v).abs()).sum();
     Ok(sum / numbers.len() as f64)
 }
 
-/// Every kernel of a step with its least time, slowest first.
+/// Prints every kernel of a step with its minimum time, slowest first.
 fn print_times(step: &kiln::Program) {
     let mut times = step.executable().step_times();
     times.sort_by_key(|t| std::cmp::Reverse(t.least));
     for t in times.iter().filter(|t| t.runs > 0) {
-        let each = t.least.as_secs_f64() * 1e3;
-        eprintln!("{each:>9.3} ms  {:>4} {}", t.step, t.kernel);
+        let milliseconds = t.least.as_secs_f64() * 1e3;
+        eprintln!("{milliseconds:>9.3} ms  {:>4} {}", t.step, t.kernel);
     }
 }
 
-/// A size from `/proc/self/status`, in bytes.
+/// Returns a size from `/proc/self/status` in bytes.
 fn status(key: &str) -> Result<u64, Failure> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|l| l.starts_with(key));

@@ -1,17 +1,15 @@
-//! Operations, networks and training steps beside other libraries, in alternating rounds, from the same
+//! A comparison of operations, networks and training steps with other libraries, in alternating rounds, from the same
 //! weights on the same data.
 //!
-//! `benches/peers/setup` installs the others, `cargo bench --bench peers` prints the table. Behind `--`
-//! stand the workloads to compare (all otherwise); `--threads N` sets the threads of every side, `--rounds N`
-//! how many rounds there are, `--only SIDE` compares Kiln with one side alone (`torch`, `compiled`,
-//! `onnxruntime`, `candle`, `tract`, `burn`), and with `--profile` only Kiln runs, and prints the time of
-//! each kernel.
+//! `benches/peers/setup` installs the other libraries, `cargo bench --bench peers` prints the table. Arguments after
+//! `--` select workloads (default: all). `--threads N` sets the threads of every side, `--rounds N` the number of
+//! rounds. `--only SIDE` compares Kiln with one side (`torch`, `compiled`, `onnxruntime`, `candle`, `tract`, `burn`).
+//! `--profile` runs Kiln alone and prints the time of each kernel.
 //!
-//! Sides must agree on their results. Beside the time on the clock stands the time on all processors,
-//! which other programs on the machine disturb less. Peak memory is the most resident memory of the
-//! process during the runs, above what was resident before the model was made. Every side runs with
-//! the system's defaults but `compiled`: that is torch.compile with an allocator that keeps its memory
-//! and asks for huge pages, so that page faults are not part of the comparison.
+//! Sides must agree on their results. Wall time is printed with the time on all processors, which other programs
+//! disturb less. Peak memory is the maximum resident memory of the process during the runs, minus the resident memory
+//! before the model was created. Every side runs with the system's defaults except `compiled`: torch.compile has an
+//! allocator that keeps its memory and uses huge pages, to exclude page faults.
 
 mod kiln_side;
 mod side;
@@ -26,27 +24,27 @@ use std::time::Duration;
 /// The error that stops the comparison.
 type Failure = Box<dyn std::error::Error>;
 
-/// The number of rounds unless another is given; each is [`STEPS`] runs of every side.
+/// The default number of rounds.
 const ROUNDS: usize = 11;
+/// The number of runs of every side in a round.
 const STEPS: usize = 3;
-/// Before a side's turn: threads of others go on spinning for some milliseconds after their last run.
+/// The pause before a side runs. Threads of other sides spin for some milliseconds after their last run.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Runs before the rounds, whose results must agree.
+/// The number of runs before the rounds, whose results must agree.
 const WARM_UP: usize = 5;
-/// The relative tolerance between results, which are f32 sums in other orders: for the losses of a training step's
-/// first two runs, and for those of later runs. Rounding may move the operand of a ReLU to the other side of zero;
-/// gradients then differ by some thousandths, also between PyTorch with and without oneDNN, and steps accumulate
-/// that.
-const AGREE: [f64; 2] = [1e-3, 3e-2];
-/// The same for steps computed in f16 or bf16.
+/// The relative tolerances of results for the first two runs, and for later runs of a training step. Sides sum in
+/// different orders. Rounding may change the sign of a ReLU's operand; gradients then differ by some thousandths, also
+/// between PyTorch with and without oneDNN, and steps accumulate the difference.
+const F32_TOLERANCE: [f64; 2] = [1e-3, 3e-2];
+/// The tolerances of steps computed in f16 or bf16.
 const HALF_TOLERANCE: [f64; 2] = [2e-2, 5e-2];
-/// The same for bytes; each side chooses their scales in its own way.
-const AGREE_IN_BYTES: [f64; 2] = [0.1, 0.1];
-/// An allocator that gives nothing back to the system, with huge pages.
-const KEEPS_MEMORY: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:\
+/// The tolerances of 8-bit workloads, for which each side chooses its own scales.
+const INT8_TOLERANCE: [f64; 2] = [0.1, 0.1];
+/// The settings of an allocator that returns no memory to the system, with huge pages.
+const RETAINING_ALLOCATOR: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:\
                             glibc.malloc.top_pad=67108864:glibc.malloc.hugetlb=1";
 
-/// The other sides: what they are called on the command line and in the table.
+/// The other sides: their names on the command line and in the table.
 const PEERS: [(&str, &str); 6] = [
     ("torch", "PyTorch"),
     ("compiled", "torch.compile"),
@@ -121,21 +119,24 @@ fn arguments() -> Result<Arguments, Failure> {
     Ok(arguments)
 }
 
-fn here() -> PathBuf {
+/// Returns the folder of this benchmark.
+fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers")
 }
 
-/// A Python program of this folder.
+/// Returns the command of a Python program in this folder.
 fn python(script: &str) -> Command {
-    let mut command = Command::new(here().join(".venv/bin/python"));
-    command.arg(here().join(script));
+    let mut command = Command::new(folder().join(".venv/bin/python"));
+    command.arg(folder().join(script));
     command
 }
 
-/// The command that starts a side, but for its arguments; `None` where it is not installed.
+/// Returns the command that starts a side, without arguments; `None` if it is not installed.
 fn command(peer: &str) -> Option<Command> {
     let mut command = match peer {
-        "candle" | "tract" | "burn" => Command::new(here().join("rust/target/release/rust-peers")),
+        "candle" | "tract" | "burn" => {
+            Command::new(folder().join("rust/target/release/rust-peers"))
+        }
         "onnxruntime" => python("onnx_side.py"),
         _ => python("torch_side.py"),
     };
@@ -143,29 +144,29 @@ fn command(peer: &str) -> Option<Command> {
         command.arg(peer);
     }
     if peer == "compiled" {
-        command.env("GLIBC_TUNABLES", KEEPS_MEMORY);
+        command.env("GLIBC_TUNABLES", RETAINING_ALLOCATOR);
     }
     Path::new(command.get_program()).exists().then_some(command)
 }
 
-/// Writes the workload as ONNX, for the sides that read that.
+/// Exports the workload to ONNX, for the sides that read it.
 fn export(name: &str, start: &Path) -> Result<(), Failure> {
     let mut command = python("onnx_side.py");
     if !Path::new(command.get_program()).exists() {
         return Ok(());
     }
     command.args(["export", name]).arg(start);
-    let done = command
+    let output = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .output()?;
-    match done.status.success() {
+    match output.status.success() {
         true => Ok(()),
-        false => Err(String::from_utf8_lossy(&done.stderr).into()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into()),
     }
 }
 
-/// A file that is removed at the end, whatever that is.
+/// A start file, removed on drop.
 struct Start(PathBuf);
 
 impl Drop for Start {
@@ -176,7 +177,7 @@ impl Drop for Start {
     }
 }
 
-/// The other sides and Kiln's least time as a part of theirs.
+/// The other sides, and the ratio of Kiln's minimum time to theirs.
 type Ratios = Vec<(String, f64)>;
 
 /// Runs a workload on all sides.
@@ -184,20 +185,25 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
     let start = format!("kiln-peers-{}", std::process::id());
     let start = Start(std::env::temp_dir().join(start));
     let this = std::env::current_exe()?;
-    let mut made = Command::new(&this);
-    if !made.args(["start", name]).arg(&start.0).status()?.success() {
-        return Err("no start to run from".into());
+    let mut writer = Command::new(&this);
+    if !writer
+        .args(["start", name])
+        .arg(&start.0)
+        .status()?
+        .success()
+    {
+        return Err("the start file can't be written".into());
     }
     let threads = arguments.threads.to_string();
-    let begin = |title: &str, mut command: Command| {
+    let start_side = |title: &str, mut command: Command| {
         command.arg(name).arg(&start.0).arg(&threads);
         Side::start(title, &mut command)
     };
     let mut kiln = Command::new(&this);
     kiln.arg("serve");
-    let mut kiln = begin("Kiln", kiln)?.ok_or("Kiln lacks the workload")?;
+    let mut kiln = start_side("Kiln", kiln)?.ok_or("Kiln lacks the workload")?;
     if arguments.profile {
-        profiled(&mut kiln)?;
+        print_profile(&mut kiln)?;
         return Ok(Vec::new());
     }
     let mut sides = vec![kiln];
@@ -213,16 +219,16 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
             continue;
         }
         match command(peer) {
-            Some(command) => sides.extend(begin(title, command)?),
+            Some(command) => sides.extend(start_side(title, command)?),
             None => println!("  {title} is not installed: see benches/peers/setup"),
         }
     }
-    let agree = match name {
+    let tolerance = match name {
         _ if name.ends_with("f16") => HALF_TOLERANCE,
-        _ if name.contains("-int") => AGREE_IN_BYTES,
-        _ => AGREE,
+        _ if name.contains("-int") => INT8_TOLERANCE,
+        _ => F32_TOLERANCE,
     };
-    warm_up(&mut sides, agree)?;
+    warm_up(&mut sides, tolerance)?;
     for _ in 0..arguments.rounds {
         for side in &mut sides {
             std::thread::sleep(PAUSE);
@@ -232,8 +238,8 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
     print_table(&mut sides)
 }
 
-/// The first runs of every side, which must agree.
-fn warm_up(sides: &mut [Side], agree: [f64; 2]) -> Result<(), Failure> {
+/// Runs every side before the measurement, and checks that results agree.
+fn warm_up(sides: &mut [Side], tolerance: [f64; 2]) -> Result<(), Failure> {
     for _ in 0..WARM_UP {
         for side in sides.iter_mut() {
             side.step()?;
@@ -242,7 +248,7 @@ fn warm_up(sides: &mut [Side], agree: [f64; 2]) -> Result<(), Failure> {
     let (kiln, others) = sides.split_first_mut().ok_or("no sides")?;
     for other in others {
         for (i, (a, b)) in kiln.values.iter().zip(&other.values).enumerate() {
-            let agree = (a - b).abs() <= agree[(i > 1) as usize] * b.abs();
+            let agree = (a - b).abs() <= tolerance[(i > 1) as usize] * b.abs();
             if !agree {
                 return Err(format!("Kiln gives {a}, {} {b}", other.name).into());
             }
@@ -253,21 +259,21 @@ fn warm_up(sides: &mut [Side], agree: [f64; 2]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Times of every side, and Kiln's least as a part of the other's, which it gives.
+/// Prints the times of every side. Returns the ratios of Kiln's minimum time to those of the other sides.
 fn print_table(sides: &mut [Side]) -> Result<Ratios, Failure> {
     println!(
         "  {:<38} {:>10} {:>10} {:>13} {:>12} {:>7}",
-        "", "median", "least", "processors", "peak memory", "ratio"
+        "", "median", "minimum", "processors", "peak memory", "ratio"
     );
     let (_, kiln) = sides[0].summary();
     let mut ratios = Vec::new();
     for side in sides {
-        let (median, least) = side.summary();
-        let busy = side.busy / side.times.len() as f64;
+        let (median, min_time) = side.summary();
+        let processor_time = side.processor_time / side.times.len() as f64;
         let memory = side.ask("memory")?[0] / 1e6;
-        let ratio = kiln / least;
+        let ratio = kiln / min_time;
         println!(
-            "  {:<38} {median:>7.2} ms {least:>7.2} ms {busy:>10.1} ms {memory:>9.1} MB {ratio:>7.2}",
+            "  {:<38} {median:>7.2} ms {min_time:>7.2} ms {processor_time:>10.1} ms {memory:>9.1} MB {ratio:>7.2}",
             side.name,
         );
         let name = side.name.split(',').next().unwrap_or_default();
@@ -277,10 +283,10 @@ fn print_table(sides: &mut [Side]) -> Result<Ratios, Failure> {
     Ok(ratios.split_off(1))
 }
 
-/// All ratios as a table in Markdown.
-fn print_ratios(all: &[(String, Ratios)], arguments: &Arguments) {
+/// Prints all ratios as a table in Markdown.
+fn print_ratios(workloads: &[(String, Ratios)], arguments: &Arguments) {
     let mut sides: Vec<&String> = Vec::new();
-    for (side, _) in all.iter().flat_map(|(_, ratios)| ratios) {
+    for (side, _) in workloads.iter().flat_map(|(_, ratios)| ratios) {
         if !sides.contains(&side) {
             sides.push(side);
         }
@@ -290,8 +296,8 @@ fn print_ratios(all: &[(String, Ratios)], arguments: &Arguments) {
     }
     let (threads, rounds) = (arguments.threads, arguments.rounds);
     println!(
-        "Kiln {}: its least time as a part of the other side's. {threads} threads a side, {rounds} alternating rounds \
-         of {STEPS} runs. Page faults by the system's defaults, but for torch.compile: `{KEEPS_MEMORY}`.\n",
+        "Kiln {}: its minimum time divided by the other side's. {threads} threads per side, {rounds} alternating rounds \
+         of {STEPS} runs. torch.compile runs with `{RETAINING_ALLOCATOR}`.\n",
         env!("CARGO_PKG_VERSION")
     );
     let row = |cells: &mut dyn Iterator<Item = String>| {
@@ -299,30 +305,30 @@ fn print_ratios(all: &[(String, Ratios)], arguments: &Arguments) {
     };
     row(&mut std::iter::once(String::new()).chain(sides.iter().map(|s| s.to_string())));
     row(&mut (0..=sides.len()).map(|_| "---".to_string()));
-    for (name, ratios) in all {
-        let of = |side: &&String| {
+    for (name, ratios) in workloads {
+        let ratio_of = |side: &&String| {
             let ratio = ratios.iter().find(|(name, _)| name == *side);
             ratio.map_or_else(String::new, |(_, ratio)| format!("{ratio:.2}"))
         };
-        row(&mut std::iter::once(name.clone()).chain(sides.iter().map(of)));
+        row(&mut std::iter::once(name.clone()).chain(sides.iter().map(ratio_of)));
     }
 }
 
 /// Prints the time of each kernel.
-fn profiled(kiln: &mut Side) -> Result<(), Failure> {
+fn print_profile(kiln: &mut Side) -> Result<(), Failure> {
     for round in 0..2 {
         if round == 1 {
-            kiln.tell("profile")?;
+            kiln.send("profile")?;
         }
         for _ in 0..WARM_UP {
             kiln.step()?;
         }
     }
-    kiln.tell("times")?;
+    kiln.send("times")?;
     kiln.ask("memory")?;
-    let (median, least) = kiln.summary();
+    let (median, min_time) = kiln.summary();
     println!(
-        "  {}: {median:.1} ms a step, {least:.1} at least",
+        "  {}: {median:.1} ms per step, minimum {min_time:.1}",
         kiln.name
     );
     Ok(())

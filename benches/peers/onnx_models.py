@@ -1,12 +1,12 @@
-"""Kiln and onnxruntime on ONNX models that others exported, in f32, with as many threads each:
+"""Times ONNX models of other exporters in f32, on Kiln and on onnxruntime with equal threads:
 
     onnx_models.py KILN [--threads N] [--rounds N] [MODEL ...]    (benches/peers/.venv/bin/python)
 
-KILN is the command (`cargo build --release -p kiln-cli`, target/release/kiln). The sides alternate; the least time of
-each is printed, and Kiln's divided by onnxruntime's.
+KILN is the command (`cargo build --release -p kiln-cli`, target/release/kiln). The sides alternate. The
+minimum time of each is printed, and their ratio.
 
-Without models, five that the package `onnx` ships for its tests are measured, whose weights are made by the graph
-itself: ResNet-50, SqueezeNet, ShuffleNet, DenseNet-121 and Inception v2, in onnx/backend/test/data/light.
+Without models, it runs five of the tests of package `onnx`, which generate their weights: ResNet-50, SqueezeNet,
+ShuffleNet, DenseNet-121 and Inception v2, in onnx/backend/test/data/light.
 """
 
 import argparse
@@ -20,16 +20,16 @@ import numpy
 import onnx
 import onnxruntime
 
-FIVE = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
+SHIPPED = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v2")
 SECONDS = 1.0
 
 
-def shipped():
+def shipped_models():
     light = pathlib.Path(onnx.__file__).parent / "backend/test/data/light"
-    return [light / f"light_{name}.onnx" for name in FIVE]
+    return [light / f"light_{name}.onnx" for name in SHIPPED]
 
 
-def kiln(command, model, threads):
+def time_kiln(command, model, threads):
     options = ["onnx", "bench", str(model), "--json", "--rounds", "1", "--time", str(int(SECONDS * 1000))]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     run = subprocess.run([command, *options], env=environment, capture_output=True, text=True, check=True)
@@ -46,16 +46,16 @@ class Peer:
         self.inputs = {}
         for port in self.session.get_inputs():
             shape = [d if isinstance(d, int) else 1 for d in port.shape]
-            kinds = {"tensor(float)": numpy.float32, "tensor(int64)": numpy.int64, "tensor(int32)": numpy.int32}
-            self.inputs[port.name] = rng.standard_normal(shape).astype(kinds[port.type])
+            dtypes = {"tensor(float)": numpy.float32, "tensor(int64)": numpy.int64, "tensor(int32)": numpy.int32}
+            self.inputs[port.name] = rng.standard_normal(shape).astype(dtypes[port.type])
 
-    def least(self):
+    def min_time(self):
         times = []
         until = time.perf_counter() + SECONDS
         while time.perf_counter() < until or not times:
-            began = time.perf_counter()
+            start = time.perf_counter()
             self.session.run(None, self.inputs)
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - start)
         return min(times)
 
 
@@ -65,14 +65,15 @@ def main():
     parser.add_argument("models", nargs="*", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_intermixed_args()
-    print(f"onnxruntime {onnxruntime.__version__}, {given.threads} threads")
+    args = parser.parse_intermixed_args()
+    print(f"onnxruntime {onnxruntime.__version__}, {args.threads} threads")
     print("| | Kiln, ms | onnxruntime, ms | Kiln / onnxruntime |\n|---|---|---|---|")
-    for model in given.models or shipped():
-        peer = Peer(model, given.threads)
-        pairs = [(kiln(given.kiln, model, given.threads), peer.least()) for _ in range(given.rounds)]
-        own, other = (min(side) for side in zip(*pairs))
-        print(f"| {model.stem} | {own * 1e3:.2f} | {other * 1e3:.2f} | {own / other:.2f} |", flush=True)
+    for model in args.models or shipped_models():
+        peer = Peer(model, args.threads)
+        pairs = [(time_kiln(args.kiln, model, args.threads), peer.min_time()) for _ in range(args.rounds)]
+        kiln_time, peer_time = (min(side) for side in zip(*pairs))
+        times = f"{kiln_time * 1e3:.2f} | {peer_time * 1e3:.2f}"
+        print(f"| {model.stem} | {times} | {kiln_time / peer_time:.2f} |", flush=True)
 
 
 main()

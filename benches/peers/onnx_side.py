@@ -1,6 +1,6 @@
-"""The onnxruntime side of the comparison: runs a workload's inference, once a line of its input.
+"""The onnxruntime side of the comparison, which runs inference once per line of its input.
 
-onnx_side.py export <workload> <start>: writes <start>.onnx, where the workload has one
+onnx_side.py export <workload> <start>: writes <start>.onnx if the workload can be exported
 onnx_side.py <workload> <start> <threads>
 """
 
@@ -17,26 +17,26 @@ def export(name, path):
 
     if torch_models.trains(name) or name == "batch-norm-relu":
         return  # training
-    if torch_models.parts(name)[1]:
+    if torch_models.split_dtype(name)[1]:
         return  # onnxruntime has no kernels for networks of bf16
     state, inputs = read_start(path)
-    made = torch_models.model(name)
-    made.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+    network = torch_models.model(name)
+    network.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
     torch.backends.mha.set_fastpath_enabled(False)
     inputs = tuple(torch.from_numpy(x) for x in inputs)
-    torch.onnx.export(made, inputs, path + ".onnx", dynamo=True, verbose=False, external_data=False)
-    if torch_models.is_of_bytes(name):
-        of_bytes(name, path + ".onnx", [x.numpy() for x in inputs])
+    torch.onnx.export(network, inputs, path + ".onnx", dynamo=True, verbose=False, external_data=False)
+    if torch_models.is_quantized(name):
+        quantize(name, path + ".onnx", [x.numpy() for x in inputs])
 
 
-def of_bytes(name, path, inputs):
-    """Quantises a model: an encoder as it runs, what convolves by what it reads of the inputs. A reduced range is here that
-    of weights."""
+def quantize(name, path, inputs):
+    """Quantises a model: encoders dynamically, convolutional networks statically with the inputs as calibration data.
+    `reduce_range` applies to weights."""
     from onnxruntime import quantization
 
-    how = {"weight_type": quantization.QuantType.QInt8, "reduce_range": name.endswith("-int7")}
+    options = {"weight_type": quantization.QuantType.QInt8, "reduce_range": name.endswith("-int7")}
     if name.startswith("encoder"):
-        quantization.quantize_dynamic(path, path, **how)
+        quantization.quantize_dynamic(path, path, **options)
         return
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -57,7 +57,7 @@ def of_bytes(name, path, inputs):
         Batch(),
         per_channel=True,
         activation_type=quantization.QuantType.QUInt8,
-        **how,
+        **options,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the Python sides of the comparison share: the file that they start from and their answers."""
+"""Reading of start files and answering of requests, shared by the Python sides of the comparison."""
 
 import json
 import sys
@@ -8,8 +8,8 @@ import numpy
 
 
 def read_start(path):
-    """Weights and inputs of a safetensors file, as arrays: bf16, which NumPy lacks, as float32."""
-    kinds = {"F32": numpy.float32, "I64": numpy.int64, "BF16": numpy.uint16}
+    """Returns the weights and inputs of a safetensors file as arrays. bf16, which NumPy lacks, becomes float32."""
+    dtypes = {"F32": numpy.float32, "I64": numpy.int64, "BF16": numpy.uint16}
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.read()
@@ -17,7 +17,7 @@ def read_start(path):
 
     def array(info):
         begin, end = info["data_offsets"]
-        numbers = numpy.frombuffer(data[begin:end], kinds[info["dtype"]]).reshape(info["shape"])
+        numbers = numpy.frombuffer(data[begin:end], dtypes[info["dtype"]]).reshape(info["shape"])
         if info["dtype"] == "BF16":
             return (numbers.astype(numpy.uint32) << 16).view(numpy.float32)
         return numbers.copy()
@@ -30,14 +30,14 @@ def read_start(path):
 
 
 def status(key):
-    """A size from /proc/self/status, in bytes."""
+    """Returns a size from /proc/self/status in bytes."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith(key + ":"))
     return int(line.split()[1]) * 1024
 
 
 def serve(version, threads, base, run, read=numpy.asarray):
-    """Answers the lines of the standard input; `run` gives the result of one run, `read` makes an array of it."""
+    """Answers the lines of the standard input. `run` returns the result of a run, `read` converts it to an array."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     print("ready", version, threads, sep="\t", flush=True)

@@ -1,4 +1,4 @@
-//! One side of the comparison: a process that runs a workload when it is asked to.
+//! A side of the comparison: a process that runs a workload on request.
 
 use crate::Failure;
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running side.
 pub struct Side {
-    /// Its name, its version and its threads.
+    /// The name, the version and the number of threads.
     pub name: String,
     child: Child,
     stdin: ChildStdin,
@@ -15,12 +15,12 @@ pub struct Side {
     pub times: Vec<f64>,
     /// The loss, or the mean of the result's absolute values, of each run.
     pub values: Vec<f64>,
-    /// Milliseconds on all processors.
-    pub busy: f64,
+    /// The time on all processors, in milliseconds.
+    pub processor_time: f64,
 }
 
 impl Side {
-    /// Starts it and waits until it is ready. `None` where it says that it has no such workload.
+    /// Starts a side and waits until it is ready. `None` if the side lacks the workload.
     pub fn start(name: &str, command: &mut Command) -> Result<Option<Side>, Failure> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -35,9 +35,9 @@ impl Side {
             stdout: BufReader::new(stdout),
             times: Vec::new(),
             values: Vec::new(),
-            busy: 0.0,
+            processor_time: 0.0,
         };
-        let ready = side.line()?;
+        let ready = side.read_line()?;
         let words: Vec<&str> = ready.split_whitespace().collect();
         match words[..] {
             ["ready", version, threads] => {
@@ -49,7 +49,7 @@ impl Side {
         }
     }
 
-    fn line(&mut self) -> Result<String, Failure> {
+    fn read_line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
         match line.is_empty() {
@@ -58,20 +58,20 @@ impl Side {
         }
     }
 
-    /// Asks for numbers.
-    pub fn ask(&mut self, what: &str) -> Result<Vec<f64>, Failure> {
-        writeln!(self.stdin, "{what}")?;
-        let line = self.line()?;
+    /// Sends a request, and returns the numbers of the answer.
+    pub fn ask(&mut self, request: &str) -> Result<Vec<f64>, Failure> {
+        writeln!(self.stdin, "{request}")?;
+        let line = self.read_line()?;
         let numbers = line.split_whitespace().map(str::parse);
         Ok(numbers.collect::<Result<_, _>>()?)
     }
 
-    /// Tells it something that it does not answer.
-    pub fn tell(&mut self, what: &str) -> Result<(), Failure> {
-        Ok(writeln!(self.stdin, "{what}")?)
+    /// Sends a request without an answer.
+    pub fn send(&mut self, request: &str) -> Result<(), Failure> {
+        Ok(writeln!(self.stdin, "{request}")?)
     }
 
-    /// One run.
+    /// Runs the workload once.
     pub fn step(&mut self) -> Result<(), Failure> {
         let [time, value] = self.ask("step")?[..] else {
             return Err(format!("{} does not give two numbers", self.name).into());
@@ -81,26 +81,25 @@ impl Side {
         Ok(())
     }
 
-    /// Some runs, whose time on all processors is counted.
+    /// Runs the workload several times, and adds the time on all processors.
     pub fn round(&mut self, steps: usize) -> Result<(), Failure> {
-        let before = self.processor_time()?;
+        let start = self.read_processor_time()?;
         for _ in 0..steps {
             self.step()?;
         }
-        self.busy += self.processor_time()? - before;
+        self.processor_time += self.read_processor_time()? - start;
         Ok(())
     }
 
-    /// The time that the process has spent on all processors, in milliseconds. Linux counts it in
-    /// hundredths of a second.
-    fn processor_time(&self) -> Result<f64, Failure> {
+    /// Returns the time of the process on all processors in milliseconds, which Linux counts in hundredths of a second.
+    fn read_processor_time(&self) -> Result<f64, Failure> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
         let ticks = fields.skip(11).take(2).map(str::parse::<f64>);
         Ok(ticks.sum::<Result<f64, _>>()? * 10.0)
     }
 
-    /// Median and least time of a run, in milliseconds.
+    /// Returns the median and the minimum time of a run, in milliseconds.
     pub fn summary(&self) -> (f64, f64) {
         let mut times = self.times.clone();
         times.sort_by(f64::total_cmp);

@@ -1,8 +1,7 @@
-"""How many kernels torch.compile makes of the networks and training steps, on the CPU.
+"""Counts the kernels of networks and training steps with torch.compile on the CPU.
 
-A kernel is a call of the generated wrapper: of a generated C++ kernel, or of an operator of a library.
-Views and allocations are not counted. A training step is forward, backward and the optimiser's step,
-each compiled.
+A kernel is a call by the generated wrapper of a generated C++ kernel or a library operator. Views and
+allocations are not counted. A training step consists of forward, backward and optimiser step, each compiled.
 """
 
 import re
@@ -29,49 +28,49 @@ GENERATED = re.compile(r"^\s+(cpp_fused\w*|\w*cpp_template\w*)\(", re.M)
 EXTERN = re.compile(r"^\s+(?:\w+ = )?(extern_kernels\.\w+|torch\.ops\.[\w.]+|aten\.[\w.]+)\(", re.M)
 
 
-def calls(codes):
-    """Calls of generated kernels, and of others."""
-    generated = other = 0
+def count_calls(codes):
+    """Returns the numbers of calls of generated kernels and of library operators."""
+    generated = library = 0
     for code in codes:
         body = code[code.index("def call(") :].split("\nrunner = ")[0]
         generated += len(GENERATED.findall(body))
-        other += len(EXTERN.findall(body))
-    return generated, other
+        library += len(EXTERN.findall(body))
+    return generated, library
 
 
-def count(name):
+def count_kernels(name):
     torch.manual_seed(0)
-    made = torch_models.model(name)
+    network = torch_models.model(name)
     x = [torch.randn(shape) for shape in INPUTS[name]]
     if not name.endswith("-step"):
-        # Frozen weights are what folds batch norms.
+        # Freezing folds batch norms.
         torch._inductor.config.freezing = True
         with torch.no_grad():
-            _, codes = run_and_get_code(torch.compile(made), *x)
-        return calls(codes)
+            _, codes = run_and_get_code(torch.compile(network), *x)
+        return count_calls(codes)
     torch._inductor.config.freezing = False
     if name == "resnet18-step":
         x.append(torch.arange(16) * 61)
         loss_of = torch.nn.functional.cross_entropy
-        optimizer = torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     else:
         x.append(torch.randn(INPUTS[name][0]))
         loss_of = torch.nn.functional.mse_loss
-        optimizer = torch.optim.AdamW(made.parameters())
-    forward = torch.compile(lambda x, y: loss_of(made(x), y))
+        optimizer = torch.optim.AdamW(network.parameters())
+    forward = torch.compile(lambda x, y: loss_of(network(x), y))
     update = torch.compile(optimizer.step)
-    for _ in range(2):  # the first step makes the optimiser's state
-        _, there_and_back = run_and_get_code(lambda: forward(*x).backward())
+    for _ in range(2):  # the first step creates the optimiser's state
+        _, forward_backward = run_and_get_code(lambda: forward(*x).backward())
         _, updates = run_and_get_code(update)
-        codes = there_and_back + updates or codes
+        codes = forward_backward + updates or codes
         optimizer.zero_grad()
-    return calls(codes)
+    return count_calls(codes)
 
 
-# Else the whole encoder layer is one operator, whose kernels can't be seen.
+# The fast path hides the kernels of an encoder layer in one operator.
 torch.backends.mha.set_fastpath_enabled(False)
 print(f"PyTorch {torch.__version__}")
 for name in sys.argv[1:] or INPUTS:
     torch._dynamo.reset()
-    generated, other = count(name)
-    print(f"{name:<14} {generated + other:>4} kernels: {generated} generated, {other} of libraries", flush=True)
+    generated, library = count_kernels(name)
+    print(f"{name:<14} {generated + library:>4} kernels: {generated} generated, {library} of libraries", flush=True)

@@ -1,28 +1,28 @@
-"""The networks and operations of the comparison for PyTorch, with the names of Kiln's parameters."""
+"""The networks and operations of the comparison in PyTorch, with Kiln's parameter names."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 
-def conv(before, after, kernel, stride):
-    return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+def conv(in_channels, out_channels, kernel, stride):
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
-def shortcut(before, after, stride):
-    if (before, stride) == (after, 1):
+def shortcut(in_channels, out_channels, stride):
+    if (in_channels, stride) == (out_channels, 1):
         return None
-    return nn.Sequential(conv(before, after, 1, stride), nn.BatchNorm2d(after))
+    return nn.Sequential(conv(in_channels, out_channels, 1, stride), nn.BatchNorm2d(out_channels))
 
 
 class BasicBlock(nn.Module):
-    def __init__(self, before, after, stride):
+    def __init__(self, in_channels, out_channels, stride):
         super().__init__()
-        self.conv1 = conv(before, after, 3, stride)
-        self.bn1 = nn.BatchNorm2d(after)
-        self.conv2 = conv(after, after, 3, 1)
-        self.bn2 = nn.BatchNorm2d(after)
-        self.downsample = shortcut(before, after, stride)
+        self.conv1 = conv(in_channels, out_channels, 3, stride)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = conv(out_channels, out_channels, 3, 1)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.downsample = shortcut(in_channels, out_channels, stride)
 
     def forward(self, x):
         y = self.bn1(self.conv1(x)).relu()
@@ -31,15 +31,15 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    def __init__(self, before, width, stride):
+    def __init__(self, in_channels, width, stride):
         super().__init__()
-        self.conv1 = conv(before, width, 1, 1)
+        self.conv1 = conv(in_channels, width, 1, 1)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = conv(width, width, 3, stride)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = conv(width, 4 * width, 1, 1)
         self.bn3 = nn.BatchNorm2d(4 * width)
-        self.downsample = shortcut(before, 4 * width, stride)
+        self.downsample = shortcut(in_channels, 4 * width, stride)
 
     def forward(self, x):
         y = self.bn1(self.conv1(x)).relu()
@@ -51,14 +51,14 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     def __init__(self, block, depths, growth, classes):
         super().__init__()
-        before = 64
+        in_channels = 64
 
         def layer(width, depth, stride):
-            nonlocal before
+            nonlocal in_channels
             blocks = []
             for i in range(depth):
-                blocks.append(block(before, width, stride if i == 0 else 1))
-                before = growth * width
+                blocks.append(block(in_channels, width, stride if i == 0 else 1))
+                in_channels = growth * width
             return nn.Sequential(*blocks)
 
         self.conv1 = conv(3, 64, 7, 2)
@@ -76,9 +76,9 @@ class ResNet(nn.Module):
         return self.fc(functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-def conv_norm(before, after, kernel, stride, groups, activation):
-    conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(after, eps=1e-3, momentum=0.01), activation)
+def conv_norm(in_channels, out_channels, kernel, stride, groups, activation):
+    conv = nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01), activation)
 
 
 class SqueezeExcitation(nn.Module):
@@ -94,17 +94,17 @@ class SqueezeExcitation(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    def __init__(self, before, kernel, expanded, after, weighs, activation, stride):
+    def __init__(self, in_channels, kernel, expanded, out_channels, squeezes, activation, stride):
         super().__init__()
         layers = []
-        if expanded != before:
-            layers.append(conv_norm(before, expanded, 1, 1, 1, activation))
+        if expanded != in_channels:
+            layers.append(conv_norm(in_channels, expanded, 1, 1, 1, activation))
         layers.append(conv_norm(expanded, expanded, kernel, stride, expanded, activation))
-        if weighs:
+        if squeezes:
             layers.append(SqueezeExcitation(expanded))
-        layers.append(conv_norm(expanded, after, 1, 1, 1, nn.Identity()))
+        layers.append(conv_norm(expanded, out_channels, 1, 1, 1, nn.Identity()))
         self.block = nn.Sequential(*layers)
-        self.shortcut = stride == 1 and before == after
+        self.shortcut = stride == 1 and in_channels == out_channels
 
     def forward(self, x):
         y = self.block(x)
@@ -129,8 +129,8 @@ class MobileNetV3(nn.Module):
             (96, 5, 576, 96, True, h, 1),
         ]
         blocks = [InvertedResidual(*row) for row in rows]
-        first, last = conv_norm(3, 16, 3, 2, 1, h), conv_norm(96, 576, 1, 1, 1, h)
-        self.features = nn.Sequential(first, *blocks, last)
+        stem, head = conv_norm(3, 16, 3, 2, 1, h), conv_norm(96, 576, 1, 1, 1, h)
+        self.features = nn.Sequential(stem, *blocks, head)
         self.classifier = nn.Sequential(
             nn.Linear(576, 1024), h, nn.Dropout(0.2), nn.Linear(1024, classes)
         )
@@ -140,10 +140,10 @@ class MobileNetV3(nn.Module):
         return self.classifier(x)
 
 
-def double(before, after):
+def double_conv(in_channels, out_channels):
     layers = []
-    for channels in [before, after]:
-        layers += [nn.Conv2d(channels, after, 3, 1, 1), nn.BatchNorm2d(after), nn.ReLU()]
+    for channels in [in_channels, out_channels]:
+        layers += [nn.Conv2d(channels, out_channels, 3, 1, 1), nn.BatchNorm2d(out_channels), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
@@ -151,23 +151,23 @@ class UNet(nn.Module):
     def __init__(self, channels, width, levels, classes):
         super().__init__()
         widths = [width << level for level in range(levels)]
-        down = [double(a, b) for a, b in zip([channels] + widths, widths)]
+        down = [double_conv(a, b) for a, b in zip([channels] + widths, widths)]
         up = [nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths)]
         self.down = nn.ModuleList(down)
-        self.bottom = double(widths[-1], 2 * widths[-1])
+        self.bottom = double_conv(widths[-1], 2 * widths[-1])
         self.up = nn.ModuleList(up)
-        self.merge = nn.ModuleList([double(2 * w, w) for w in reversed(widths)])
+        self.merge = nn.ModuleList([double_conv(2 * w, w) for w in reversed(widths)])
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, x):
-        skipped = []
+        skips = []
         for level in self.down:
             x = level(x)
-            skipped.append(x)
+            skips.append(x)
             x = functional.max_pool2d(x, 2)
         x = self.bottom(x)
         for up, merge in zip(self.up, self.merge):
-            x = merge(torch.cat([skipped.pop(), up(x)], 1))
+            x = merge(torch.cat([skips.pop(), up(x)], 1))
         return self.head(x)
 
 
@@ -184,7 +184,7 @@ class LstmCell(nn.Module):
 
 
 class Decoder(nn.TransformerDecoderLayer):
-    """One whose tokens don't see those behind them."""
+    """A decoder layer with causal self-attention."""
 
     def forward(self, x, memory):
         n = x.shape[1]
@@ -214,10 +214,10 @@ class CachedBlock(nn.Module):
 
 
 def lstm(features, hidden):
-    """Gives the results of all steps alone."""
-    made = nn.LSTM(features, hidden)
-    made.register_forward_hook(lambda module, x, result: result[0])
-    return made
+    """Returns an LSTM whose result is the outputs of all steps."""
+    network = nn.LSTM(features, hidden)
+    network.register_forward_hook(lambda module, x, result: result[0])
+    return network
 
 
 class Function(nn.Module):
@@ -266,35 +266,35 @@ MODELS = {
 }
 
 
-# Behind the names: the dtype of a network, and of autocast in training steps.
+# The suffixes of names: the dtype of a network, or of autocast in training steps.
 NARROW = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def parts(name):
-    """The name without the dtype of halves, and that, if there is one."""
+def split_dtype(name):
+    """Returns a name without the suffix of a 16-bit dtype, and that dtype or None."""
     name = name.removesuffix("-int8").removesuffix("-int7")
-    first, _, last = name.rpartition("-")
-    return (first, NARROW[last]) if last in NARROW else (name, None)
+    base, _, suffix = name.rpartition("-")
+    return (base, NARROW[suffix]) if suffix in NARROW else (name, None)
 
 
-def is_of_bytes(name):
-    """Whether a workload multiplies bytes."""
+def is_quantized(name):
+    """True if a workload multiplies 8-bit integers."""
     return name.endswith(("-int8", "-int7"))
 
 
 def trains(name):
-    """Whether a workload is a training step."""
-    return parts(name)[0].endswith("-step")
+    """True if a workload is a training step."""
+    return split_dtype(name)[0].endswith("-step")
 
 
 def model(name):
-    """A network with random weights, in the mode that it is compared in."""
-    made = MODELS[parts(name)[0]]()
-    return made.train(trains(name) or name == "batch-norm-relu")
+    """Returns a network with random weights, in training mode if the workload trains."""
+    network = MODELS[split_dtype(name)[0]]()
+    return network.train(trains(name) or name == "batch-norm-relu")
 
 
 def gradients(f, compiled):
-    """A function that computes the mean square of another, and the gradients of its inputs."""
+    """Returns a function that computes the mean square of `f` and the gradients of its inputs."""
 
     def forward(*x):
         return f(*x).square().mean()
@@ -311,23 +311,23 @@ def gradients(f, compiled):
     return run
 
 
-def step(name, made, compiled=False):
-    """A training step: a function of a batch that gives the loss."""
-    name, narrow = parts(name)
+def step(name, network, compiled=False):
+    """Returns a training step: a function of a batch that returns the loss."""
+    name, narrow = split_dtype(name)
     if name.startswith("attention"):
-        return gradients(made, compiled)
+        return gradients(network, compiled)
     if name == "resnet18-step":
-        optimizer = torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
         loss_of = functional.cross_entropy
     else:
-        optimizer = torch.optim.AdamW(made.parameters())
+        optimizer = torch.optim.AdamW(network.parameters())
         loss_of = functional.mse_loss
 
     scaler = torch.amp.GradScaler("cpu", enabled=narrow == torch.float16)
 
     def forward(x, y):
         with torch.autocast("cpu", narrow, enabled=narrow is not None):
-            return loss_of(made(x), y)
+            return loss_of(network(x), y)
 
     update = optimizer.step
     if compiled:

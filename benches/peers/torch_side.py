@@ -1,4 +1,4 @@
-"""The PyTorch side of the comparison: runs a workload, once a line of its input.
+"""The PyTorch side of the comparison, which runs the workload once per line of its input.
 
 torch_side.py <torch|compiled> <workload> <start> <threads>
 """
@@ -10,28 +10,28 @@ import torch
 import torch_models
 from serving import read_start, serve, status
 
-how, name, path, threads = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+mode, name, path, threads = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 torch.set_num_threads(threads)
 base = status("VmRSS")
 state, inputs = read_start(path)
-if torch_models.is_of_bytes(name):
+if torch_models.is_quantized(name):
     print("absent", flush=True)
     sys.exit()
-made = torch_models.model(name)
-made.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+network = torch_models.model(name)
+network.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
 del state
 inputs = [torch.from_numpy(x) for x in inputs]
 training = torch_models.trains(name)
-narrow = torch_models.parts(name)[1]
+narrow = torch_models.split_dtype(name)[1]
 if narrow and (not training or name.startswith("attention")):
-    made, inputs = made.to(narrow), [x.to(narrow) for x in inputs]
-if how == "compiled":
-    # Otherwise an encoder layer is one operator that nothing can be fused with.
+    network, inputs = network.to(narrow), [x.to(narrow) for x in inputs]
+if mode == "compiled":
+    # The fast path makes an encoder layer one operator, which prevents fusion.
     torch.backends.mha.set_fastpath_enabled(False)
-    # Folds batch norms and packs weights.
-    torch._inductor.config.freezing = not training and not made.training
-f = torch_models.step(name, made, how == "compiled") if training else made
-if how == "compiled" and not training:
+    # Freezing folds batch norms and packs weights.
+    torch._inductor.config.freezing = not training and not network.training
+f = torch_models.step(name, network, mode == "compiled") if training else network
+if mode == "compiled" and not training:
     f = torch.compile(f)
 
 

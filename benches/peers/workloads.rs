@@ -4,7 +4,7 @@ use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Setup, Workload};
 
-/// The operations but attention: names and descriptions.
+/// The operations except attention: names and descriptions.
 const OPERATIONS: [(&str, &str); 8] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
@@ -31,7 +31,7 @@ const ATTENTION: [(&str, &str); 4] = [
 ];
 
 const BF16_SUFFIX: &str = "-bf16";
-/// The networks that are also run with weights and inputs of bf16.
+/// The networks that also run with weights and inputs of bf16.
 const BF16_NETWORKS: [&str; 6] = [
     "resnet50",
     "resnet50-8",
@@ -41,35 +41,40 @@ const BF16_NETWORKS: [&str; 6] = [
     "decoder-cached",
 ];
 
-/// Every workload: its name and its description.
+/// Returns the name and the description of every workload.
 pub fn names() -> impl Iterator<Item = (String, String)> {
-    let attention = ATTENTION.into_iter().flat_map(|(suffix, about)| {
+    let attention = ATTENTION.into_iter().flat_map(|(suffix, description)| {
         [256, 1024, 4096].map(|keys| {
-            let about = format!("{about}, 12 heads of 64, {keys} keys");
-            (format!("attention-{keys}{suffix}"), about)
+            let description = format!("{description}, 12 heads of 64, {keys} keys");
+            (format!("attention-{keys}{suffix}"), description)
         })
     });
-    let halves = workloads::names().filter(|(name, _)| BF16_NETWORKS.contains(name));
-    let halves =
-        halves.map(|(name, about)| (format!("{name}{BF16_SUFFIX}"), format!("{about}, bf16")));
-    let others = OPERATIONS.into_iter().chain(workloads::names());
-    let others = others.map(|(name, about)| (name.to_string(), about.to_string()));
-    others.chain(attention).chain(halves)
+    let bf16 = workloads::names().filter(|(name, _)| BF16_NETWORKS.contains(name));
+    let bf16 = bf16.map(|(name, description)| {
+        (
+            format!("{name}{BF16_SUFFIX}"),
+            format!("{description}, bf16"),
+        )
+    });
+    let f32_workloads = OPERATIONS.into_iter().chain(workloads::names());
+    let f32_workloads =
+        f32_workloads.map(|(name, description)| (name.to_string(), description.to_string()));
+    f32_workloads.chain(attention).chain(bf16)
 }
 
-/// Makes a workload with random weights.
+/// Returns a workload with random weights.
 ///
 /// # Errors
-/// If there is none of that name.
+/// If there is no workload of that name.
 pub fn workload(name: &str) -> Result<Workload> {
     let random = |shape: &[usize]| Tensor::randn(shape, DType::F32);
     let large = || random(&[4096, 4096]);
-    let none = Sequential::new;
-    if let Some(made) = name.strip_prefix("attention-").and_then(attention) {
-        return made;
+    let no_model = Sequential::new;
+    if let Some(attention_workload) = name.strip_prefix("attention-").and_then(attention) {
+        return attention_workload;
     }
     match name {
-        "softmax" => operation(none(), vec![large()], |_, x| x[0].softmax(1)),
+        "softmax" => operation(no_model(), vec![large()], |_, x| x[0].softmax(1)),
         "layer-norm" => operation(
             LayerNorm::new([1024])?,
             vec![random(&[8192, 1024])],
@@ -81,11 +86,11 @@ pub fn workload(name: &str) -> Result<Workload> {
         }
         "gelu-chain" => {
             let x = (0..4).map(|_| large()).collect();
-            operation(none(), x, |_, x| (&x[0] * &x[1] + &x[2]).gelu() * &x[3])
+            operation(no_model(), x, |_, x| (&x[0] * &x[1] + &x[2]).gelu() * &x[3])
         }
         "matmul" => {
             let x = [0, 1].map(|_| random(&[1024, 1024])).to_vec();
-            operation(none(), x, |_, x| x[0].matmul(&x[1]))
+            operation(no_model(), x, |_, x| x[0].matmul(&x[1]))
         }
         "linear" => operation(
             Linear::new(768, 3072)?,
@@ -94,45 +99,45 @@ pub fn workload(name: &str) -> Result<Workload> {
         ),
         "bmm" => {
             let x = [0, 1].map(|_| random(&[64, 64, 64])).to_vec();
-            operation(none(), x, |_, x| x[0].matmul(&x[1]))
+            operation(no_model(), x, |_, x| x[0].matmul(&x[1]))
         }
-        "matvec" => operation(none(), vec![large(), random(&[4096])], |_, x| {
+        "matvec" => operation(no_model(), vec![large(), random(&[4096])], |_, x| {
             x[0].matmul(&x[1])
         }),
         _ => {
             let options = CompileOptions::default();
             let mut setup = Setup::from(&options);
-            let of_f32 = name.strip_suffix(BF16_SUFFIX);
-            let of_f32 = of_f32.filter(|name| BF16_NETWORKS.contains(name));
-            if of_f32.is_some() {
+            let f32_name = name.strip_suffix(BF16_SUFFIX);
+            let f32_name = f32_name.filter(|name| BF16_NETWORKS.contains(name));
+            if f32_name.is_some() {
                 setup.dtype = DType::BF16;
             }
-            workloads::make(of_f32.unwrap_or(name), setup)
+            workloads::make(f32_name.unwrap_or(name), setup)
         }
     }
 }
 
-/// Attention of 12 heads of 64 over the given number of keys; with the suffix `-step` also its gradients, with
-/// `-bf16` in that dtype.
-fn attention(what: &str) -> Option<Result<Workload>> {
-    let of_halves = what.strip_suffix(BF16_SUFFIX);
-    let dtype = if of_halves.is_some() {
+/// Returns attention of 12 heads of 64, by the number of keys. With the suffix `-step` it computes gradients too, with
+/// `-bf16` it runs in bf16.
+fn attention(name: &str) -> Option<Result<Workload>> {
+    let bf16_name = name.strip_suffix(BF16_SUFFIX);
+    let dtype = if bf16_name.is_some() {
         DType::BF16
     } else {
         DType::F32
     };
-    let what = of_halves.unwrap_or(what);
-    let of_step = what.strip_suffix("-step");
-    let keys: usize = of_step.unwrap_or(what).parse().ok()?;
+    let name = bf16_name.unwrap_or(name);
+    let step_name = name.strip_suffix("-step");
+    let keys: usize = step_name.unwrap_or(name).parse().ok()?;
     let heads = [0; 3].map(|_| Tensor::randn([1, 12, keys, 64], DType::F32).to_dtype(dtype));
     let attend = |x: &[Tensor]| x[0].scaled_dot_product_attention(&x[1], &x[2]);
-    Some(match of_step.is_some() {
+    Some(match step_name.is_some() {
         true => gradients(heads.to_vec(), attend),
         false => operation(Sequential::new(), heads.to_vec(), move |_, x| attend(x)),
     })
 }
 
-/// The mean square of a function, and the gradients of its inputs.
+/// Returns a workload that computes the mean square of a function, and the gradients of its inputs.
 fn gradients(inputs: Vec<Tensor>, f: impl FnOnce(&[Tensor]) -> Tensor) -> Result<Workload> {
     let program = compile(&inputs, |x| -> Result<Vec<Tensor>> {
         let leaves: Vec<Tensor> = x.iter().map(|x| x.detach().requires_grad_(true)).collect();
