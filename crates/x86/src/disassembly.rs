@@ -1,4 +1,4 @@
-//! Machine code as text.
+//! Disassembly of machine code.
 
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register,
@@ -7,8 +7,8 @@ use iced_x86::{
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Returns the text of the output of [`Asm::finish`](crate::Asm::finish). Each instruction has a line, with its offset.
-/// Each jump target has a line, and the constants follow the code.
+/// Disassembles the output of [`Asm::finish`](crate::Asm::finish). Instructions are listed with their offsets and jump
+/// targets with labels, and the constants follow the code.
 ///
 /// ```
 /// use kiln_x86::{Asm, Condition, Gpr, disassemble};
@@ -28,10 +28,10 @@ use std::fmt::Write;
 /// ```
 pub fn disassemble(code: &[u8]) -> String {
     let (instructions, data) = decode(code);
-    let targets = instructions.iter().filter_map(target);
+    let targets = instructions.iter().filter_map(jump_target);
     let mut labels: BTreeMap<u64, usize> = targets.map(|at| (at, 0)).collect();
     (labels.values_mut().enumerate()).for_each(|(i, label)| *label = i);
-    let names = Names {
+    let names = AddressNames {
         labels: labels.clone(),
     };
     let mut formatter = IntelFormatter::with_options(Some(Box::new(names)), None);
@@ -65,10 +65,10 @@ fn decode(code: &[u8]) -> (Vec<Instruction>, usize) {
     let mut instructions = Vec::new();
     let mut data = code.len();
     while decoder.position() < data {
-        let at = decoder.position();
+        let position = decoder.position();
         let instruction = decoder.decode();
         if instruction.mnemonic() == Mnemonic::Int3 {
-            return (instructions, at.next_multiple_of(64).min(data));
+            return (instructions, position.next_multiple_of(64).min(data));
         }
         if instruction.memory_base() == Register::RIP {
             data = data.min(instruction.memory_displacement64() as usize);
@@ -79,17 +79,17 @@ fn decode(code: &[u8]) -> (Vec<Instruction>, usize) {
 }
 
 /// Returns the target of a jump.
-fn target(instruction: &Instruction) -> Option<u64> {
-    let jumps = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
-    jumps.then(|| instruction.near_branch64())
+fn jump_target(instruction: &Instruction) -> Option<u64> {
+    let is_jump = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+    is_jump.then(|| instruction.near_branch64())
 }
 
-/// Names in place of addresses.
-struct Names {
+/// The names of addresses: labels of jump targets, and constants.
+struct AddressNames {
     labels: BTreeMap<u64, usize>,
 }
 
-impl SymbolResolver for Names {
+impl SymbolResolver for AddressNames {
     fn symbol(
         &mut self,
         instruction: &Instruction,
@@ -98,7 +98,7 @@ impl SymbolResolver for Names {
         address: u64,
         _address_size: u32,
     ) -> Option<SymbolResult<'_>> {
-        let name = match target(instruction) {
+        let name = match jump_target(instruction) {
             Some(to) => format!("L{}", self.labels.get(&to)?),
             None if instruction.memory_base() == Register::RIP => format!("data_{address:04x}"),
             None => return None,

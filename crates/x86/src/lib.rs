@@ -1,9 +1,9 @@
-//! Machine code for x86-64: an assembler for the instructions that kernels are emitted in, and the memory that emitted
-//! code runs from. It knows nothing of tensors.
+//! Machine code for x86-64: an assembler for the instructions of kernels, and executable memory. It is independent of
+//! tensors.
 //!
-//! [`Asm`] collects instructions; [`Asm::finish`] returns bytes, and [`Code::new`] makes them executable. Memory is
-//! never writable and executable at once; it exists only on Unix. With the feature `disassembly`, `disassemble` turns
-//! bytes into readable text.
+//! [`Asm`] collects instructions, [`Asm::finish`] returns their bytes, and [`Code::new`] makes them executable, on
+//! Unix. Memory is never writable and executable at once. With the feature `disassembly`, `disassemble` converts bytes
+//! to text.
 
 mod asm;
 #[cfg(feature = "disassembly")]

@@ -1,22 +1,22 @@
-//! Executable memory: written first, then made executable, never both at once.
+//! Executable memory, which is never writable at the same time.
 
 use std::io::{self, Write};
 
 /// The error of making code executable.
 #[derive(Debug, thiserror::Error)]
-#[error("no executable memory of {bytes} bytes: {why}")]
+#[error("no executable memory of {bytes} bytes: {source}")]
 pub struct CodeError {
     bytes: usize,
-    why: io::Error,
+    source: io::Error,
 }
 
 /// Executable code. It is unmapped when dropped.
 #[derive(Debug)]
 pub struct Code {
-    at: *mut libc::c_void,
-    /// The mapped bytes.
+    start: *mut libc::c_void,
+    /// The size of the mapping in bytes.
     bytes: usize,
-    /// The bytes of code and constants.
+    /// The size of code and constants in bytes.
     len: usize,
 }
 
@@ -34,8 +34,8 @@ impl Code {
         Code::named(code, "generated")
     }
 
-    /// As [`Code::new`], under a name that profilers show. With `KILN_PERF_MAP=1` in the environment, it is listed in
-    /// `/tmp/perf-<process>.map`, where Linux's `perf` looks for it.
+    /// As [`Code::new`], with a name for profilers. With `KILN_PERF_MAP=1` in the environment, the code is listed in
+    /// `/tmp/perf-<process>.map`, which Linux's `perf` reads.
     ///
     /// # Errors
     /// If the system gives no executable memory.
@@ -43,16 +43,16 @@ impl Code {
         let mapped = Code::map(code)?;
         if std::env::var_os("KILN_PERF_MAP").is_some_and(|v| v == "1") {
             // Code also runs without its name, so a failure to write the list is ignored.
-            let _ = mapped.list(name);
+            let _ = mapped.append_to_perf_map(name);
         }
         Ok(mapped)
     }
 
-    /// Appends a line to the list of `perf`: address and size in hexadecimal, name.
-    fn list(&self, name: &str) -> io::Result<()> {
+    /// Appends a line to the map of `perf`: address and size in hexadecimal, and the name.
+    fn append_to_perf_map(&self, name: &str) -> io::Result<()> {
         let path = format!("/tmp/perf-{}.map", std::process::id());
         let name = name.replace('\n', " ");
-        let line = format!("{:x} {:x} {name}\n", self.at as usize, self.len);
+        let line = format!("{:x} {:x} {name}\n", self.start as usize, self.len);
         let mut file = std::fs::OpenOptions::new();
         let mut file = file.create(true).append(true).open(path)?;
         file.write_all(line.as_bytes())
@@ -63,21 +63,21 @@ impl Code {
         let bytes = code.len().max(1).div_ceil(PAGE) * PAGE;
         let failed = || CodeError {
             bytes,
-            why: io::Error::last_os_error(),
+            source: io::Error::last_os_error(),
         };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: requests new pages at any address.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, writable, flags, -1, 0) };
-        if at == libc::MAP_FAILED {
+        // SAFETY: this requests new pages at any address.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, writable, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
             return Err(failed());
         }
         let len = code.len();
-        let mapped = Code { at, bytes, len };
+        let mapped = Code { start, bytes, len };
         // SAFETY: the pages are new, at least as long as the code, and nobody else knows of them yet.
         let protected = unsafe {
-            std::ptr::copy_nonoverlapping(code.as_ptr(), at.cast(), len);
-            libc::mprotect(at, bytes, libc::PROT_READ | libc::PROT_EXEC)
+            std::ptr::copy_nonoverlapping(code.as_ptr(), start.cast(), len);
+            libc::mprotect(start, bytes, libc::PROT_READ | libc::PROT_EXEC)
         };
         match protected {
             0 => Ok(mapped),
@@ -87,19 +87,19 @@ impl Code {
 
     /// Returns the address of the first instruction.
     pub fn entry(&self) -> *const u8 {
-        self.at.cast_const().cast()
+        self.start.cast_const().cast()
     }
 
     /// Returns the code and constants.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: this many bytes were copied there, and they stay as long as this value.
-        unsafe { std::slice::from_raw_parts(self.at.cast(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
     }
 }
 
 impl Drop for Code {
     fn drop(&mut self) {
         // SAFETY: the pages belong to this value, and whoever runs code holds the value.
-        unsafe { libc::munmap(self.at, self.bytes) };
+        unsafe { libc::munmap(self.start, self.bytes) };
     }
 }

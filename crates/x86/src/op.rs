@@ -1,7 +1,7 @@
-//! Vector instructions by their mnemonics, each with its encodings.
+//! Vector instructions by mnemonic, with their encodings.
 //!
-//! If VEX and EVEX have different mnemonics for one operation, it has VEX's (`VPAND` is `VPANDD` with EVEX, `VROUNDPS`
-//! is `VRNDSCALEPS`). `_STORE` is the direction from register to memory, `_GPR` takes a general register.
+//! If the mnemonics of VEX and EVEX differ, names follow VEX (`VPAND` is `VPANDD` with EVEX, `VROUNDPS` is
+//! `VRNDSCALEPS`). `_STORE` moves from a register to memory, `_GPR` takes a general register.
 
 #![allow(missing_docs)] // mnemonics say what they are
 
@@ -26,8 +26,8 @@ pub(crate) struct Form {
 }
 
 impl Op {
-    /// Returns the encoding for vectors of a width, EVEX or VEX, by its name in `iced_x86`: the name determines the
-    /// operands. Returns `None` if there is none.
+    /// Returns the name in `iced_x86` of the EVEX or VEX encoding for vectors of a width, or `None` if there is no such
+    /// encoding.
     pub fn encoding(&self, evex: bool, width: Width) -> Option<&'static str> {
         let form = self.form(evex, width);
         (form.code != Code::INVALID).then_some(form.name)
@@ -62,15 +62,15 @@ impl Form {
     const fn new(code: Code, name: &'static str) -> Form {
         let text = name.as_bytes();
         let mut operands = [Kind::None; 4];
-        let (mut at, mut field, mut n) = (0, 0, 0);
-        while at < text.len() {
-            let begin = at;
-            while at < text.len() && text[at] != b'_' {
-                at += 1;
+        let (mut end, mut field, mut count) = (0, 0, 0);
+        while end < text.len() {
+            let start = end;
+            while end < text.len() && text[end] != b'_' {
+                end += 1;
             }
-            let second = if begin + 1 < at { text[begin + 1] } else { 0 };
-            let third = if begin + 2 < at { text[begin + 2] } else { 0 };
-            let kind = match (text[begin], second) {
+            let second = if start + 1 < end { text[start + 1] } else { 0 };
+            let third = if start + 2 < end { text[start + 2] } else { 0 };
+            let kind = match (text[start], second) {
                 (b'x', _) => Kind::Xmm,
                 (b'y', _) => Kind::Ymm,
                 (b'z', _) => Kind::Zmm,
@@ -85,11 +85,11 @@ impl Form {
             };
             let is_operand = !matches!(kind, Kind::None);
             if field >= 2 && is_operand {
-                operands[n] = kind;
-                n += 1;
+                operands[count] = kind;
+                count += 1;
             }
             field += 1;
-            at += 1;
+            end += 1;
         }
         Form {
             code,

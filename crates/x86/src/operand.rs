@@ -1,4 +1,4 @@
-//! Registers and addresses.
+//! Registers, addresses and operands.
 
 use iced_x86::Register;
 
@@ -109,25 +109,25 @@ impl Mem {
         }
     }
 
-    /// Returns the address some bytes further on.
+    /// Returns the address plus an offset in bytes.
     pub fn plus(mut self, bytes: i32) -> Mem {
         self.offset += bytes;
         self
     }
 
-    /// Adds a register times 1, 2, 4 or 8.
+    /// Returns the address plus a register times 1, 2, 4 or 8.
     pub fn index(mut self, index: Gpr, scale: u8) -> Mem {
         (self.index, self.scale) = (Some(Index::Gpr(index)), scale);
         self
     }
 
-    /// Adds each lane of a vector times 1, 2, 4 or 8, for gathers.
+    /// Returns the addresses of a gather: this address plus each lane of a vector times 1, 2, 4 or 8.
     pub fn gather(mut self, index: Vreg, width: Width, scale: u8) -> Mem {
         (self.index, self.scale) = (Some(Index::Vector(index, width)), scale);
         self
     }
 
-    /// Returns an operand that broadcasts one element there to all lanes, for EVEX instructions that can.
+    /// Returns an operand that broadcasts one element to all lanes, for EVEX instructions that allow it.
     pub fn broadcast(self) -> Operand {
         Operand::Memory(self, true)
     }
@@ -140,7 +140,7 @@ pub enum Operand {
     Vector(Vreg),
     Mask(Mask),
     Gpr(Gpr),
-    /// Memory; true if one element of it is broadcast to all lanes.
+    /// Memory; true if one element is broadcast to all lanes.
     Memory(Mem, bool),
     Immediate(u8),
 }
@@ -164,7 +164,7 @@ from! {
 
 /// Up to four operands, the result first.
 pub trait Operands {
-    /// Returns them as a list, and their number.
+    /// Returns the operands as a list, and their number.
     fn list(self) -> ([Operand; 4], usize);
 }
 

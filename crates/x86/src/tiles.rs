@@ -1,7 +1,7 @@
-//! Instructions on tiles (AMX): matrices of up to 16 rows of 64 bytes, in eight registers.
+//! AMX instructions. A tile is a matrix of up to 16 rows of 64 bytes, in one of eight registers.
 //!
-//! The rows and bytes of each register are configured first; the sizes of a product's tiles must match. Code that has
-//! configured tiles releases them before it returns.
+//! Code configures the rows and bytes of each tile before use, and releases tiles before it returns. The sizes of a
+//! product's tiles must match.
 
 use crate::asm::{Asm, address};
 use crate::operand::{Gpr, Mem};
@@ -17,8 +17,8 @@ impl Tile {
     }
 }
 
-/// The terms that a product of tiles multiplies. Each word of 32 bits holds several terms; in B these are consecutive
-/// rows of one column.
+/// The dtypes of a product of tiles. Each word of 32 bits holds several elements; in B these are consecutive rows of
+/// one column.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum TileProduct {
     /// Two bf16, accumulated in f32: `TDPBF16PS`.
@@ -29,12 +29,12 @@ pub enum TileProduct {
     U8I8,
 }
 
-/// The rows, and the bytes of a row, of each tile.
+/// The number of rows and the bytes of a row of each tile.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct TileSizes([(u8, u8); 8]);
 
 impl TileSizes {
-    /// Sets the size of a tile: its rows, and the bytes of each.
+    /// Sets the number of rows and the bytes of a row of a tile.
     ///
     /// # Panics
     /// If there are more than 16 rows of 64 bytes.
@@ -44,25 +44,28 @@ impl TileSizes {
         self
     }
 
-    /// Returns the configuration as the processor reads it.
+    /// Returns the operand of `LDTILECFG`.
     fn bytes(&self) -> [u8; 64] {
-        let mut all = [0; 64];
-        all[0] = 1; // the palette: eight tiles
+        let mut config = [0; 64];
+        config[0] = 1; // the palette: eight tiles
         for (i, (rows, bytes)) in self.0.iter().enumerate() {
-            (all[16 + 2 * i], all[48 + i]) = (*bytes, *rows);
+            (config[16 + 2 * i], config[48 + i]) = (*bytes, *rows);
         }
-        all
+        config
     }
 }
 
 impl Asm {
     /// Configures the tiles, which are then zero.
     pub fn configure_tiles(&mut self, sizes: &TileSizes) {
-        let at = self.constant(&sizes.bytes());
-        self.made(Instruction::with1(Code::VEX_Ldtilecfg_m512, address(at)));
+        let config = self.constant(&sizes.bytes());
+        self.append(Instruction::with1(
+            Code::VEX_Ldtilecfg_m512,
+            address(config),
+        ));
     }
 
-    /// Ends the use of tiles.
+    /// Releases the tiles.
     pub fn release_tiles(&mut self) {
         self.encode(&Instruction::with(Code::VEX_Tilerelease));
     }
@@ -70,31 +73,31 @@ impl Asm {
     /// Zeroes a tile.
     pub fn zero_tile(&mut self, tile: Tile) {
         let code = Code::VEX_Tilezero_tmm;
-        self.made(Instruction::with1(code, tile.register()));
+        self.append(Instruction::with1(code, tile.register()));
     }
 
-    /// Loads a tile, whose rows have the stride in a register.
-    pub fn load_tile(&mut self, to: Tile, from: Mem, apart: Gpr) {
-        let from = address(from.index(apart, 1));
+    /// Loads a tile; a register holds the stride of rows in bytes.
+    pub fn load_tile(&mut self, to: Tile, from: Mem, stride: Gpr) {
+        let from = address(from.index(stride, 1));
         let code = Code::VEX_Tileloadd_tmm_sibmem;
-        self.made(Instruction::with2(code, to.register(), from));
+        self.append(Instruction::with2(code, to.register(), from));
     }
 
-    /// Stores a tile, with the stride of rows in a register.
-    pub fn store_tile(&mut self, to: Mem, apart: Gpr, from: Tile) {
-        let to = address(to.index(apart, 1));
+    /// Stores a tile; a register holds the stride of rows in bytes.
+    pub fn store_tile(&mut self, to: Mem, stride: Gpr, from: Tile) {
+        let to = address(to.index(stride, 1));
         let code = Code::VEX_Tilestored_sibmem_tmm;
-        self.made(Instruction::with2(code, to, from.register()));
+        self.append(Instruction::with2(code, to, from.register()));
     }
 
-    /// `sums += left · right`.
-    pub fn multiply_tiles(&mut self, by: TileProduct, sums: Tile, left: Tile, right: Tile) {
-        let code = match by {
+    /// Appends `c += a · b`.
+    pub fn multiply_tiles(&mut self, product: TileProduct, c: Tile, a: Tile, b: Tile) {
+        let code = match product {
             TileProduct::Bf16 => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
             TileProduct::F16 => Code::VEX_Tdpfp16ps_tmm_tmm_tmm,
             TileProduct::U8I8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
         };
-        let [sums, left, right] = [sums, left, right].map(Tile::register);
-        self.made(Instruction::with3(code, sums, left, right));
+        let [c, a, b] = [c, a, b].map(Tile::register);
+        self.append(Instruction::with3(code, c, a, b));
     }
 }
