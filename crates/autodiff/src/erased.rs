@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 pub(crate) struct Id(usize);
 
 /// The builder that rules record on.
-pub(crate) struct Erased<'e>(&'e mut dyn Numbered);
+pub(crate) struct Erased<'e>(&'e mut dyn IndexedBuilder);
 
 /// A builder with indices for its values.
-trait Numbered {
+trait IndexedBuilder {
     fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError>;
     fn with_fact(&self, value: &Id, f: &mut dyn FnMut(&Fact));
     fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError>;
@@ -37,10 +37,10 @@ pub(crate) fn pullback<B: Builder>(
         inner: b,
         values: Vec::new(),
     };
-    let inputs = table.numbers(call.inputs);
-    let outputs = table.numbers(call.outputs);
-    let number = |g: &Option<B::Value>| g.as_ref().map(|g| table.number(g.clone()));
-    let cotangents: SmallVec<[Option<Id>; 2]> = cotangents.iter().map(number).collect();
+    let inputs = table.add_all(call.inputs);
+    let outputs = table.add_all(call.outputs);
+    let add = |g: &Option<B::Value>| g.as_ref().map(|g| table.add(g.clone()));
+    let cotangents: SmallVec<[Option<Id>; 2]> = cotangents.iter().map(add).collect();
     let call = Call {
         op: call.op,
         inputs: &inputs,
@@ -53,13 +53,13 @@ pub(crate) fn pullback<B: Builder>(
 }
 
 impl<B: Builder> Table<'_, B> {
-    fn number(&mut self, value: B::Value) -> Id {
+    fn add(&mut self, value: B::Value) -> Id {
         self.values.push(value);
         Id(self.values.len() - 1)
     }
 
-    fn numbers(&mut self, values: &[B::Value]) -> SmallVec<[Id; 3]> {
-        values.iter().map(|v| self.number(v.clone())).collect()
+    fn add_all(&mut self, values: &[B::Value]) -> SmallVec<[Id; 3]> {
+        values.iter().map(|v| self.add(v.clone())).collect()
     }
 
     fn values(&self, ids: &[Id]) -> SmallVec<[B::Value; 3]> {
@@ -67,10 +67,10 @@ impl<B: Builder> Table<'_, B> {
     }
 }
 
-impl<B: Builder> Numbered for Table<'_, B> {
+impl<B: Builder> IndexedBuilder for Table<'_, B> {
     fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError> {
         let outputs = self.inner.emit(op, &self.values(inputs))?;
-        Ok(outputs.into_iter().map(|v| self.number(v)).collect())
+        Ok(outputs.into_iter().map(|v| self.add(v)).collect())
     }
 
     fn with_fact(&self, Id(i): &Id, f: &mut dyn FnMut(&Fact)) {
@@ -79,7 +79,7 @@ impl<B: Builder> Numbered for Table<'_, B> {
 
     fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
         let moved = self.inner.on_one_device(&self.values(inputs))?;
-        Ok(moved.map(|all| all.into_iter().map(|v| self.number(v)).collect()))
+        Ok(moved.map(|values| values.into_iter().map(|v| self.add(v)).collect()))
     }
 
     fn reduce_keepdim(
@@ -90,12 +90,12 @@ impl<B: Builder> Numbered for Table<'_, B> {
     ) -> Result<Id, OpError> {
         let x = self.values[*i].clone();
         let reduced = self.inner.reduce_keepdim(kind, &x, axes)?;
-        Ok(self.number(reduced))
+        Ok(self.add(reduced))
     }
 }
 
 impl Erased<'_> {
-    /// A number everywhere, of the dtype and shape of a value.
+    /// Returns a constant of the dtype and shape of a value.
     pub(crate) fn full_like(&mut self, number: f64, v: &Id) -> Result<Id, OpError> {
         let Fact { dtype, shape } = self.fact(v);
         self.full(number, dtype, &shape)
@@ -132,10 +132,10 @@ impl Builder for Erased<'_> {
     }
 
     fn with_fact<R>(&self, value: &Id, f: impl FnOnce(&Fact) -> R) -> R {
-        let (mut f, mut answer) = (Some(f), None);
+        let (mut f, mut result) = (Some(f), None);
         self.0
-            .with_fact(value, &mut |fact| answer = f.take().map(|f| f(fact)));
-        answer.expect("a builder answers once")
+            .with_fact(value, &mut |fact| result = f.take().map(|f| f(fact)));
+        result.expect("a builder calls `f` once")
     }
 
     fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {

@@ -459,10 +459,10 @@ impl Formula<'_, '_> {
         g: &Id,
     ) -> Result<Gradients<Id>, OpError> {
         let (a, x) = (&call.inputs[0], &call.outputs[0]);
-        let at = self.t(a)?;
+        let a_t = self.t(a)?;
         let gb = match routine {
-            Routine::SolveTriangular { upper, unit } => self.solve_left(&at, g, !upper, unit)?,
-            _ => apply(self.0, routine, &[at, g.clone()])?,
+            Routine::SolveTriangular { upper, unit } => self.solve_left(&a_t, g, !upper, unit)?,
+            _ => apply(self.0, routine, &[a_t, g.clone()])?,
         };
         if !call.needs_grad[0] {
             return Ok(smallvec![None, Some(gb)]);

@@ -76,14 +76,14 @@ pub(crate) fn products_before(
     let inclusive = b.op(scan, std::slice::from_ref(x))?;
     let mut shape = fact.shape.clone();
     shape[axis] = Dim::ONE;
-    let one = b.full(1.0, fact.dtype, &shape)?;
+    let ones = b.full(1.0, fact.dtype, &shape)?;
     let len = &fact.shape[axis] - &Dim::ONE;
     if len.is(0) {
-        return Ok(one);
+        return Ok(ones);
     }
     let start = if reverse { Dim::ONE } else { Dim::ZERO };
     let tail = b.narrow(&inclusive, axis, start, len)?;
-    let pieces = if reverse { [tail, one] } else { [one, tail] };
+    let pieces = if reverse { [tail, ones] } else { [ones, tail] };
     b.op(Concat { axis }, &pieces)
 }
 

@@ -157,8 +157,8 @@ impl Features {
 
     /// Returns the features that this machine has.
     fn detect() -> Features {
-        static FOUND: OnceLock<Features> = OnceLock::new();
-        *FOUND.get_or_init(|| {
+        static DETECTED: OnceLock<Features> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
             let detected = Feature::ALL.into_iter().filter(|f| f.is_found());
             detected.fold(Features::BASELINE, Features::with)
         })
@@ -336,8 +336,8 @@ mod tests {
         for (i, level) in Features::LEVELS.into_iter().enumerate() {
             assert_eq!(level.name(), Features::NAMES[i]);
             assert!(Features::WIDTHS.contains(&level.width()) && level.contains(level.width()));
-            let behind = &Features::LEVELS[i + 1..];
-            assert!(behind.iter().all(|l| !level.contains(*l)));
+            let later = &Features::LEVELS[i + 1..];
+            assert!(later.iter().all(|l| !level.contains(*l)));
             for feature in Feature::ALL {
                 assert!(level.with(feature).has(feature) && !level.without(feature).has(feature));
             }

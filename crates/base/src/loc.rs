@@ -95,7 +95,7 @@ impl Loc {
     }
 
     /// Returns the function that the user called there, if known.
-    pub fn called(&self) -> Option<Cow<'static, str>> {
+    pub fn called_function(&self) -> Option<Cow<'static, str>> {
         match &self.0 {
             At::Call(call) => Some(call.1.clone()),
             _ => None,

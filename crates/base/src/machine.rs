@@ -93,10 +93,10 @@ impl Cpu {
     /// # Errors
     /// If there is no such level.
     pub fn current() -> Result<Cpu, LevelError> {
-        static FOUND: OnceLock<Cpu> = OnceLock::new();
+        static CPU: OnceLock<Cpu> = OnceLock::new();
         Ok(Cpu {
             level: Features::current()?,
-            ..*FOUND.get_or_init(Cpu::find)
+            ..*CPU.get_or_init(Cpu::find)
         })
     }
 

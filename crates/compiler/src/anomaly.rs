@@ -197,16 +197,16 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
         let values = evaluate_all(body, inputs, symbols, Mode::Rounded)?;
         let value = |v: &Value| &values[v.node.index()][v.output as usize];
         let mut nodes = body.iter().filter(|(_, n)| !matches!(n.op, Op::Input(_)));
-        let found = |(id, node): (NodeId, &Node)| {
+        let check_node = |(id, node): (NodeId, &Node)| {
             let read: Vec<&Array> = node.inputs.iter().map(value).collect();
-            let own = Anomaly {
+            let anomaly = Anomaly {
                 at,
                 inside: node.loc.position().map(|at| Inside { at, step }),
                 ..find_anomaly(body, id, &read, &values[id.index()])?
             };
-            Some(inside(&node.op, &read, symbols, at).unwrap_or(own))
+            Some(inside(&node.op, &read, symbols, at).unwrap_or(anomaly))
         };
-        first = first.take().or_else(|| nodes.find_map(found));
+        first = first.take().or_else(|| nodes.find_map(check_node));
         step += 1;
         let outputs = body.outputs.iter().map(|o| value(&o.value).clone());
         Ok(outputs.collect())

@@ -85,9 +85,9 @@ impl<'a> Joiner<'a> {
             assigned[out] |= matches!(output.target, Target::Assign(_));
         }
         let bufs = |b| [Some(ix(b)), donor[ix(b)]].into_iter().flatten();
-        let all = sequence.launches.iter();
-        let writes = all.clone().map(|l| written(l).flat_map(bufs).collect());
-        let touches = all.map(|l| read(l).chain(written(l)).flat_map(bufs).collect());
+        let list = sequence.launches.iter();
+        let writes = list.clone().map(|l| written(l).flat_map(bufs).collect());
+        let touches = list.map(|l| read(l).chain(written(l)).flat_map(bufs).collect());
         let (writes, touches): (Vec<Vec<usize>>, Vec<Vec<usize>>) =
             (writes.collect(), touches.collect());
         Joiner {

@@ -124,15 +124,15 @@ impl Order {
 impl<'a> Donation<'a> {
     fn new(order: &Order, sequence: &'a Sequence, uses: &'a Uses) -> Donation<'a> {
         let mut position = vec![None; sequence.launches.len()];
-        for (at, l) in order.run.iter().enumerate() {
-            position[*l] = Some(at);
+        for (index, l) in order.run.iter().enumerate() {
+            position[*l] = Some(index);
         }
         let fallible = |l: &usize| can_fail(&sequence.launches[*l]);
         Donation {
             sequence,
             uses,
             position,
-            safe: order.run.iter().rposition(fallible).map_or(0, |at| at + 1),
+            safe: order.run.iter().rposition(fallible).map_or(0, |i| i + 1),
         }
     }
 

@@ -60,12 +60,12 @@ pub(crate) fn fit_budget(
             .map(|c| search.model.report(c, &base.graph, locs));
         return Ok((lowered, recomputed.collect()));
     }
-    let (least, peak) = match search.smallest.take() {
+    let (min_graph, peak) = match search.smallest.take() {
         Some((peak, lowered)) if peak < layout.peak => (lowered, peak),
         _ => (base, layout.peak),
     };
     Err(CompileError::Memory(unreachable(
-        &least, peak, budget, locs,
+        &min_graph, peak, budget, locs,
     )))
 }
 

@@ -14,7 +14,7 @@ pub struct GradBucket {
 }
 
 impl GradBucket {
-    /// The gradients of one dtype on this rank, one behind the other, `[n]`.
+    /// The gradients of one dtype on this rank, concatenated, `[n]`.
     pub fn buffer(&self) -> &Tensor {
         &self.buffer
     }
@@ -67,7 +67,9 @@ pub fn bf16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<T
 }
 
 fn reduce_compressed(group: &ProcessGroup, bucket: &GradBucket, dtype: DType) -> Tensor {
-    let own = bucket.buffer();
-    let share = (own * (1.0 / bucket.divisor() as f64)).to_dtype(dtype);
-    group.all_reduce(share, ReduceOp::Sum).to_dtype(own.dtype())
+    let flat = bucket.buffer();
+    let share = (flat * (1.0 / bucket.divisor() as f64)).to_dtype(dtype);
+    group
+        .all_reduce(share, ReduceOp::Sum)
+        .to_dtype(flat.dtype())
 }

@@ -220,7 +220,7 @@ impl<M: Module> DataParallel<M> {
         let tensors = flats.iter().flat_map(|f| f.tensors());
         let moves: Vec<(Tensor, Device)> = tensors.map(|t| (t.clone(), self.output)).collect();
         let moved = to_each(&moves)?;
-        let joined = (0..count).map(|i| {
+        let gathered = (0..count).map(|i| {
             let pieces = moved.iter().skip(i).step_by(count);
             match moved[i].ndim() {
                 0 => {
@@ -230,9 +230,9 @@ impl<M: Module> DataParallel<M> {
                 _ => cat(pieces, self.dim),
             }
         });
-        let joined: Vec<Tensor> = joined.collect();
-        joined.iter().try_for_each(|t| t.check().map(drop))?;
-        Ok(flats[0].build::<O>(joined))
+        let gathered: Vec<Tensor> = gathered.collect();
+        gathered.iter().try_for_each(|t| t.check().map(drop))?;
+        Ok(flats[0].build::<O>(gathered))
     }
 }
 

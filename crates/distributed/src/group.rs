@@ -279,8 +279,8 @@ pub fn init_process_group_with(backend: &str, options: Init) -> Result<()> {
     let context = if backend == "nccl" {
         let assignment =
             Assignment::from_options(&options, &rendezvous::variable).map_err(wrong)?;
-        let joined = nccl::init(&assignment, options.device_id, options.timeout, true);
-        let (world, transport) = joined.map_err(wrong)?;
+        let group = nccl::init(&assignment, options.device_id, options.timeout, true);
+        let (world, transport) = group.map_err(wrong)?;
         Context::new(world, transport)?
     } else if mpi::launched() {
         let (world, transport) = mpi::init(options.timeout).map_err(wrong)?;

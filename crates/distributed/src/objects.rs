@@ -41,10 +41,10 @@ impl ProcessGroup {
         value: Option<&T>,
         src: usize,
     ) -> Result<T> {
-        let called = "broadcast_object";
-        let own = self.rank() == src;
-        let text = match value.filter(|_| own) {
-            Some(value) => serialize(called, value)?,
+        let function = "broadcast_object";
+        let is_source = self.rank() == src;
+        let text = match value.filter(|_| is_source) {
+            Some(value) => serialize(function, value)?,
             None => Vec::new(),
         };
         let len = self
@@ -52,14 +52,14 @@ impl ProcessGroup {
             .item::<i64>()? as usize;
         if len == 0 {
             return Err(error(
-                called,
+                function,
                 format!("rank {src}, whose value it is, gave none"),
             ));
         }
         let mut padded = text;
         padded.resize(len, 0);
         deserialize(
-            called,
+            function,
             &self
                 .broadcast(self.on_device(Tensor::from(padded)), src)
                 .to_vec::<u8>()?,
@@ -68,13 +68,13 @@ impl ProcessGroup {
 }
 
 #[track_caller]
-fn serialize<T: Serialize>(called: &str, value: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|e| error(called, format!("the value can't be written: {e}")))
+fn serialize<T: Serialize>(op: &str, value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|e| error(op, format!("the value can't be written: {e}")))
 }
 
 #[track_caller]
-fn deserialize<T: DeserializeOwned>(called: &str, text: &[u8]) -> Result<T> {
-    serde_json::from_slice(text).map_err(|e| error(called, format!("the value can't be read: {e}")))
+fn deserialize<T: DeserializeOwned>(op: &str, text: &[u8]) -> Result<T> {
+    serde_json::from_slice(text).map_err(|e| error(op, format!("the value can't be read: {e}")))
 }
 
 /// [`ProcessGroup::all_gather_object`] of the world.

@@ -137,12 +137,12 @@ impl Reducer {
         else {
             return Ok(0);
         };
-        let own = Called {
+        let hook_call = Called {
             has_input: true,
             sends_buffers,
             reduces: self.synchronises() && is_grad_enabled(),
         };
-        let round = Round::agree(&self.group, options, own)?;
+        let round = Round::agree(&self.group, options, hook_call)?;
         let owner = round.active[0];
         *lock(&self.round) = Some(round);
         Ok(owner)

@@ -248,8 +248,8 @@ mod tests {
 
     fn place(options: Init, set: Variables) -> Result<Assignment, String> {
         let set = |name: &str| {
-            let found = set.iter().find(|(n, _)| *n == name);
-            found.map(|(_, value)| value.to_string())
+            let variable = set.iter().find(|(n, _)| *n == name);
+            variable.map(|(_, value)| value.to_string())
         };
         Assignment::from_options(&options, &set)
     }
@@ -267,14 +267,14 @@ mod tests {
             ("MASTER_ADDR", "first"),
             ("MASTER_PORT", "29500"),
         ];
-        let found = place(Init::new(), &torchrun).unwrap();
+        let rendezvous = place(Init::new(), &torchrun).unwrap();
         let expected = Assignment {
             rank: 3,
             ranks: 4,
             local: Some(1),
             point: tcp("first", 29500),
         };
-        assert_eq!(found, expected);
+        assert_eq!(rendezvous, expected);
         let slurm = [
             ("SLURM_PROCID", "1"),
             ("SLURM_NTASKS", "2"),
@@ -282,14 +282,14 @@ mod tests {
             ("SLURM_STEP_NODELIST", "gpu[07-08,11],other3"),
             ("SLURM_JOB_ID", "1020304"),
         ];
-        let found = place(Init::new(), &slurm).unwrap();
+        let rendezvous = place(Init::new(), &slurm).unwrap();
         let expected = Assignment {
             rank: 1,
             ranks: 2,
             local: Some(0),
             point: tcp("gpu07", 20_304),
         };
-        assert_eq!(found, expected);
+        assert_eq!(rendezvous, expected);
         for (list, host) in [
             ("a,b", "a"),
             ("a", "a"),

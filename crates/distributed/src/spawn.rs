@@ -11,7 +11,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs a function in so many threads at once, each of which is a rank of a world of its own: [`crate::rank`],
+/// Runs a function in this number of threads at once, each of which is a rank of a world of its own: [`crate::rank`],
 /// [`crate::all_reduce`] and all others work in it as in a program that `mpiexec` starts. Returns the results by rank.
 ///
 /// ```
@@ -62,8 +62,8 @@ pub fn run_on_gpus<T: Send>(
     let server = Server::open(0).map_err(wrong)?;
     let join = |rank| {
         let assignment = Assignment::local(rank, ranks, server.port());
-        let joined = nccl::init(&assignment, Some(rank as u32), timeout, false);
-        joined.map_err(wrong)
+        let group = nccl::init(&assignment, Some(rank as u32), timeout, false);
+        group.map_err(wrong)
     };
     Ok(in_threads(ranks, join, f))
 }

@@ -145,8 +145,8 @@ impl SyncBatchNorm {
             0 => mean.zeros_like(),
             _ => mean,
         };
-        let own = stack([mean, squares, counts], 0).reshape([1, 3, c as i64]);
-        let gathered = self.group.all_gather(own);
+        let local_statistics = stack([mean, squares, counts], 0).reshape([1, 3, c as i64]);
+        let gathered = self.group.all_gather(local_statistics);
         let [means, squares, counts] = [0, 1, 2].map(|i| gathered.select(1, i));
         let total = counts.sum(0);
         // Chan et al., 1979: sums of squares about the means of parts.

@@ -325,11 +325,11 @@ impl Body<'_> {
         } else if !self.captured.values[index].edge.is_some() {
             self.captured.values[index].edge = t.edge.clone();
         }
-        let own = self.inputs.len();
+        let own_inputs = self.inputs.len();
         // Inputs are dense: those that an earlier body captured come first.
-        for i in self.graph.inputs().len() - own..=index {
+        for i in self.graph.inputs().len() - own_inputs..=index {
             let t = &self.captured.values[i];
-            let v = add_input(&mut self.graph, own + i, t.fact(), t.node.loc);
+            let v = add_input(&mut self.graph, own_inputs + i, t.fact(), t.node.loc);
             self.map.insert(t.key(), v);
         }
         Ok(self.map[&operand.key()])

@@ -1,4 +1,4 @@
-//! Values that a thread reads instead of those that cells hold.
+//! Overrides of the values of cells on a thread.
 
 use crate::Handle;
 use kiln_base::Scoped;
@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 
 thread_local! {
     /// The values, by the cells' ids.
-    static GIVEN: RefCell<BTreeMap<u64, Handle>> = const { RefCell::new(BTreeMap::new()) };
+    static OVERRIDES: RefCell<BTreeMap<u64, Handle>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `f`, for which the cells with these ids have the given values on this thread, with their gradients. Assignments
-/// replace the given values; the cells keep their own.
+/// Runs `f`, in which the cells with these ids have other values on this thread, with their gradients. Assignments
+/// replace these values, and the cells keep theirs.
 pub fn with_values<T>(values: impl IntoIterator<Item = (u64, Handle)>, f: impl FnOnce() -> T) -> T {
-    let mut given = GIVEN.with_borrow(Clone::clone);
-    given.extend(values);
-    let _inside = Scoped::new(&GIVEN, given);
+    let mut overrides = OVERRIDES.with_borrow(Clone::clone);
+    overrides.extend(values);
+    let _inside = Scoped::new(&OVERRIDES, overrides);
     f()
 }
 
-/// Returns the given value of a cell.
+/// Returns the value that overrides a cell's, if there is one.
 pub fn value(id: u64) -> Option<Handle> {
-    GIVEN.with_borrow(|given| given.get(&id).cloned())
+    OVERRIDES.with_borrow(|overrides| overrides.get(&id).cloned())
 }
 
-/// Replaces the value that a cell was given.
+/// Replaces the value that overrides a cell's.
 pub fn replace(id: u64, value: Handle) {
-    GIVEN.with_borrow_mut(|given| given.insert(id, value));
+    OVERRIDES.with_borrow_mut(|overrides| overrides.insert(id, value));
 }

@@ -361,17 +361,17 @@ fn on_device<T: AsRef<Handle>>(
 
 /// Joins the recordings of the operands of an op.
 pub(crate) fn join_recordings<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
-    let mut found: Option<Recording> = None;
+    let mut shared_recording: Option<Recording> = None;
     for t in inputs.iter().map(AsRef::as_ref) {
         if let NodeState::Lazy {
             recording: Some(r), ..
         } = &*t.node.state()
         {
-            match &found {
+            match &shared_recording {
                 Some(f) => f.join(r),
-                None => found = Some(r.root()),
+                None => shared_recording = Some(r.root()),
             }
         }
     }
-    found.unwrap_or_default()
+    shared_recording.unwrap_or_default()
 }

@@ -74,8 +74,8 @@ impl RecordedBody {
         loc: &'static Location<'static>,
         f: impl Fn(&[T]) -> Vec<T>,
     ) -> Option<RecordedBody> {
-        let (results, mut traced) = trace(kinds, None, "repeated", loc, |given| {
-            f(&given.iter().cloned().map(T::from).collect::<Vec<_>>())
+        let (results, mut traced) = trace(kinds, None, "repeated", loc, |operands| {
+            f(&operands.iter().cloned().map(T::from).collect::<Vec<_>>())
         });
         let nodes = || results.iter().map(|t| &t.as_ref().node);
         let is_valid = |n: &Arc<Node>| n.error.is_none() && n.device == kinds[0].1;

@@ -61,7 +61,7 @@ pub(crate) fn each<T: Real>(
     each_numbered(a, output, |_, a, m, n, out| f(a, m, n, out))
 }
 
-/// As [`each`], with the index of the matrix as the first argument.
+/// As [`len`], with the index of the matrix as the first argument.
 pub(crate) fn each_numbered<T: Real>(
     a: &ArrayView<'_>,
     output: &mut ArrayViewMut<'_>,
@@ -71,9 +71,9 @@ pub(crate) fn each_numbered<T: Real>(
     let (m, n, count) = sizes(shape)?;
     let a = a.as_slice::<T>()?;
     let out = output.as_mut_slice::<T>()?;
-    let each = out.len() / count.max(1);
+    let len = out.len() / count.max(1);
     for i in 0..count {
-        let (a, out) = (&a[i * m * n..][..m * n], &mut out[i * each..][..each]);
+        let (a, out) = (&a[i * m * n..][..m * n], &mut out[i * len..][..len]);
         f(i, a, m, n, out).map_err(|text| failed(text, i, shape))?;
     }
     Ok(())
@@ -87,8 +87,8 @@ pub(crate) fn each_pair<T: Real>(
 ) -> Result<(), KernelError> {
     let (_, columns, count) = sizes(inputs[1].shape())?;
     let b = inputs[1].as_slice::<T>()?;
-    let each = b.len() / count.max(1);
+    let b_len = b.len() / count.max(1);
     each_numbered(&inputs[0], output, |i, a: &[T], _, n, x| {
-        f(a, n, &b[i * each..][..each], columns, x)
+        f(a, n, &b[i * b_len..][..b_len], columns, x)
     })
 }

@@ -14,9 +14,10 @@ pub(crate) fn cholesky<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> R
              leading minor of order {order} is not positive-definite)."
         )
     };
-    let found = MatRef::from_row_major_slice(a, n, n).llt(Side::Lower);
-    let found = found.map_err(|LltError::NonPositivePivot { index }| not_definite(index + 1))?;
-    let l = found.L();
+    let factors = MatRef::from_row_major_slice(a, n, n).llt(Side::Lower);
+    let factors =
+        factors.map_err(|LltError::NonPositivePivot { index }| not_definite(index + 1))?;
+    let l = factors.L();
     for i in 0..n {
         for j in 0..=i {
             out[i * n + j] = l[(i, j)];
@@ -38,8 +39,8 @@ pub(crate) fn lu<T: Real>(a: &mut [T], m: usize, n: usize) -> Vec<usize> {
         for step in start..end {
             pivots.push(eliminate(a, m, n, step, end));
         }
-        let rest = MatMut::from_row_major_slice_mut(&mut a[start * n..], m - start, n);
-        let (left, right) = rest.split_at_col_mut(end);
+        let panel = MatMut::from_row_major_slice_mut(&mut a[start * n..], m - start, n);
+        let (left, right) = panel.split_at_col_mut(end);
         let (upper, lower) = left
             .as_ref()
             .subcols(start, end - start)
@@ -140,10 +141,10 @@ pub(crate) fn qr<T: Real>(
         true => factors.compute_Q(),
         false => factors.compute_thin_Q(),
     });
-    let found = factors.thin_R();
+    let upper = factors.thin_R();
     for i in 0..m.min(n) {
         for j in i..n {
-            r[i * n + j] = found[(i, j)];
+            r[i * n + j] = upper[(i, j)];
         }
     }
     Ok(())

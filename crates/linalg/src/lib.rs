@@ -48,23 +48,23 @@ fn typed<T: Real>(
     inputs: &[ArrayView<'_>],
     output: &mut ArrayViewMut<'_>,
 ) -> Result<(), KernelError> {
-    let mut one = |f: Kernel<T>| batch::each(&inputs[0], output, f);
+    let mut run_batched = |f: Kernel<T>| batch::each(&inputs[0], output, f);
     match routine {
-        Routine::Cholesky => one(factor::cholesky),
-        Routine::Lu => one(factor::lu_and_pivots),
+        Routine::Cholesky => run_batched(factor::cholesky),
+        Routine::Lu => run_batched(factor::lu_and_pivots),
         Routine::Rows => Err("takes pivots".into()),
-        Routine::Qr => one(|a, m, n, out| factor::qr(a, m, n, out, m.min(n))),
-        Routine::QrComplete => one(|a, m, n, out| factor::qr(a, m, n, out, m)),
-        Routine::Svd => one(|a, m, n, out| spectrum::svd(a, m, n, out, false)),
-        Routine::SvdFull => one(|a, m, n, out| spectrum::svd(a, m, n, out, true)),
-        Routine::SingularValues => one(spectrum::singular_values),
-        Routine::Eigh => one(spectrum::eigh),
-        Routine::Eigenvalues => one(spectrum::eigenvalues),
-        Routine::Inverse => one(|a, _, n, out| solve::inverse(a, n, out, true)),
-        Routine::InverseUnchecked => one(|a, _, n, out| solve::inverse(a, n, out, false)),
-        Routine::Determinant => one(solve::determinant),
-        Routine::SignAndLog => one(solve::sign_and_log),
-        Routine::Cofactors => one(solve::cofactors),
+        Routine::Qr => run_batched(|a, m, n, out| factor::qr(a, m, n, out, m.min(n))),
+        Routine::QrComplete => run_batched(|a, m, n, out| factor::qr(a, m, n, out, m)),
+        Routine::Svd => run_batched(|a, m, n, out| spectrum::svd(a, m, n, out, false)),
+        Routine::SvdFull => run_batched(|a, m, n, out| spectrum::svd(a, m, n, out, true)),
+        Routine::SingularValues => run_batched(spectrum::singular_values),
+        Routine::Eigh => run_batched(spectrum::eigh),
+        Routine::Eigenvalues => run_batched(spectrum::eigenvalues),
+        Routine::Inverse => run_batched(|a, _, n, out| solve::inverse(a, n, out, true)),
+        Routine::InverseUnchecked => run_batched(|a, _, n, out| solve::inverse(a, n, out, false)),
+        Routine::Determinant => run_batched(solve::determinant),
+        Routine::SignAndLog => run_batched(solve::sign_and_log),
+        Routine::Cofactors => run_batched(solve::cofactors),
         Routine::SolveTriangular { upper, unit } => {
             let f = |a: &[T], n, b: &[T], columns, x: &mut [T]| {
                 solve::triangular(a, n, b, columns, x, upper, unit)

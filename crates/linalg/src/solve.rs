@@ -175,8 +175,8 @@ pub(crate) fn cofactors<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> 
     let (s, v) = rest.split_at(n);
     let sign = Factored::new(u, n).determinant() * Factored::new(v, n).determinant();
     let without = |i: usize| {
-        let others = s.iter().enumerate().filter(|(j, _)| *j != i);
-        others.fold(sign, |product, (_, s)| product * *s)
+        let other_vectors = s.iter().enumerate().filter(|(j, _)| *j != i);
+        other_vectors.fold(sign, |product, (_, s)| product * *s)
     };
     for l in 0..n {
         let weight = without(l);

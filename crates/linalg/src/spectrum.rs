@@ -49,12 +49,12 @@ pub(crate) fn svd<T: Real>(
         return Ok(());
     }
     let a = MatRef::from_row_major_slice(&a, m, n);
-    let found = if full { a.svd() } else { a.thin_svd() };
-    let found = found.map_err(|_| NOT_CONVERGED.to_string())?;
-    u.copy_from(found.U());
-    v.copy_from(found.V().transpose());
-    for (s, found) in s.iter_mut().zip(found.S().column_vector().iter()) {
-        *s = *found * back;
+    let factors = if full { a.svd() } else { a.thin_svd() };
+    let factors = factors.map_err(|_| NOT_CONVERGED.to_string())?;
+    u.copy_from(factors.U());
+    v.copy_from(factors.V().transpose());
+    for (s, value) in s.iter_mut().zip(factors.S().column_vector().iter()) {
+        *s = *value * back;
     }
     Ok(())
 }
@@ -69,23 +69,23 @@ pub(crate) fn singular_values<T: Real>(
     if out.is_empty() {
         return Ok(());
     }
-    let found = MatRef::from_row_major_slice(&a, m, n).singular_values();
-    let found = found.map_err(|_| NOT_CONVERGED.to_string())?;
-    for (s, found) in out.iter_mut().zip(found) {
-        *s = found * back;
+    let values = MatRef::from_row_major_slice(&a, m, n).singular_values();
+    let values = values.map_err(|_| NOT_CONVERGED.to_string())?;
+    for (s, value) in out.iter_mut().zip(values) {
+        *s = value * back;
     }
     Ok(())
 }
 
 /// Completes a symmetric matrix from its lower triangle, and scales it.
 fn symmetric<T: Real>(a: &[T], n: usize) -> Result<(Vec<T>, T), String> {
-    let mut whole = a.to_vec();
+    let mut full = a.to_vec();
     for i in 0..n {
         for j in i + 1..n {
-            whole[i * n + j] = a[j * n + i];
+            full[i * n + j] = a[j * n + i];
         }
     }
-    scaled(&whole)
+    scaled(&full)
 }
 
 /// Computes the eigenvalues and the eigenvectors.
@@ -95,11 +95,11 @@ pub(crate) fn eigh<T: Real>(a: &[T], n: usize, _: usize, out: &mut [T]) -> Resul
         return Ok(());
     }
     let (values, vectors) = out.split_at_mut(n);
-    let found = MatRef::from_row_major_slice(&a, n, n).self_adjoint_eigen(Side::Lower);
-    let found = found.map_err(|_| NOT_CONVERGED.replace("singular values", "eigenvalues"))?;
-    MatMut::from_row_major_slice_mut(vectors, n, n).copy_from(found.U());
-    for (v, found) in values.iter_mut().zip(found.S().column_vector().iter()) {
-        *v = *found * back;
+    let eigen = MatRef::from_row_major_slice(&a, n, n).self_adjoint_eigen(Side::Lower);
+    let eigen = eigen.map_err(|_| NOT_CONVERGED.replace("singular values", "eigenvalues"))?;
+    MatMut::from_row_major_slice_mut(vectors, n, n).copy_from(eigen.U());
+    for (v, value) in values.iter_mut().zip(eigen.S().column_vector().iter()) {
+        *v = *value * back;
     }
     Ok(())
 }
@@ -114,10 +114,10 @@ pub(crate) fn eigenvalues<T: Real>(
     if n == 0 {
         return Ok(());
     }
-    let found = MatRef::from_row_major_slice(&a, n, n).self_adjoint_eigenvalues(Side::Lower);
-    let found = found.map_err(|_| NOT_CONVERGED.replace("singular values", "eigenvalues"))?;
-    for (v, found) in out.iter_mut().zip(found) {
-        *v = found * back;
+    let values = MatRef::from_row_major_slice(&a, n, n).self_adjoint_eigenvalues(Side::Lower);
+    let values = values.map_err(|_| NOT_CONVERGED.replace("singular values", "eigenvalues"))?;
+    for (v, value) in out.iter_mut().zip(values) {
+        *v = value * back;
     }
     Ok(())
 }

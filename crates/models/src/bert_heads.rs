@@ -123,9 +123,9 @@ impl BertForMaskedLM {
         let dropped_prefixes = ["bert.pooler.", "cls.seq_relationship."];
         let state = text::rename_for_model(state, PREFIX, true, is_head);
         let mut state = state.filter(|name| !dropped_prefixes.iter().any(|o| name.starts_with(o)));
-        let (own, decoder) = ("cls.predictions.bias", "cls.predictions.decoder.bias");
-        text::tie(&mut state, decoder, own);
-        text::tie(&mut state, own, decoder);
+        let (bias, decoder) = ("cls.predictions.bias", "cls.predictions.decoder.bias");
+        text::tie(&mut state, decoder, bias);
+        text::tie(&mut state, bias, decoder);
         if self.config().tie_word_embeddings {
             let words = "bert.embeddings.word_embeddings.weight";
             text::tie(&mut state, "cls.predictions.decoder.weight", words);
@@ -221,7 +221,7 @@ macro_rules! scores {
     )*};
 }
 scores! {
-    /// The loss is the mean cross-entropy of the scores of each place with its label, an integer; those of −100 are
+    /// The loss is the mean cross-entropy of the scores of each position and its label, an integer; those of −100 are
     /// left out.
     BertForMaskedLM |model, inputs| model.cls.call(model.bert.call(inputs).0), |scores, labels| {
         scores.flatten((0, 1)).cross_entropy(labels.flatten(()))

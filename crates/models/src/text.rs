@@ -200,7 +200,7 @@ pub(crate) fn save(
     model_type: &str,
     config: &impl Serialize,
 ) -> Result<()> {
-    let own: BTreeSet<String> = model
+    let names: BTreeSet<String> = model
         .named_parameters()
         .into_iter()
         .chain(model.named_buffers())
@@ -211,6 +211,6 @@ pub(crate) fn save(
         architectures: [model.name()],
         config,
     };
-    let state = model.state_dict().filter(|name| own.contains(name));
+    let state = model.state_dict().filter(|name| names.contains(name));
     Pretrained::new(&described, state)?.save(folder)
 }

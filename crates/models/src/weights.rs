@@ -93,14 +93,14 @@ impl Weights {
     #[track_caller]
     pub fn load(&self, model: &impl Module, folder: impl AsRef<Path>) -> Result<LoadReport> {
         let state = self.state_dict(folder)?;
-        let own = model.state_dict();
-        let own: BTreeSet<&str> = own.names().collect();
+        let names = model.state_dict();
+        let names: BTreeSet<&str> = names.names().collect();
         let file_names: BTreeSet<&str> = state.names().collect();
         let counted = |name: &str| name.ends_with(".num_batches_tracked");
         let aux = |name: &str| name.starts_with("aux") || name.starts_with("AuxLogits.");
-        let missing = own.difference(&file_names).filter(|n| !counted(n));
+        let missing = names.difference(&file_names).filter(|n| !counted(n));
         let missing = missing.map(|n| format!("{n}: missing"));
-        let unexpected = file_names.difference(&own).filter(|n| !aux(n));
+        let unexpected = file_names.difference(&names).filter(|n| !aux(n));
         let unexpected = unexpected.map(|n| format!("{n}: unexpected"));
         let problems: Vec<String> = missing.chain(unexpected).collect();
         if !problems.is_empty() {

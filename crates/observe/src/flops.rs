@@ -286,7 +286,7 @@ pub(crate) fn grouped(n: u64) -> String {
 
 /// Returns the call that recorded these nodes; `None` if it has no inputs, such as `zeros`.
 fn call(nodes: &[&Recorded], parameter_ids: &HashSet<u64>, modules: &[ModuleCall]) -> Option<Call> {
-    let own: HashSet<u64> = nodes.iter().map(|n| n.node().serial).collect();
+    let ours: HashSet<u64> = nodes.iter().map(|n| n.node().serial).collect();
     let mut visited = HashSet::new();
     let (mut inputs, mut parameters) = (Vec::new(), Vec::new());
     let (mut reads, mut results) = (Vec::new(), Vec::new());
@@ -298,7 +298,7 @@ fn call(nodes: &[&Recorded], parameter_ids: &HashSet<u64>, modules: &[ModuleCall
             _ => Default::default(),
         };
         let fact = |o: &kiln_lazy::node::Operand| o.node.facts[o.output as usize].clone();
-        for operand in operands.iter().filter(|o| !own.contains(&o.node.serial)) {
+        for operand in operands.iter().filter(|o| !ours.contains(&o.node.serial)) {
             let id = (operand.node.serial, operand.output);
             if visited.insert(id) {
                 let fact = fact(operand);

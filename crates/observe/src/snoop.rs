@@ -134,10 +134,10 @@ fn results_of_calls(recorded: &[Recorded]) -> Vec<&Handle> {
     let mut internal = HashSet::new();
     for op in recorded {
         if let NodeState::Lazy { inputs, .. } = &*op.node().state() {
-            let own = inputs
+            let values = inputs
                 .iter()
                 .filter(|o| calls.get(&o.node.serial) == Some(&op.call));
-            internal.extend(own.map(|o| o.node.serial));
+            internal.extend(values.map(|o| o.node.serial));
         }
     }
     let last = recorded

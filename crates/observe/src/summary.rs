@@ -113,9 +113,9 @@ where
     let mut inputs: Vec<Fact> = Vec::new();
     let (recording, calls) = on_behalf_of_caller(SOURCE, || {
         watch_modules(model.as_module(), || {
-            record(specs, |given| {
-                inputs = facts(Flat::of(&given).tensors());
-                model.try_call(given)
+            record(specs, |handles| {
+                inputs = facts(Flat::of(&handles).tensors());
+                model.try_call(handles)
             })
         })
     });

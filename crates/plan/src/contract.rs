@@ -117,14 +117,14 @@ impl<'a> Draft<'a> {
         Draft { name, args }
     }
 
-    fn arg(&mut self, at: u16, dtype: DType) -> Result<&mut ArgUse, Contradiction> {
-        let at = usize::from(at);
-        if at >= self.args.len() {
-            self.args.resize(at + 1, None);
+    fn arg(&mut self, index: u16, dtype: DType) -> Result<&mut ArgUse, Contradiction> {
+        let index = usize::from(index);
+        if index >= self.args.len() {
+            self.args.resize(index + 1, None);
         }
         let reads = Reads::Never;
         let writes = false;
-        let arg = self.args[at].get_or_insert(ArgUse {
+        let arg = self.args[index].get_or_insert(ArgUse {
             dtype,
             reads,
             writes,
@@ -132,7 +132,7 @@ impl<'a> Draft<'a> {
         match arg.dtype == dtype {
             true => Ok(arg),
             false => Err(contradiction!(
-                "argument {at} of {} has two dtypes, {} and {dtype}",
+                "argument {index} of {} has two dtypes, {} and {dtype}",
                 self.name,
                 arg.dtype
             )),
@@ -175,11 +175,11 @@ impl<'a> Draft<'a> {
                 }
             };
         }
-        for (at, arg) in args.iter().enumerate() {
-            let at = at as u16;
+        for (index, arg) in args.iter().enumerate() {
+            let index = index as u16;
             match arg.written {
-                true => self.writes(at, arg.dtype)?,
-                false => self.reads(at, arg.dtype, Reads::Never)?,
+                true => self.writes(index, arg.dtype)?,
+                false => self.reads(index, arg.dtype, Reads::Never)?,
             }
         }
         for inst in p.stages.iter().flat_map(|s| &s.code) {

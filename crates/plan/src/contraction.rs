@@ -95,7 +95,7 @@ impl Contraction {
         restricted.simplified()
     }
 
-    /// True if some elements of operands lie outside their bounds.
+    /// True if some elements of operands are outside their bounds.
     pub fn is_bounded(&self) -> bool {
         self.operands.iter().any(|x| !x.bounds.is_empty())
     }
@@ -192,7 +192,7 @@ impl Contraction {
             .all(|strides| contiguous(strides))
     }
 
-    /// Checks that accesses fit the loops. If sizes are known and nothing is bounded, also checks that they lie within
+    /// Checks that accesses fit the loops. If sizes are known and nothing is bounded, also checks that they are within
     /// their arrays.
     ///
     /// # Errors
@@ -243,8 +243,9 @@ impl Access {
             return Ok(());
         }
         let ends = |sign: i64| {
-            let far = strides.iter().zip(extents);
-            far.map(|(s, n)| (s * (n - 1) * sign).max(0) * sign)
+            let spans = strides.iter().zip(extents);
+            spans
+                .map(|(s, n)| (s * (n - 1) * sign).max(0) * sign)
                 .sum::<i64>()
                 + offset
         };

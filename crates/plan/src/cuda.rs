@@ -126,10 +126,10 @@ pub struct Path {
 }
 
 impl Path {
-    /// Returns the range of `lower` and `upper` of paths along so many spatial dimensions.
+    /// Returns the range of `lower` and `upper` of paths along this number of spatial dimensions.
     pub fn corners(dimensions: usize) -> RangeInclusive<i64> {
-        let least = [i64::from(i16::MIN), -128, -16][dimensions.clamp(1, 3) - 1];
-        least..=-least - 1
+        let lower = [i64::from(i16::MIN), -128, -16][dimensions.clamp(1, 3) - 1];
+        lower..=-lower - 1
     }
 
     /// The maximum distance of neighbours.
@@ -258,10 +258,10 @@ impl Described for CudaKernel {
     /// Returns the contract as the compiler declared it; it is not checked against the text.
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
-        for (at, arg) in self.args.iter().enumerate() {
+        for (index, arg) in self.args.iter().enumerate() {
             match arg.written {
-                true => draft.writes(at as u16, arg.dtype)?,
-                false => draft.reads(at as u16, arg.dtype, Reads::First)?,
+                true => draft.writes(index as u16, arg.dtype)?,
+                false => draft.reads(index as u16, arg.dtype, Reads::First)?,
             }
         }
         draft.finish(self.sites)
@@ -299,8 +299,8 @@ impl Blocks {
 
     /// Returns the number of blocks under a binding.
     pub fn count(&self, values: &[i64]) -> i64 {
-        let each = i64::from(self.each.max(1));
-        (self.points.eval(values) + each - 1) / each
+        let points_per_block = i64::from(self.each.max(1));
+        (self.points.eval(values) + points_per_block - 1) / points_per_block
     }
 }
 
@@ -440,10 +440,10 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
             &|k| k.resident = 4,
             &|k| k.maps.push(map()),
         ];
-        let mut all: Vec<String> = changes.map(named).into();
-        all.push(entry);
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), 10);
+        let mut texts: Vec<String> = changes.map(named).into();
+        texts.push(entry);
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), 10);
     }
 }

@@ -167,7 +167,7 @@ fn indices(list: &[Named]) -> Vec<u32> {
 
 fn check_each_once(list: &str, mut indices: Vec<u32>, count: usize) -> Result<(), Contradiction> {
     indices.sort_unstable();
-    match indices.into_iter().map(|at| at as usize).eq(0..count) {
+    match indices.into_iter().map(|index| index as usize).eq(0..count) {
         true => Ok(()),
         false => Err(contradiction!(
             "not each of {count} {list} has exactly one meaning"

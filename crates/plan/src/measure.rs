@@ -38,9 +38,9 @@ fn kernel(kernel: &Kernel) -> usize {
         let code = p.stages.iter().map(|s| 4 + 6 * s.code.len());
         let accesses = p.accesses.iter();
         let accesses = accesses.map(|a| (6 + 3 * axes) * (1 + a.bounds.len()));
-        let rest =
+        let tables =
             p.name.len() + 3 * axes + p.args.len() + p.registers.len() + 12 * p.constants.len();
-        code.chain(accesses).sum::<usize>() + rest
+        code.chain(accesses).sum::<usize>() + tables
     });
     let source = match kernel {
         Kernel::Cuda(k) => k.text.scope.len() + k.text.body.len(),

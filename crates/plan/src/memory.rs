@@ -110,15 +110,15 @@ mod tests {
             return Some("the peak is below the bound".into());
         }
         for (i, a) in blocks.iter().enumerate() {
-            let at = layout.offsets[i];
-            if !at.is_multiple_of(ALIGN) || (a.size > 0 && at + a.size > layout.peak) {
-                return Some(format!("{a:?} at {at}"));
+            let offset = layout.offsets[i];
+            if !offset.is_multiple_of(ALIGN) || (a.size > 0 && offset + a.size > layout.peak) {
+                return Some(format!("{a:?} at {offset}"));
             }
             for (j, b) in blocks[..i].iter().enumerate() {
                 let other = layout.offsets[j];
                 let together = a.first <= b.last && b.first <= a.last;
-                if together && at < other + b.size && other < at + a.size {
-                    return Some(format!("{a:?} at {at} and {b:?} at {other}"));
+                if together && offset < other + b.size && other < offset + a.size {
+                    return Some(format!("{a:?} at {offset} and {b:?} at {other}"));
                 }
             }
         }
@@ -130,10 +130,10 @@ mod tests {
 
     /// Returns the layout of other blocks, with the right bound.
     fn of_others(blocks: &[Lifetime], change: fn(&Lifetime) -> Lifetime) -> Layout {
-        let others: Vec<Lifetime> = blocks.iter().map(change).collect();
+        let changed: Vec<Lifetime> = blocks.iter().map(change).collect();
         Layout {
             lower_bound: solve(blocks).lower_bound,
-            ..solve(&others)
+            ..solve(&changed)
         }
     }
 
@@ -223,33 +223,33 @@ mod tests {
         }
     }
 
-    /// Returns the smallest peak of all orders of placing blocks into the lowest gap, which is the optimum.
-    fn least(blocks: &[Lifetime], placed: &mut Vec<(usize, usize)>, most: usize) -> usize {
+    /// Returns the minimum peak over all orders of placing blocks into the lowest gap, which is the optimum.
+    fn best_peak(blocks: &[Lifetime], placed: &mut Vec<(usize, usize)>, bound: usize) -> usize {
         if placed.len() == blocks.len() {
-            let end = |(i, at): &(usize, usize)| at + blocks[*i].size;
+            let end = |(i, o): &(usize, usize)| o + blocks[*i].size;
             return placed.iter().map(end).max().unwrap_or(0);
         }
-        let mut best = most;
+        let mut best = bound;
         for (i, b) in blocks.iter().enumerate() {
             if placed.iter().any(|p| p.0 == i) {
                 continue;
             }
-            let beside = placed.iter().filter(|(j, _)| {
+            let live = placed.iter().filter(|(j, _)| {
                 let other = &blocks[*j];
                 b.first <= other.last && other.first <= b.last
             });
-            let mut taken: Vec<_> = beside.map(|(j, at)| (*at, at + blocks[*j].size)).collect();
+            let mut taken: Vec<_> = live.map(|(j, o)| (*o, o + blocks[*j].size)).collect();
             taken.sort();
-            let mut at = 0;
+            let mut o = 0;
             for (from, to) in taken {
-                if from >= at + b.size {
+                if from >= o + b.size {
                     break;
                 }
-                at = at.max(to);
+                o = o.max(to);
             }
-            if at + b.size < best {
-                placed.push((i, at));
-                best = best.min(least(blocks, placed, best));
+            if o + b.size < best {
+                placed.push((i, o));
+                best = best.min(best_peak(blocks, placed, best));
                 placed.pop();
             }
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn small_cases_get_the_least_peak() {
+    fn small_cases_get_the_minimum_peak() {
         let mut random = Random(11);
         for case in 0..150 {
             let blocks: Vec<Lifetime> = (random.blocks(7, 6, 4).into_iter())
@@ -266,8 +266,8 @@ mod tests {
                     ..b
                 })
                 .collect();
-            let least = least(&blocks, &mut Vec::new(), usize::MAX);
-            assert_eq!(solve(&blocks).peak, least, "case {case}: {blocks:?}");
+            let min_peak = best_peak(&blocks, &mut Vec::new(), usize::MAX);
+            assert_eq!(solve(&blocks).peak, min_peak, "case {case}: {blocks:?}");
         }
     }
 

@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn texts_parse_back() {
-        let all = Cpu {
+        let full = Cpu {
             tile: Some([6, 2]),
             block: Some([48, 128]),
             terms: Some(512),
@@ -255,16 +255,16 @@ mod tests {
             ..Cpu::from(Algorithm::Packed)
         };
         assert_eq!(
-            all.to_string(),
+            full.to_string(),
             "packed tile=6x2 block=48x128 terms=512 parts=4"
         );
         for schedule in [
-            all,
+            full,
             Cpu::from(Algorithm::Direct),
             Cpu {
                 terms: None,
                 block: None,
-                ..all
+                ..full
             },
         ] {
             assert_eq!(schedule.to_string().parse(), Ok(schedule));

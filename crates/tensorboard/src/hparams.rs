@@ -113,8 +113,8 @@ impl SummaryWriter {
             domain_discrete: options
                 .hparam_domain_discrete
                 .get(*name)
-                .map(|all| ListOfValues {
-                    values: all.iter().map(HParam::message).collect(),
+                .map(|domain| ListOfValues {
+                    values: domain.iter().map(HParam::message).collect(),
                 }),
         });
         let named = |tag: &str| MetricInfo {

@@ -58,8 +58,8 @@ mod tests {
     fn parts_are_the_whole() {
         for (items, of) in [(10, 3), (1, 4), (0, 2), (7, 7), (5, 1)] {
             let parts = (1..=of).map(|part| Sweep { part, of });
-            let all: Vec<usize> = parts.flat_map(|p| p.share(items)).collect();
-            assert_eq!(all, (0..items).collect::<Vec<_>>());
+            let shares: Vec<usize> = parts.flat_map(|p| p.share(items)).collect();
+            assert_eq!(shares, (0..items).collect::<Vec<_>>());
         }
         assert_eq!(Sweep::parse("3/8"), Some(Sweep { part: 3, of: 8 }));
         for text in ["0/2", "3/2", "1", "x/2", ""] {

@@ -305,8 +305,8 @@ mod tests {
     fn values_that_differ_are_counted() {
         let of = |values: &[f32]| Buffer::from_slice(values, &[values.len() as i64]).unwrap();
         let (x, y) = (of(&[1.0, 2.0, 3.0]), of(&[1.0, 2.5, 3.0]));
-        let found = values_differ("w", &x, &y).unwrap().unwrap();
-        assert_eq!(found, "state w: 1 of 3 elements differ, by up to 5.000e-1");
+        let text = values_differ("w", &x, &y).unwrap().unwrap();
+        assert_eq!(text, "state w: 1 of 3 elements differ, by up to 5.000e-1");
         assert_eq!(values_differ("w", &x, &x.clone()).unwrap(), None);
         let other = values_differ("w", &x, &of(&[1.0])).unwrap().unwrap();
         assert_eq!(other, "state w: f32[3] and f32[1]");

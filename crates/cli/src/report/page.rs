@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn points_are_numbered_and_nothing_is_beyond_its_roof() {
-        let near = |i: usize| measured(i, 3e9 + i as f64 * 1e7, 1e8);
-        let mut results: Vec<WorkloadMeasurements> = (0..38).map(near).collect();
+        let close_measurement = |i: usize| measured(i, 3e9 + i as f64 * 1e7, 1e8);
+        let mut results: Vec<WorkloadMeasurements> = (0..38).map(close_measurement).collect();
         results.push(measured(38, 9e9, 1e9)); // above the measured peak
         results.push(measured(39, 1e3, 3e7)); // above the bandwidth, from caches
         let report = Report {

@@ -347,12 +347,12 @@ impl<'a> Chooser<'a> {
             }
             _ => (names[0].clone(), why),
         };
-        let own = fit.iter().copied().filter(|name| !is_of_library(name));
-        let own = record
+        let portable = fit.iter().copied().filter(|name| !is_of_library(name));
+        let portable = record
             .as_ref()
-            .and_then(|r| r.best(&own.collect::<Vec<_>>(), &limits));
-        let own = own.map_or(&names[0], |trial| &trial.name);
-        let in_packages = is_of_library(&chosen).then(|| own.clone());
+            .and_then(|r| r.best(&portable.collect::<Vec<_>>(), &limits));
+        let portable = portable.map_or(&names[0], |trial| &trial.name);
+        let in_packages = is_of_library(&chosen).then(|| portable.clone());
         let ties = match best {
             Some(best) if best.name == chosen => {
                 let ties = record.iter().flat_map(|r| r.ties(&fit, &limits));

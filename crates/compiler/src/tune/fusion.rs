@@ -305,13 +305,13 @@ mod tests {
     /// The names of the candidates to lower the regions of a graph, all of which give the results of the reference.
     fn tried(graph: &Graph) -> Vec<String> {
         let compiled = compile(graph, &[], &Options::default()).unwrap();
-        let (whole, program) = (&compiled.stages.optimized, &compiled.stages.program);
+        let (optimized, program) = (&compiled.stages.optimized, &compiled.stages.program);
         let options = Options::default().codegen(&kiln_runtime::machine(None).unwrap());
-        let regions = (0..program.tasks.len()).filter_map(|l| Region::of(whole, program, l));
+        let regions = (0..program.tasks.len()).filter_map(|l| Region::of(optimized, program, l));
         let mut names = Vec::new();
         for region in regions {
             let mut random = super::super::alone::Numbers(7);
-            let facts = region.subgraph.inputs.iter().map(|v| whole.fact(*v));
+            let facts = region.subgraph.inputs.iter().map(|v| optimized.fact(*v));
             let inputs: Vec<Buffer> = facts
                 .map(|f| {
                     let len = numel(&f.shape).as_const().unwrap();
@@ -319,7 +319,7 @@ mod tests {
                 })
                 .collect();
             let arrays = inputs.iter().zip(&region.subgraph.inputs).map(|(b, v)| {
-                let shape = whole
+                let shape = optimized
                     .fact(*v)
                     .shape
                     .iter()

@@ -218,18 +218,18 @@ mod tests {
             }],
             ..Kernel::default()
         };
-        let own = fused(&kernel);
-        let hash = own.rsplit(' ').next().unwrap_or_default();
-        assert_eq!(hash.len(), 32, "{own}");
+        let key = fused(&kernel);
+        let hash = key.rsplit(' ').next().unwrap_or_default();
+        assert_eq!(hash.len(), 32, "{key}");
         let mut filled = kernel.clone();
         filled.accesses[0].fill = Scalar::Float(1.0);
         let mut rows = kernel.clone();
         rows.serial = 1;
         let mut longer = kernel.clone();
         longer.axes[0] = Dim::Const(5);
-        assert_ne!(fused(&filled), own);
-        assert_ne!(fused(&rows), own);
-        assert_eq!(fused(&longer), own);
+        assert_ne!(fused(&filled), key);
+        assert_ne!(fused(&rows), key);
+        assert_eq!(fused(&longer), key);
     }
 
     #[test]

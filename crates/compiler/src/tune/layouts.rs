@@ -86,7 +86,7 @@ fn hints(graph: &Graph, trials: &[Trial], candidate: &str) -> Hints {
 
 impl Tuner<'_> {
     /// Chooses the layout of images: times the convolutions, then the whole program with each candidate.
-    pub(super) fn layouts(
+    pub(super) fn choose_layouts(
         &mut self,
         graph: &Graph,
         options: &LoweringOptions,
@@ -109,7 +109,7 @@ impl Tuner<'_> {
         for candidate in CANDIDATES {
             let hints = hints(graph, &times.trials, candidate);
             let mut lowered = Lowered::hinted(graph.clone(), options, &hints)?;
-            self.program(&mut lowered.program);
+            self.tune_program(&mut lowered.program);
             let lowered = Lowered::chosen(lowered.graph, lowered.program)?;
             add(&mut list, candidate, lowered);
         }

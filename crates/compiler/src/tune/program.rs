@@ -61,20 +61,20 @@ pub(crate) fn tune(
     };
     let mut fusion = HashMap::new();
     if may_change && lowered.graph.symbols.is_empty() {
-        let mut hints = tuner.fusion(&lowered, lowering, &mut fusion)?;
+        let mut hints = tuner.choose_fusion(&lowered, lowering, &mut fusion)?;
         // Layouts are measured on the whole program, where other processes would have to take part.
         let communicates = (lowered.graph.iter()).any(|(_, n)| matches!(n.op, Op::Collective(_)));
         let convolves = lowered.program.layout.convolutions > 0;
         let may_choose_layouts = convolves && layouts::are_measured(options) && !communicates;
         if gpu.is_none() && may_choose_layouts {
-            hints.extend(tuner.layouts(&lowered.graph, lowering)?);
+            hints.extend(tuner.choose_layouts(&lowered.graph, lowering)?);
         }
         if hints != *known {
             lowered = Lowered::hinted(lowered.graph, lowering, &hints)?;
         }
     }
     tuner.add_library(&mut lowered.program);
-    let mut tuned = tuner.program(&mut lowered.program);
+    let mut tuned = tuner.tune_program(&mut lowered.program);
     tuned.fusion = fusion;
     lowered = Lowered::chosen(lowered.graph, lowered.program)?;
     let mut tuning = tuner.chooser.finish();
@@ -106,12 +106,12 @@ pub(crate) fn for_packages(
     let mut program = lowered.program.clone();
     let tasks = program.tasks.iter_mut().zip(&tuned.tasks);
     for (task, choice) in tasks.filter(|(task, _)| by_library(task)) {
-        let own_name = choice.as_ref().and_then(|c| c.in_packages.as_ref());
-        let own = task
+        let packaged_name = choice.as_ref().and_then(|c| c.in_packages.as_ref());
+        let packaged = task
             .candidates
             .iter()
-            .position(|c| Some(&c.name()) == own_name);
-        task.chosen = own.unwrap_or(0);
+            .position(|c| Some(&c.name()) == packaged_name);
+        task.chosen = packaged.unwrap_or(0);
     }
     let mut lowered = Lowered::chosen(lowered.graph.clone(), program)?;
     lowered.merge(options)?;
@@ -142,6 +142,7 @@ pub fn measure(
     )
 }
 
+/// The state of tuning a program.
 pub(super) struct Tuner<'a> {
     pub chooser: Chooser<'a>,
     pub device: String,
@@ -164,13 +165,13 @@ impl Tuner<'_> {
     }
 
     /// Returns hints for the nodes that the rules would lower differently. Records the choices by value.
-    fn fusion(
+    fn choose_fusion(
         &mut self,
         lowered: &Lowered,
         options: &kiln_codegen::Options,
         choices: &mut HashMap<Value, Arc<Choice>>,
     ) -> Result<Hints, CompileError> {
-        let plain = kiln_codegen::Options {
+        let without_candidates = kiln_codegen::Options {
             candidates: false,
             ..*options
         };
@@ -179,8 +180,12 @@ impl Tuner<'_> {
             let Some(region) = Region::of(&lowered.graph, &lowered.program, task) else {
                 continue;
             };
-            let (choice, chosen) =
-                region.choose(&mut self.chooser, &plain, &self.device, self.gpu)?;
+            let (choice, chosen) = region.choose(
+                &mut self.chooser,
+                &without_candidates,
+                &self.device,
+                self.gpu,
+            )?;
             hints.extend(chosen);
             choices.extend(region.values.iter().map(|v| (*v, choice.clone())));
         }
@@ -188,7 +193,7 @@ impl Tuner<'_> {
     }
 
     /// Chooses the candidates of a program's tasks, and of those in its loops and branches.
-    pub(super) fn program(&mut self, program: &mut Program) -> Tuned {
+    pub(super) fn tune_program(&mut self, program: &mut Program) -> Tuned {
         let mut tuned = Tuned::default();
         let buffers = &program.buffers;
         for task in &mut program.tasks {
@@ -199,7 +204,9 @@ impl Tuner<'_> {
                 _ => self.choose(task),
             });
             let bodies = task.work.bodies_mut().iter_mut();
-            tuned.bodies.push(bodies.map(|b| self.program(b)).collect());
+            tuned
+                .bodies
+                .push(bodies.map(|b| self.tune_program(b)).collect());
         }
         tuned
     }

@@ -136,7 +136,7 @@ impl Record {
         }
     }
 
-    /// The trial of a candidate.
+    /// Returns the trial of a candidate.
     pub fn trial(&self, name: &str) -> Option<&Trial> {
         self.trials.iter().find(|t| t.name == name)
     }
@@ -162,12 +162,12 @@ impl Record {
         ties.map(|(t, _)| *t).collect()
     }
 
-    /// The number of candidates that failed or hung, which may have been the machine's fault.
+    /// Returns the number of candidates that failed or hung, which may have been the machine's fault.
     pub fn failures(&self) -> usize {
         self.trials.iter().filter(|t| t.has_failed()).count()
     }
 
-    /// The record with the candidates that failed or hung marked to be tried again.
+    /// Returns the record with the candidates that failed or hung marked to be tried again.
     pub(super) fn with_failures_open(mut self) -> Record {
         for trial in &mut self.trials {
             if trial.has_failed() {
@@ -191,8 +191,8 @@ impl Record {
     pub(super) fn adopt(&mut self, earlier: &Record) {
         for trial in &earlier.trials {
             let is_too_large = |t: &Trial| matches!(t.outcome, Outcome::TooLarge(_));
-            let own = self.trial(&trial.name);
-            if own.is_none() || own.is_some_and(is_too_large) && !is_too_large(trial) {
+            let existing = self.trial(&trial.name);
+            if existing.is_none() || existing.is_some_and(is_too_large) && !is_too_large(trial) {
                 self.trials.retain(|t| t.name != trial.name);
                 self.trials.push(trial.clone());
             }

@@ -41,7 +41,7 @@ struct Contents {
     unwritten: HashMap<String, Record>,
     damage: Vec<Damage>,
     /// The number of obsolete lines.
-    dead: usize,
+    obsolete: usize,
 }
 
 /// A line that was skipped.
@@ -65,7 +65,7 @@ pub struct Merged {
 }
 
 /// The number of obsolete lines that a file may have before it is rewritten; it may also have as many as records.
-const DEAD: usize = 256;
+const MAX_OBSOLETE: usize = 256;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -223,17 +223,18 @@ impl Store {
     /// # Errors
     /// If the file can't be written.
     pub fn remove(&self, drop: impl Fn(&Record) -> bool) -> io::Result<usize> {
-        let all = self.records();
-        let gone: Vec<&str> = all.iter().filter(|r| drop(r)).map(|r| &r.key[..]).collect();
+        let list = self.records();
+        let records = list.iter().filter(|r| drop(r));
+        let removed: Vec<&str> = records.map(|r| &r.key[..]).collect();
         lock(&self.contents)
             .unwritten
-            .retain(|key, _| !gone.contains(&&key[..]));
+            .retain(|key, _| !removed.contains(&&key[..]));
         if let Some(path) = &self.path {
             is_store(path)?;
             let _lock = hold(path)?;
-            self.rewrite(path, &gone)?;
+            self.rewrite(path, &removed)?;
         }
-        Ok(gone.len())
+        Ok(removed.len())
     }
 
     /// Marks failed and hung candidates, in the records for which `is_retried` is true, to be tried again when their
@@ -331,9 +332,9 @@ impl Store {
         file.write_all(text.as_bytes())?;
         drop(file);
         let contents = self.fresh();
-        let is_mostly_dead = contents.dead > DEAD.max(contents.index.len());
+        let is_mostly_obsolete = contents.obsolete > MAX_OBSOLETE.max(contents.index.len());
         drop(contents);
-        match is_mostly_dead {
+        match is_mostly_obsolete {
             true => self.rewrite(path, &[]),
             false => Ok(()),
         }
@@ -383,7 +384,7 @@ impl Store {
 impl Contents {
     /// Replaces the contents by those of the bytes of a file.
     fn read(&mut self, bytes: &[u8]) {
-        let (mut damage, mut index, mut dead) = (Vec::new(), HashMap::new(), 0);
+        let (mut damage, mut index, mut obsolete) = (Vec::new(), HashMap::new(), 0);
         // Bytes that are not UTF-8 make their lines' checksums wrong.
         let text = String::from_utf8_lossy(bytes).into_owned();
         let mut offset = 0;
@@ -394,14 +395,14 @@ impl Contents {
             match look(line) {
                 Line::Record(key) => {
                     let earlier = index.insert(key.to_string(), range);
-                    dead += earlier.is_some() as usize;
+                    obsolete += earlier.is_some() as usize;
                 }
                 Line::Other => {}
                 // Another process may be writing it.
                 Line::Damaged(_) if line.len() == full_line.len() => {}
-                Line::Damaged(_) if line.is_empty() => dead += 1,
+                Line::Damaged(_) if line.is_empty() => obsolete += 1,
                 Line::Damaged(why) => {
-                    dead += 1;
+                    obsolete += 1;
                     damage.push(Damage {
                         line: number + 1,
                         text: why.into(),
@@ -410,7 +411,7 @@ impl Contents {
             }
         }
         (self.text, self.index) = (text, index);
-        (self.damage, self.dead) = (damage, dead);
+        (self.damage, self.obsolete) = (damage, obsolete);
     }
 }
 

@@ -60,10 +60,10 @@ pub(super) fn of_dataset<T: Send + 'static, B: Send + 'static>(
             };
             let (dataset, collate, base) = (dataset.clone(), collate.clone(), drawn);
             drawn += indices.len() as u64;
-            Some(Box::new(move |at: &AtomicUsize| {
+            Some(Box::new(move |position: &AtomicUsize| {
                 let mut samples = Vec::with_capacity(indices.len());
                 for (n, index) in indices.iter().enumerate() {
-                    at.store(*index, Ordering::Relaxed);
+                    position.store(*index, Ordering::Relaxed);
                     let seed = sample_seed(pass, base + n as u64);
                     let get = || with_seed(seed, || sample(&*dataset, *index, loc));
                     samples.push(get()?);
@@ -91,19 +91,19 @@ pub(super) fn of_stream<T: Send + 'static, B: Send + 'static>(
             Err(e) => return failed_feed(e),
         };
         // `None` once the stream has ended.
-        let (mut stream, mut place) = (Some(stream), 0);
+        let (mut stream, mut index) = (Some(stream), 0);
         Box::new(std::iter::from_fn(move || {
-            let (base, mut samples) = (place, Vec::with_capacity(size.min(1 << 16)));
+            let (base, mut samples) = (index, Vec::with_capacity(size.min(1 << 16)));
             while samples.len() < size {
                 let Some(open) = &mut stream else { break };
-                let seed = sample_seed(pass, 1 + place as u64);
-                let what = format!("sample {place} of the iterable dataset");
+                let seed = sample_seed(pass, 1 + index as u64);
+                let what = format!("sample {index} of the iterable dataset");
                 let next = catch_panic(&what, loc, || with_seed(seed, || Ok(open.next())));
                 match next {
                     Ok(Some(Ok(sample))) => samples.push(sample),
                     Ok(None) => stream = None,
                     Ok(Some(Err(e))) => {
-                        place += 1;
+                        index += 1;
                         return Some(failing_job(e.with_note(format!("loading {what}"))));
                     }
                     Err(panicked) => {
@@ -111,7 +111,7 @@ pub(super) fn of_stream<T: Send + 'static, B: Send + 'static>(
                         return Some(failing_job(panicked));
                     }
                 }
-                place = base + samples.len();
+                index = base + samples.len();
             }
             if samples.is_empty() || drop_last && samples.len() < size {
                 return None;
@@ -167,7 +167,7 @@ fn batch_of<T, B>(
     Ok(batch)
 }
 
-/// Calls the user's code with the CPU as default device; its panic becomes an error that names the place. What this
+/// Calls the user's code with the CPU as default device; its panic becomes an error that names the call. What this
 /// crate records meanwhile counts as recorded at `loc`.
 pub(super) fn catch_panic<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
     // State that a panic leaves half changed is not used again.

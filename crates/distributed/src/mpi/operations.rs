@@ -12,7 +12,7 @@ const CALLS: c_int = 1;
 const MESSAGES: c_int = 2;
 
 impl Engine {
-    /// Takes part in an operation; returns the result of so many bytes.
+    /// Takes part in an operation; returns its result, which has this number of bytes.
     ///
     /// # Errors
     /// Names the ranks that did not come or that make another call.
@@ -49,8 +49,8 @@ impl Engine {
         }
         pending.memory.push(pad_description(call));
         for other in &peers {
-            let own = &pending.memory[peers.len()];
-            let request = self.start_send(comm, own, *other, CALLS)?;
+            let own_memory = &pending.memory[peers.len()];
+            let request = self.start_send(comm, own_memory, *other, CALLS)?;
             pending.add(request, *other);
         }
         self.wait(&mut pending)?;
@@ -137,7 +137,7 @@ impl Engine {
         self.message(comm, from, call, ranks, len)
     }
 
-    /// Waits for a message of so many bytes.
+    /// Waits for a message of `len` bytes.
     fn message(
         &mut self,
         comm: Handle,

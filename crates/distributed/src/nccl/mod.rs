@@ -96,8 +96,8 @@ pub(crate) fn init(
 
 impl Transport for Nccl {
     fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
-        let own = self.rank_and_size.0;
-        let rank = ranks.iter().position(|r| *r == own);
+        let this_rank = self.rank_and_size.0;
+        let rank = ranks.iter().position(|r| *r == this_rank);
         let rank = rank.ok_or("this rank is not in the group")?;
         let (api, store) = (Api::get()?, &self.rendezvous.store);
         let key = format!("nccl {number}");

@@ -69,7 +69,7 @@ impl Server {
         self.address.port()
     }
 
-    /// Waits until so many ranks have left, for at most this time.
+    /// Waits until this number of ranks have left, for at most this time.
     pub fn wait_for_leaving(&self, ranks: usize, timeout: Duration) {
         let state = self.shared.lock();
         let some_stay = |state: &mut State| state.left.len() < ranks;
@@ -173,21 +173,21 @@ impl Shared {
 fn welcome(stream: &mut TcpStream) -> io::Result<usize> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let own = nonce()?;
-    stream.write_all(&[&MAGIC[..], &own].concat())?;
+    let server_nonce = nonce()?;
+    stream.write_all(&[&MAGIC[..], &server_nonce].concat())?;
     let mut answer = [0; 4 + NONCE + MAC];
     stream.read_exact(&mut answer)?;
     let (rank, sent_mac) = answer.split_at(4);
     let (theirs, proof) = sent_mac.split_at(NONCE);
     let secret = secret();
-    let expected = mac(&secret, &[b"client", &own, theirs, rank]);
+    let expected = mac(&secret, &[b"client", &server_nonce, theirs, rank]);
     if !proof
         .first_chunk()
         .is_some_and(|proof| is_equal(proof, &expected))
     {
         return Err(io::Error::other("another secret"));
     }
-    stream.write_all(&mac(&secret, &[b"server", &own, theirs, rank]))?;
+    stream.write_all(&mac(&secret, &[b"server", &server_nonce, theirs, rank]))?;
     stream.set_read_timeout(None)?;
     let rank = rank.first_chunk().copied().unwrap_or_default();
     Ok(u32::from_le_bytes(rank) as usize)

@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn nominal_peaks_are_those_of_the_data_sheets() {
-        let near = |capability, processors: f64, clock: f64, dtype, tera: f64| {
+        let assert_close = |capability, processors: f64, clock: f64, dtype, tera: f64| {
             let peak = nominal(capability, processors * clock, dtype).unwrap();
             assert!((peak / 1e12 / tera - 1.0).abs() < 2e-3, "{dtype}: {peak}");
         };
         // A100: 108 multiprocessors at 1.41 GHz; H100 SXM: 132, at 1.83 GHz for tensor cores and 1.98 GHz without.
-        near((8, 0), 108.0, 1.41e9, DType::BF16, 312.0);
-        near((8, 0), 108.0, 1.41e9, DType::F32, 19.5);
-        near((9, 0), 132.0, 1.83e9, DType::F16, 989.4);
-        near((9, 0), 132.0, 1.98e9, DType::F32, 66.9);
+        assert_close((8, 0), 108.0, 1.41e9, DType::BF16, 312.0);
+        assert_close((8, 0), 108.0, 1.41e9, DType::F32, 19.5);
+        assert_close((9, 0), 132.0, 1.83e9, DType::F16, 989.4);
+        assert_close((9, 0), 132.0, 1.98e9, DType::F32, 66.9);
         assert_eq!(nominal((7, 5), 1e11, DType::F16), None);
         assert_eq!(nominal((9, 0), 1e11, DType::F64), None);
     }

@@ -159,8 +159,8 @@ impl Region {
                     node: saved.node.node().clone(),
                     custom: saved.custom,
                 };
-                let at = Destination::Entry(self.entries.len(), 0);
-                self.known.insert(Key::whole(grad), at);
+                let destination = Destination::Entry(self.entries.len(), 0);
+                self.known.insert(Key::whole(grad), destination);
                 self.entries.push(entry);
                 Ok(false)
             },

@@ -287,11 +287,11 @@ impl GradNode {
         custom: Option<Arc<CustomRule>>,
         inputs: &[T],
     ) -> Arc<GradNode> {
-        GradNode::called_at(node, custom, inputs, (node.called, node.loc))
+        GradNode::with_caller(node, custom, inputs, (node.called, node.loc))
     }
 
     /// [`GradNode::new`] for a function that the user called at a line.
-    pub fn called_at<T: AsRef<Handle>>(
+    pub fn with_caller<T: AsRef<Handle>>(
         node: &Arc<Node>,
         custom: Option<Arc<CustomRule>>,
         inputs: &[T],

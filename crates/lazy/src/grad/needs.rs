@@ -31,10 +31,10 @@ pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed
     let users = RefCell::new(Vec::new());
     // A user's function may need all its operands and all its results.
     let opaque = |x: &[Value], y: &[Value], _: &[Option<Value>], _: &[bool]| {
-        let all = x.iter().chain(y);
+        let handles = x.iter().chain(y);
         users
             .borrow_mut()
-            .extend(all.filter_map(|v| v.needed(false)));
+            .extend(handles.filter_map(|v| v.needed(false)));
         let computed = |x: &Value| Some(Value::computed(x.fact.clone()));
         Ok::<_, OpError>(x.iter().map(computed).collect())
     };

@@ -72,32 +72,32 @@ pub fn check(
     let positions: Vec<Loc> = (0..gather.positions()).map(Loc::recorded).collect();
     let c = compile(&graph, &positions, &options);
     let c = c.map_err(|e| errors::compile_error(e, gather, loc))?;
-    let recorded = |at: usize| gather.serial(at);
-    let found = first_anomaly(&c.stages, &c.executable, inputs, &recorded);
-    match found.map_err(|e| errors::run_error(e, gather, loc))? {
-        Some(anomaly) => Err(named(anomaly, gather)),
+    let serial_of = |at: usize| gather.serial(at);
+    let search = first_anomaly(&c.stages, &c.executable, inputs, &serial_of);
+    match search.map_err(|e| errors::run_error(e, gather, loc))? {
+        Some(anomaly) => Err(anomaly_error(anomaly, gather)),
         None => Ok(()),
     }
 }
 
-/// The error at the user's line.
-fn named(anomaly: Anomaly, gather: &Gather) -> Error {
+/// Returns the error of an anomaly at the user's line.
+fn anomaly_error(anomaly: Anomaly, gather: &Gather) -> Error {
     let index = index_of(anomaly.element as i64, &anomaly.shape);
-    let at = anomaly.at;
-    let backward = gather.entries.get(at).and_then(|e| e.node.backward);
-    let what = match backward {
+    let entry = anomaly.at;
+    let backward = gather.entries.get(entry).and_then(|e| e.node.backward);
+    let verb = match backward {
         Some(_) => "its derivative produced",
         None => "produced",
     };
     let (value, shape) = (anomaly.value, &anomaly.shape);
-    let message = format!("{what} {value} at {index:?} of {shape:?}");
+    let message = format!("{verb} {value} at {index:?} of {shape:?}");
     let mut notes = anomaly.operands;
     notes.extend(backward.map(|b| format!("recorded by backward at {}", Loc::from(b))));
-    let (mut called, mut loc) = (gather.called(at), gather.loc(at));
+    let (mut function, mut loc) = (gather.called_function(entry), gather.loc(entry));
     if let Some(inside) = anomaly.inside {
-        notes.push(format!("in step {} of {called} at {loc}", inside.step));
-        (called, loc) = (gather.called(inside.at), gather.loc(inside.at));
+        notes.push(format!("in step {} of {function} at {loc}", inside.step));
+        (function, loc) = (gather.called_function(inside.at), gather.loc(inside.at));
     }
     let notes = notes.into_iter().map(Note::from).collect();
-    Error::with_notes(ErrorKind::Anomaly, &called, message, loc, notes)
+    Error::with_notes(ErrorKind::Anomaly, &function, message, loc, notes)
 }

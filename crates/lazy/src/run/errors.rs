@@ -67,7 +67,7 @@ pub fn run_error_with(
     let error = match e {
         RunError::Data { node, .. } => {
             let node = node as usize;
-            let error = outcome::data_error(&e, &gather.called(node), gather.loc(node));
+            let error = outcome::data_error(&e, &gather.called_function(node), gather.loc(node));
             match gather.about(node) {
                 Some(about) => about.complete(error, &e, about.argument(), placeholder_value),
                 None => error,
@@ -85,7 +85,12 @@ pub fn run_error_with(
         } => {
             let node = node as usize;
             let text = format!("needs {size} to be at least 0, and it is {value} for {symbols}");
-            Error::new(ErrorKind::Op, &gather.called(node), text, gather.loc(node))
+            Error::new(
+                ErrorKind::Op,
+                &gather.called_function(node),
+                text,
+                gather.loc(node),
+            )
         }
         RunError::Cancelled => Error::new(ErrorKind::Cancelled, "run", text, loc),
         RunError::Forked => Error::new(ErrorKind::Unsupported, "run", text, loc),

@@ -239,13 +239,13 @@ impl Gather {
     }
 
     /// Returns the function that the user called for an entry.
-    pub fn called(&self, entry: usize) -> Cow<'static, str> {
+    pub fn called_function(&self, entry: usize) -> Cow<'static, str> {
         if let Some(e) = self.entries.get(entry) {
             return e.node.called.into();
         }
         let inner = self.inner(entry).map(|(_, n)| n);
-        let called = inner.and_then(|n| n.loc.called());
-        called.unwrap_or_else(|| inner.map_or("run", |n| n.op.name()).into())
+        let called_function = inner.and_then(|n| n.loc.called_function());
+        called_function.unwrap_or_else(|| inner.map_or("run", |n| n.op.name()).into())
     }
 
     /// Returns the serial number of an entry; later entries have larger numbers.

@@ -133,7 +133,7 @@ fn suspects(sites: &[Site], gather: &Gather) -> Vec<Suspect> {
         let about = gather.about(node);
         Suspect {
             node: s.node,
-            called: gather.called(node),
+            called: gather.called_function(node),
             loc: gather.loc(node),
             argument: about.as_ref().and_then(About::argument),
             about,

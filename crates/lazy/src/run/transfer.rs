@@ -35,7 +35,7 @@ pub fn to(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result
             let copy: Result<Vec<_>> = copy.collect();
             copy.map_err(|e| OpError(e.in_one_line()))
         });
-        let node = GradNode::called_at(&copy.node, Some(rule), &[x], ("to", loc));
+        let node = GradNode::with_caller(&copy.node, Some(rule), &[x], ("to", loc));
         copy.edge = Edge::Node(node, 0);
     }
     Ok(copy)
@@ -70,15 +70,15 @@ pub fn to_each(
         let mut gradients = cotangents.to_vec();
         // A value that depends on no data can be computed anywhere.
         let has_device = |g: &Option<Handle>| g.as_ref().is_some_and(|g| g.node.device.is_some());
-        let at: Vec<usize> = (0..gradients.len())
+        let on_device: Vec<usize> = (0..gradients.len())
             .filter(|i| has_device(&gradients[*i]))
             .collect();
-        let given = at
+        let moves = on_device
             .iter()
             .filter_map(|i| Some((cotangents[*i].as_ref()?, homes[*i])));
-        let given: Vec<(&Handle, Device)> = given.collect();
-        let returned = to_each(&given, loc).map_err(|e| OpError(e.in_one_line()))?;
-        for (i, g) in at.into_iter().zip(returned) {
+        let moves: Vec<(&Handle, Device)> = moves.collect();
+        let returned = to_each(&moves, loc).map_err(|e| OpError(e.in_one_line()))?;
+        for (i, g) in on_device.into_iter().zip(returned) {
             gradients[i] = Some(g);
         }
         Ok(gradients)
@@ -91,7 +91,7 @@ pub fn to_each(
     let facts: Facts = copies.iter().map(|t| t.fact().clone()).collect();
     let op = input_op(facts[0].clone(), Role::Data);
     let gradients = Node::new(op, facts, None, loc, "to", NodeState::Ready(buffers));
-    let node = GradNode::called_at(&Arc::new(gradients), Some(rule), &operands, ("to", loc));
+    let node = GradNode::with_caller(&Arc::new(gradients), Some(rule), &operands, ("to", loc));
     for (i, (t, x)) in copies.iter_mut().zip(&operands).enumerate() {
         if flows(x) {
             t.edge = Edge::Node(node.clone(), i as u32);

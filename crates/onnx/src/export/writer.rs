@@ -334,7 +334,7 @@ impl<'a> Writer<'a> {
                 None => self.emit(node.op.clone(), &operands),
             };
             values.push(results.unwrap_or_else(|e| {
-                let called = node.loc.called().unwrap_or(node.op.name().into());
+                let called = node.loc.called_function().unwrap_or(node.op.name().into());
                 self.failures
                     .push(format!("{called}: {e}, at {}", node.loc));
                 let facts = node.facts.iter().cloned();

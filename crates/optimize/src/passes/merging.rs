@@ -388,8 +388,8 @@ fn join_slices(
             if nodes.iter().any(|n| n.op != nodes[0].op) {
                 return None;
             }
-            let joined = join_slices(view, patch, &operands, perm[axis])?;
-            patch.permute(&joined, perm).ok()
+            let wide_operand = join_slices(view, patch, &operands, perm[axis])?;
+            patch.permute(&wide_operand, perm).ok()
         }
         // A batch of products with one weight.
         Op::Broadcast(_) => {
@@ -408,8 +408,8 @@ fn join_slices(
             shape[axis] = nodes
                 .iter()
                 .fold(Dim::ZERO, |sum, n| &sum + &n.fact().shape[axis]);
-            let joined = join_slices(view, patch, &operands, axis_below)?;
-            patch.op(Broadcast { shape }, &[joined]).ok()
+            let wide_operand = join_slices(view, patch, &operands, axis_below)?;
+            patch.op(Broadcast { shape }, &[wide_operand]).ok()
         }
         Op::Slice(first) => {
             let mut axes = first.axes.clone();

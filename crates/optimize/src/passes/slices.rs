@@ -3,7 +3,7 @@
 //! ```text
 //! slice_of_slice       x[a + s·i][b + t·i] = x[a + s·b + s·t·i]
 //! slice_of_pad         a part of pad(x) = pad(the part of x in it)
-//! slice_of_concat      a part of concat(x, y, …) = concat of the operands that it lies in
+//! slice_of_concat      a part of concat(x, y, …) = concat of the operands that contain it
 //! slice_of_broadcast   a part of broadcast(x) = broadcast(the part of x)
 //! slice_of_product     rows and columns of a · b = (rows of a) · (columns of b)
 //! concat_of_concat     concat(x, concat(y, z)) = concat(x, y, z)
@@ -95,17 +95,18 @@ fn slice_of_pad(view: &View<'_>, id: NodeId) -> Option<Patch> {
         if first_read > last_data || last_read < first_data || (reads_padding && axis.step != 1) {
             return None;
         }
-        let front = (first_data - first_read).max(0);
-        let behind = (last_read - last_data).max(0);
-        shrinks |= front < first_data || pad.high[a].as_const().is_none_or(|h| behind < h);
+        let low_padding = (first_data - first_read).max(0);
+        let high_padding = (last_read - last_data).max(0);
+        shrinks |=
+            low_padding < first_data || pad.high[a].as_const().is_none_or(|h| high_padding < h);
         let start = match axis.step > 0 {
             true => first_read.max(first_data) - first_data,
             false => last_read - first_data,
         };
-        let len = Dim::Const(axis.len.as_const()? - front - behind);
+        let len = Dim::Const(axis.len.as_const()? - low_padding - high_padding);
         let (start, step) = (Dim::Const(start), axis.step);
         slices.push(SliceAxis { start, len, step });
-        (low[a], high[a]) = (Dim::Const(front), Dim::Const(behind));
+        (low[a], high[a]) = (Dim::Const(low_padding), Dim::Const(high_padding));
     }
     if !shrinks {
         return None;
@@ -249,11 +250,11 @@ fn concat_of_slices(view: &View<'_>, id: NodeId) -> Option<Patch> {
         return None;
     }
     let mut patch = view.patch(id);
-    let joined = |run: Neighbours| match run.slice {
+    let concatenate = |run: Neighbours| match run.slice {
         Some((x, axes)) if run.count > 1 => patch.op(Slice { axes }, &[x]).ok(),
         _ => Some(run.first_new),
     };
-    let operands: Vec<Value> = runs.into_iter().map(joined).collect::<Option<_>>()?;
+    let operands: Vec<Value> = runs.into_iter().map(concatenate).collect::<Option<_>>()?;
     let new = match operands[..] {
         [single] => single,
         _ => patch.op(Concat { axis }, &operands).ok()?,
@@ -290,11 +291,11 @@ impl Neighbours {
             return false;
         };
         let is_same_slice = |i: usize| i == axis || axes[i] == next.axes[i];
-        let (joined, appended) = (&axes[axis], &next.axes[axis]);
+        let (merged, appended) = (&axes[axis], &next.axes[axis]);
         let is_adjacent = node.inputs[0] == *x
             && (0..axes.len()).all(is_same_slice)
-            && (joined.step, appended.step) == (1, 1)
-            && appended.start == &joined.start + &joined.len;
+            && (merged.step, appended.step) == (1, 1)
+            && appended.start == &merged.start + &merged.len;
         if is_adjacent {
             axes[axis].len = &axes[axis].len + &appended.len;
             self.count += 1;

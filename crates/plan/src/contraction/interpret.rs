@@ -60,17 +60,17 @@ impl Map {
 
 impl Access {
     fn with(&self, values: &[i64]) -> Map {
-        let all = |dims: &[Dim]| dims.iter().map(|d| d.eval(values)).collect::<Vec<i64>>();
+        let evaluate = |dims: &[Dim]| dims.iter().map(|d| d.eval(values)).collect::<Vec<i64>>();
         let bound = |b: &Bound| {
             (
                 b.offset.eval(values),
-                all(&b.strides),
+                evaluate(&b.strides),
                 b.extent.eval(values),
             )
         };
         Map {
             offset: self.offset.eval(values),
-            strides: all(&self.strides),
+            strides: evaluate(&self.strides),
             bounds: self.bounds.iter().map(bound).collect(),
         }
     }

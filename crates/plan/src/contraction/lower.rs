@@ -113,7 +113,7 @@ impl ContractionBuilder {
     fn strides(&self, f: &Affine) -> Vec<Dim> {
         let loops = self.loops.iter().flatten();
         let stride = |(_, name): &(Dim, usize)| {
-            let coefficients = f.coefficients.iter().filter(|(at, _)| at == name);
+            let coefficients = f.coefficients.iter().filter(|(id, _)| id == name);
             coefficients.fold(Dim::ZERO, |sum, (_, factor)| &sum + factor)
         };
         loops.map(stride).collect()
@@ -135,7 +135,7 @@ impl ContractionBuilder {
         let mut linear = Affine::of([], Dim::ZERO);
         for ((f, _), stride) in coordinates.iter().zip(contiguous_strides(&shape)) {
             linear.offset = &linear.offset + &(&f.offset * &stride);
-            let coefficients = f.coefficients.iter().map(|(at, c)| (*at, c * &stride));
+            let coefficients = f.coefficients.iter().map(|(id, c)| (*id, c * &stride));
             linear.coefficients.extend(coefficients);
         }
         Access {
@@ -257,9 +257,8 @@ impl Conv {
             };
             builder.access(arg, &[outer, first, second].concat())
         };
-        let each =
-            |of: fn(&AxisCoordinates) -> &Coordinate| axes.iter().map(of).collect::<Vec<_>>();
-        let [x_axes, y_axes, tap_axes] = [each(|a| &a.x), each(|a| &a.y), each(|a| &a.tap)];
+        let get = |of: fn(&AxisCoordinates) -> &Coordinate| axes.iter().map(of).collect::<Vec<_>>();
+        let [x_axes, y_axes, tap_axes] = [get(|a| &a.x), get(|a| &a.y), get(|a| &a.tap)];
         let [x_last, y_last] = self.images.last();
         let x = |arg| array(arg, &[&image], &[&group, &ins], &x_axes, x_last);
         let y = |arg| array(arg, &[&image], &[&group, &outs], &y_axes, y_last);

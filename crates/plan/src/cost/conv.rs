@@ -150,11 +150,11 @@ impl Conv {
     }
 
     fn at(&self, decision: &Decision, values: &[i64]) -> Option<Cpu> {
-        let by = decision.at(values, &|by, values| self.pays(by, values))?;
-        Some(match by.algorithm {
-            Algorithm::Direct => by,
+        let schedule = decision.at(values, &|schedule, values| self.pays(schedule, values))?;
+        Some(match schedule.algorithm {
+            Algorithm::Direct => schedule,
             _ if self.is_empty(values)? => Algorithm::Direct.into(),
-            _ => by,
+            _ => schedule,
         })
     }
 
@@ -182,7 +182,7 @@ impl Conv {
         let (cin, cout) = (size(&self.in_channels)?, size(&self.out_channels)?);
         let (groups, batch) = (size(&self.groups)?, size(&self.batch)?);
         let (outputs, taps) = (product_of(&self.output)?, product_of(&self.kernel)?);
-        let sums = outputs * cin * cout * taps;
+        let macs = outputs * cin * cout * taps;
         let (x, y) = (product_of(&self.input)? * cin, outputs * cout);
         let transposed: f64 = (self.images.last().into_iter())
             .zip([x, y])
@@ -202,7 +202,7 @@ impl Conv {
                     ConvRole::Weight => (x + y, cout),
                 };
                 let tiles = outputs * (columns / (2.0 * LANES)).ceil();
-                sums * 0.65 * padded(columns) / columns + tiles * START + copied * COPY + transposed
+                macs * 0.65 * padded(columns) / columns + tiles * START + copied * COPY + transposed
             }
             Algorithm::Winograd2 | Algorithm::Winograd4 => {
                 let winograd = Winograd::of(by)?;

@@ -100,10 +100,10 @@ impl Kernel {
             }
             Kernel::Conv(c) => {
                 let is_known = |d: &kiln_base::Dim| d.as_const().is_some();
-                let one = c.algorithm.one().is_some();
+                let is_fixed = c.algorithm.one().is_some();
                 // The images' sizes decide if weights are transformed. In a gradient of images, the number of parts
                 // depends on the filter's steps within them.
-                let by_sizes = |a| a == Algorithm::Fft || !one && Winograd::of(a).is_some();
+                let by_sizes = |a| a == Algorithm::Fft || !is_fixed && Winograd::of(a).is_some();
                 let axes = || c.input.iter().chain(&c.output);
                 let steps = c.role == ConvRole::Input && !axes().all(is_known);
                 !self.all_dims(&mut |d| is_known(d)) && (steps || c.algorithm.names().any(by_sizes))

@@ -129,8 +129,8 @@ impl MatMul {
         if self.shares_right() {
             legal.push(Algorithm::Packed);
         }
-        let few = total(&[total(&batch), m, n]) <= Algorithm::MAX_PARTS_RESULTS;
-        if k >= Algorithm::MIN_PARTS_TERMS && few && self.walks() {
+        let has_few_results = total(&[total(&batch), m, n]) <= Algorithm::MAX_PARTS_RESULTS;
+        if k >= Algorithm::MIN_PARTS_TERMS && has_few_results && self.walks() {
             legal.push(Algorithm::Parts);
         }
         legal

@@ -97,13 +97,14 @@ dims!(AttentionGrad: scores, columns, value, gradient; out);
 
 impl Scores {
     fn reads(&self, draft: &mut Draft, other_matrices: &[&Matrix]) -> Result<(), Contradiction> {
-        let own = [&self.query, &self.key]
+        let matrices = [&self.query, &self.key]
             .into_iter()
             .chain(other_matrices.iter().copied());
-        let own = own.map(|m| (m.arg, self.dtype));
+        let matrices = matrices.map(|m| (m.arg, self.dtype));
         let mask = self.mask.as_ref().map(|(m, dtype)| (m.arg, *dtype));
         let random = self.dropout.as_ref().map(|d| (d.key.arg, DType::I64));
-        own.chain(mask)
+        matrices
+            .chain(mask)
             .chain(random)
             .try_for_each(|(arg, dtype)| draft.reads(arg, dtype, Reads::Throughout))
     }
@@ -202,8 +203,8 @@ impl Described for AttentionGrad {
         let Scores { batch, length, .. } = &self.scores;
         let mut footprints = self.scores.footprints(&self.value, &self.columns);
         footprints.push(self.gradient.footprint(batch, length, &self.columns));
-        let all = self.lengths().iter().fold(Dim::ZERO, |n, d| &n + d);
-        footprints.push(Footprint::whole(self.out, [&all]));
+        let total = self.lengths().iter().fold(Dim::ZERO, |n, d| &n + d);
+        footprints.push(Footprint::whole(self.out, [&total]));
         footprints
     }
 

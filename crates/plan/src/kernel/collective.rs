@@ -61,12 +61,12 @@ impl Described for Collective {
     }
 
     fn footprints(&self) -> Vec<Footprint> {
-        let one = [Dim::ONE];
+        let shape = [Dim::ONE];
         vec![
             Footprint::whole(self.x.arg, &self.x.shape),
-            Footprint::whole(self.token, &one),
+            Footprint::whole(self.token, &shape),
             Footprint::whole(self.out.arg, &self.out.shape),
-            Footprint::whole(self.next, &one),
+            Footprint::whole(self.next, &shape),
         ]
     }
 }

@@ -176,8 +176,8 @@ impl Conv {
 
 impl Described for Conv {
     fn name(&self) -> &str {
-        let made = self.prologue.as_ref().map(|p| &p.program);
-        (self.program().or(made)).map_or(self.role.name(), |p| &p.name)
+        let program = self.prologue.as_ref().map(|p| &p.program);
+        (self.program().or(program)).map_or(self.role.name(), |p| &p.name)
     }
 
     fn contract(&self) -> Result<Contract, Contradiction> {

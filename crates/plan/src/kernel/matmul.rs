@@ -65,8 +65,8 @@ impl MatMul {
 
 impl Described for MatMul {
     fn name(&self) -> &str {
-        let made = self.prologues.iter().flatten().map(|p| &p.program);
-        (self.program().or(made.into_iter().next())).map_or("matmul", |p| &p.name)
+        let programs = self.prologues.iter().flatten().map(|p| &p.program);
+        (self.program().or(programs.into_iter().next())).map_or("matmul", |p| &p.name)
     }
 
     fn contract(&self) -> Result<Contract, Contradiction> {
@@ -92,10 +92,10 @@ impl Described for MatMul {
         let lhs = || self.lhs.footprint(batch, m, k);
         let rhs = || self.rhs.footprint(batch, k, n);
         let [left, right] = self.prologues.each_ref().map(Option::is_none);
-        let own = self.epilogue.is_none();
+        let is_unfused = self.epilogue.is_none();
         let out = || Footprint::whole(self.out, batch.iter().chain([m, n]));
-        let all = [left.then(lhs), right.then(rhs), own.then(out)];
-        all.into_iter().flatten().collect()
+        let unfused = [left.then(lhs), right.then(rhs), is_unfused.then(out)];
+        unfused.into_iter().flatten().collect()
     }
 
     fn in_parts(&self) -> bool {

@@ -97,9 +97,9 @@ impl Described for Scan {
     }
 
     fn footprints(&self) -> Vec<Footprint> {
-        let all = [&self.outer, &self.len, &self.inner];
+        let extents = [&self.outer, &self.len, &self.inner];
         [self.x, self.out]
-            .map(|arg| Footprint::whole(arg, all))
+            .map(|arg| Footprint::whole(arg, extents))
             .into()
     }
 }
@@ -155,8 +155,8 @@ impl Described for Scatter {
     }
 
     fn footprints(&self) -> Vec<Footprint> {
-        let whole = [self.x, self.out].map(|arg| Footprint::whole(arg, &self.shape));
+        let whole_arrays = [self.x, self.out].map(|arg| Footprint::whole(arg, &self.shape));
         let strided = [&self.index, &self.src].map(|x| x.footprint(&self.index_shape));
-        whole.into_iter().chain(strided).collect()
+        whole_arrays.into_iter().chain(strided).collect()
     }
 }

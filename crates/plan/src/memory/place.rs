@@ -53,27 +53,27 @@ impl Gaps {
     /// The number of gaps of a block's own class that are tried. In larger classes every gap fits.
     const TRIED: usize = 256;
 
-    /// Takes the lowest gap of at least `size` bytes, which is not 0; returns its offset.
+    /// Allocates `size` bytes, at least 1, in the lowest gap that fits. Returns the offset.
     fn take(&mut self, size: usize) -> usize {
         let class = size.ilog2() as usize;
-        let same = self.classes[class].iter().take(Gaps::TRIED);
-        let same = same.copied().find(|at| self.sizes[at] >= size);
+        let fits = self.classes[class].iter().take(Gaps::TRIED);
+        let fits = fits.copied().find(|offset| self.sizes[offset] >= size);
         let larger = self.classes[class + 1..].iter();
         let larger = larger.filter_map(|offsets| offsets.first().copied());
-        let Some(at) = larger.chain(same).min() else {
-            let at = self.end;
+        let Some(offset) = larger.chain(fits).min() else {
+            let offset = self.end;
             self.end += size;
             self.peak = self.peak.max(self.end);
-            return at;
+            return offset;
         };
-        let gap_size = self.remove(at);
+        let gap_size = self.remove(offset);
         if gap_size > size {
-            self.add(at + size, gap_size - size);
+            self.add(offset + size, gap_size - size);
         }
-        at
+        offset
     }
 
-    /// Frees a block, and joins its memory with the gaps beside it.
+    /// Frees a block, and merges its memory with adjacent gaps.
     fn free(&mut self, offset: usize, size: usize) {
         let (mut start, mut end) = (offset, offset + size);
         if let Some((&below, &gap_size)) = self.sizes.range(..offset).next_back()

@@ -204,17 +204,17 @@ impl Gpu {
         }
         let [rows, columns] = self.warp.map(u32::from);
         let words = (dtype.size() as u32).div_ceil(4);
-        let both = if self.multiply == Multiply::Tf32x3 {
+        let split = if self.multiply == Multiply::Tf32x3 {
             2
         } else {
             1
         };
-        let (sums, operands) = match self.multiply.is_by_tensor_cores() {
-            true => (rows * columns / 32, both * (rows / 4 + columns / 4)),
+        let (accumulators, operands) = match self.multiply.is_by_tensor_cores() {
+            true => (rows * columns / 32, split * (rows / 4 + columns / 4)),
             // 16 bytes of each row and of up to four columns, and addresses.
             false => (rows * columns * words, 2 * (rows + columns.min(4)) + 12),
         };
-        sums + 2 * operands + 40
+        accumulators + 2 * operands + 40
     }
 
     /// Returns the number of blocks that a multiprocessor holds at once.
@@ -243,17 +243,17 @@ impl Gpu {
             return Err(format!("{self}: clusters of {} blocks", self.cluster));
         }
         let by_tensor_cores = self.multiply.is_by_tensor_cores();
-        let least = if by_tensor_cores { 16 } else { 1 };
+        let min_part = if by_tensor_cores { 16 } else { 1 };
         let terms = self.multiply.terms(dtype);
-        if rows > m || columns > n || rows.min(columns) < least || k < terms {
+        if rows > m || columns > n || rows.min(columns) < min_part || k < terms {
             return Err(format!(
                 "{self}: parts of {rows}x{columns} of {m}x{n} by {k} terms"
             ));
         }
         // Threads load pieces of 16 bytes, and keep to their lines or terms.
         let (threads, size) = (self.threads(), dtype.size() as u32);
-        let near = threads * 16 / size >= u32::from(m.max(n).max(k));
-        if threads > 1024 || threads % 32 != 0 || !near {
+        let covers_stage = threads * 16 / size >= u32::from(m.max(n).max(k));
+        if threads > 1024 || threads % 32 != 0 || !covers_stage {
             return Err(format!("{self}: {threads} threads for stages of {k} terms"));
         }
         if self.stages < 2 {
@@ -283,10 +283,10 @@ impl Gpu {
             let (major, minor) = machine.arch;
             return Err(format!("{self}: compute capability {major}.{minor}"));
         }
-        let sums = u32::from(rows) * u32::from(columns);
-        let fits = m == 2 * rows && [64, 128].contains(&rows) && sums <= 64 * 256;
-        let least = if is_transposed { 8 } else { 64 };
-        if !fits || n != columns || !(least..=256).contains(&n) {
+        let accumulators = u32::from(rows) * u32::from(columns);
+        let fits = m == 2 * rows && [64, 128].contains(&rows) && accumulators <= 64 * 256;
+        let min_columns = if is_transposed { 8 } else { 64 };
+        if !fits || n != columns || !(min_columns..=256).contains(&n) {
             return Err(format!("{self}: parts that warpgroups don't multiply"));
         }
         // Each block of a cluster brings some columns, in whole groups of eight.
@@ -302,10 +302,10 @@ impl Gpu {
     }
 
     fn check_shared(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
-        let (shared, most) = (self.shared(dtype), machine.most_shared);
-        match shared > most {
+        let (shared, max_shared) = (self.shared(dtype), machine.most_shared);
+        match shared > max_shared {
             true => Err(format!(
-                "{self}: {shared} bytes of shared memory, of which a block gets {most}"
+                "{self}: {shared} bytes of shared memory, of which a block gets {max_shared}"
             )),
             false => Ok(()),
         }
@@ -334,25 +334,26 @@ impl Gpu {
         let cluster = i64::from(self.cluster);
         let clusters = ceil(m, rows * cluster) * ceil(n, columns) * parts;
         let blocks = batches.max(1) as f64 * (clusters * cluster) as f64;
-        let turns = (blocks / f64::from(machine.processors.max(1))).ceil();
-        let present = f64::from(self.resident(machine, dtype).max(1)).min(turns);
+        let waves = (blocks / f64::from(machine.processors.max(1))).ceil();
+        let present = f64::from(self.resident(machine, dtype).max(1)).min(waves);
 
-        let all = (rows * columns * terms) as f64;
-        let products = all / self.multiply.rate(dtype);
+        let multiplications = (rows * columns * terms) as f64;
+        let products = multiplications / self.multiply.rate(dtype);
         let [warp_rows, warp_columns] = self.warp.map(f64::from);
-        let read = (warp_rows + warp_columns) / (warp_rows * warp_columns);
-        let found = (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
-        let (read, issued) = match self.multiply {
-            Multiply::Fma => (0.0, products * (1.0 + read / 2.0) + found),
+        let reads = (warp_rows + warp_columns) / (warp_rows * warp_columns);
+        let search =
+            (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
+        let (read_cycles, issued) = match self.multiply {
+            Multiply::Fma => (0.0, products * (1.0 + reads / 2.0) + search),
             // Tensor cores read shared memory themselves; threads may make the left operand.
-            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, found),
+            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, search),
             // Warps read their operands from shared memory, 128 bytes per cycle.
             _ => (
-                all * read * size / 128.0,
-                (all * INSTRUCTIONS * size.min(2.0) / 2.0
+                multiplications * reads * size / 128.0,
+                (multiplications * INSTRUCTIONS * size.min(2.0) / 2.0
                     + STAGE_INSTRUCTIONS * f64::from(self.threads()))
                     / SLOTS
-                    + found,
+                    + search,
             ),
         };
         let l2 = if self.multiply.is_by_warpgroups() {
@@ -361,20 +362,20 @@ impl Gpu {
             L2
         };
         let [row_bytes, column_bytes] = element_bytes.map(|bytes| bytes as i64 * terms);
-        let brought = (rows * row_bytes + columns / cluster * column_bytes) as f64 / l2;
+        let copied = (rows * row_bytes + columns / cluster * column_bytes) as f64 / l2;
         let hidden = if self.stages > 2 { STAGE } else { UNHIDDEN };
         let stage = products
-            .max(read)
+            .max(read_cycles)
             .max(issued)
-            .max(brought)
+            .max(copied)
             .max(hidden / present);
         let stages = ceil(ceil(k, parts), terms).max(1) as f64;
         let stored_size = if dtype.is_byte() { 4.0 } else { size };
         let stored = (rows * columns) as f64 * (stored_size / MEMORY + 0.05);
-        let mut cycles = turns * (stages * stage + stored + FILL / present);
+        let mut cycles = waves * (stages * stage + stored + FILL / present);
         if parts > 1 {
-            let passed = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);
-            cycles += kernel_cycles(machine, passed);
+            let partial_bytes = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);
+            cycles += kernel_cycles(machine, partial_bytes);
         }
         cycles
     }
@@ -394,7 +395,7 @@ impl Gpu {
         } = *work;
         let [rows, tile_keys, _] = self.tile.map(i64::from);
         let by_warpgroups = self.multiply.is_by_warpgroups();
-        let (per_score, l2, least, present) = match by_warpgroups {
+        let (per_score, l2, latency, present) = match by_warpgroups {
             true => (WARPGROUP_SCORE, BULK, STAGE, 1),
             false => (
                 WARP_SCORE,
@@ -405,21 +406,21 @@ impl Gpu {
         };
         let strips = ceil(all_columns, columns);
         let blocks = batches.max(1) as f64 * (ceil(length, rows) * strips) as f64;
-        let turns = (blocks / f64::from(machine.processors.max(1))).ceil();
-        let present = f64::from(present.max(1)).min(turns);
+        let waves = (blocks / f64::from(machine.processors.max(1))).ceil();
+        let present = f64::from(present.max(1)).min(waves);
         // Rows of causal attention see half of the keys on average.
-        let seen = if causal {
+        let visible_keys = if causal {
             keys.min((keys + rows) / 2)
         } else {
             keys
         };
         let scores = (rows * tile_keys) as f64;
-        let across = (width + columns) as f64;
-        let products = scores * across / self.multiply.rate(DType::BF16);
-        let issued = scores * (per_score[0] + per_score[1] * across) / SLOTS;
-        let brought = tile_keys as f64 * across * 2.0 / l2;
-        let each = products.max(issued).max(brought).max(least / present);
-        turns * (ceil(seen, tile_keys).max(1) as f64 * each + FILL / present)
+        let inner_len = (width + columns) as f64;
+        let products = scores * inner_len / self.multiply.rate(DType::BF16);
+        let issued = scores * (per_score[0] + per_score[1] * inner_len) / SLOTS;
+        let copied = tile_keys as f64 * inner_len * 2.0 / l2;
+        let step = products.max(issued).max(copied).max(latency / present);
+        waves * (ceil(visible_keys, tile_keys).max(1) as f64 * step + FILL / present)
     }
 }
 
@@ -505,8 +506,8 @@ impl FromStr for Gpu {
 }
 
 fn numbers<const N: usize>(text: &str) -> Option<[u16; N]> {
-    let all: Result<Vec<u16>, _> = text.split('x').map(str::parse).collect();
-    all.ok()?.try_into().ok()
+    let sizes: Result<Vec<u16>, _> = text.split('x').map(str::parse).collect();
+    sizes.ok()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -223,7 +223,7 @@ impl Call {
             Ok(matched)
         });
         let call_site = ("custom_function", loc);
-        let node = GradNode::called_at(&results[0].handle.node, Some(rule), &operands, call_site);
+        let node = GradNode::with_caller(&results[0].handle.node, Some(rule), &operands, call_site);
         for t in results.iter_mut().filter(|t| t.dtype().is_float()) {
             t.handle.edge = Edge::Node(node.clone(), t.handle.output);
         }
@@ -334,7 +334,7 @@ pub(crate) fn with_derivative(
         let gradients = backward(&tensors, &outputs[output].clone().into(), &g.into());
         check_gradients(inputs, gradients, needs_grad)
     });
-    let node = GradNode::called_at(&y.handle.node, Some(rule), inputs, call_site);
+    let node = GradNode::with_caller(&y.handle.node, Some(rule), inputs, call_site);
     y.handle.edge = Edge::Node(node, y.handle.output);
     y
 }

@@ -41,7 +41,7 @@ pub fn watch_gradients(
             let plain: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
             let same = b.emit(ops::Barrier { detach: false }.into(), &plain)?;
             let node = &same[0].handle.node;
-            let node = GradNode::called_at(node, Some(rule), &operands, b.call_site());
+            let node = GradNode::with_caller(node, Some(rule), &operands, b.call_site());
             let mut watched = tensors.to_vec();
             for (t, same) in watched.iter_mut().zip(same) {
                 let edge = match t.requires_grad() {
