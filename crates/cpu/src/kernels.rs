@@ -17,7 +17,7 @@ use attention::{Attention, AttentionGrad, Scores};
 use collective::CollectiveWork;
 use conv::Conv;
 use custom::CustomWork;
-use kiln_kernel::custom::{Custom, registered};
+use kiln_kernel::custom::{Custom, find_registered};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::pool::Pool;
@@ -32,7 +32,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 /// Returns an error unless the CPU has code for a kernel of these dtypes.
-pub fn supported(kernel: &Kernel) -> Result<()> {
+pub fn check_supported(kernel: &Kernel) -> Result<()> {
     let (dtype, computes) = match kernel {
         Kernel::MatMul(m) => (m.dtype(), MatMul::computes(m)),
         Kernel::Conv(c) => (c.dtype(), Conv::computes(c)),
@@ -41,7 +41,7 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
         Kernel::Scan(s) => (s.dtype, Scan::computes(s)),
         Kernel::ArgSort(s) => (s.dtype, ArgSort::computes(s)),
         Kernel::Scatter(s) => (s.dtype, Scatter::computes(s)),
-        Kernel::Custom(c) => return registered(&c.name).map(|_| ()),
+        Kernel::Custom(c) => return find_registered(&c.name).map(|_| ()),
         Kernel::Tile(_)
         | Kernel::Loop(_)
         | Kernel::If(_)
@@ -72,9 +72,9 @@ pub fn link(
         Kernel::Tile(p) => {
             let bound = tile::bind(p, values, lens)?;
             let mut linked = tile::link(&bound, level)?;
-            let mut pieces = tile::pieces(p, values)?;
+            let mut pieces = tile::split_pieces(p, values)?;
             if pieces.is_empty() {
-                pieces = tile::blocks(p, values)?;
+                pieces = tile::split_blocks(p, values)?;
             }
             linked.pieces = (pieces.iter())
                 .map(|piece| tile::link(&tile::bind(piece, values, lens)?, level))
@@ -91,7 +91,7 @@ pub fn link(
     }))
 }
 
-/// Runs a group of works concurrently. No work touches memory that another writes.
+/// Runs a group of works concurrently. No work accesses memory that another writes.
 pub fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failures: &Failures) {
     let mut launches: Vec<ProgramLaunch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
@@ -104,7 +104,7 @@ pub fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failures: &Fai
             }),
             None => jobs.push(Box::new(move || {
                 if let Err(e) = work.run(call) {
-                    failures.broken(e);
+                    failures.report_error(e);
                 }
             })),
         }

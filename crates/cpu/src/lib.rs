@@ -14,5 +14,5 @@ mod kernels;
 mod tile;
 mod workspace;
 
-pub use kernels::{link, run_concurrently, supported};
+pub use kernels::{check_supported, link, run_concurrently};
 pub use workspace::{schedule, tile_elements, workspace};

@@ -10,8 +10,8 @@ use super::launch::Launch;
 use super::loader::Loader;
 use super::stream::{Event, Stream};
 use kiln_base::collective::{Communicator, DeviceCall, DeviceRun, Kind, group_of};
-use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
-use kiln_kernel::collective::bytes;
+use kiln_kernel::calls::{self, Calls, LastCalls, LaunchCall};
+use kiln_kernel::collective::operand_sizes;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_kernel::work::{Expand, LinkedKernel};
@@ -40,7 +40,7 @@ impl Collective {
         values: &[i64],
         lens: &[i64],
     ) -> Result<Collective> {
-        let [input_bytes, output_bytes] = bytes(operation, values, lens)?;
+        let [input_bytes, output_bytes] = operand_sizes(operation, values, lens)?;
         let copies = operation.ranks == 1 || matches!(operation.kind, Kind::Reduce(..));
         let copies = copies && input_bytes > 0 && input_bytes == output_bytes;
         Ok(Collective {
@@ -126,16 +126,16 @@ impl calls::Launch for Collective {
 }
 
 impl LinkedKernel for Collective {
-    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<LastCalls> {
         let Expand {
             args,
-            within: parent,
+            context: parent,
             ..
         } = with;
         let [token, next] =
             [self.operation.token, self.operation.next].map(|arg| args[usize::from(arg)]);
         let after = calls.add(parent.call(self, args))?;
-        let counted = calls::Around {
+        let counted = calls::StepContext {
             after: &after,
             ..parent
         };

@@ -12,7 +12,7 @@ use super::loader::Loader;
 use super::stream::{Captured, Stream};
 use hashbrown::HashMap;
 use kiln_base::DType;
-use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
+use kiln_kernel::calls::{self, Calls, LastCalls, LaunchCall};
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::lock::lock;
 use kiln_kernel::work::{Expand, LinkedKernel};
@@ -462,7 +462,7 @@ impl calls::Launch for LibraryLaunch {
 }
 
 impl LinkedKernel for LibraryLaunch {
-    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
-        calls.add(with.within.call(self, with.args))
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<LastCalls> {
+        calls.add(with.context.call(self, with.args))
     }
 }

@@ -6,7 +6,7 @@ use super::loader::Loader;
 use super::module::{Function, Unloaded, cuda_kernels};
 use super::stream::Stream;
 use super::tensor_map::Map;
-use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
+use kiln_kernel::calls::{self, Calls, LastCalls, LaunchCall};
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::work::{Expand, LinkedKernel};
 use kiln_plan::cuda::{ARGUMENT_ALIGN, CudaKernel};
@@ -39,8 +39,8 @@ impl calls::Launch for Launch {
 }
 
 impl LinkedKernel for Launch {
-    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
-        calls.add(with.within.call(self, with.args))
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<LastCalls> {
+        calls.add(with.context.call(self, with.args))
     }
 
     fn can_fail(&self) -> bool {

@@ -25,7 +25,7 @@ pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor> {
         let about = file.metadata()?;
         if !about.is_file() {
             // The size of a pipe is known at its end.
-            let bytes = Budget::new().to_end(&mut file, "the file")?;
+            let bytes = Budget::new().read_to_end(&mut file, "the file")?;
             return decode(&mut &bytes[..], bytes.len() as u64);
         }
         decode(&mut BufReader::new(file), about.len())
@@ -75,7 +75,7 @@ const MAX_HEADER: u64 = 1 << 20;
 /// Reads the array that makes up a file of `bytes` bytes. Its size is compared with them before it takes memory.
 pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> {
     let mut budget = Budget::new();
-    let start = budget.exactly(file, 8, "the magic number and the version")?;
+    let start = budget.read_exact(file, 8, "the magic number and the version")?;
     let Some([major, minor]) = start.strip_prefix(MAGIC) else {
         return Err(Fault::from("this is not a .npy file"));
     };
@@ -87,7 +87,7 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
             return Err(Fault::unsupported(message));
         }
     };
-    let len = budget.exactly(file, size, "the header's length")?;
+    let len = budget.read_exact(file, size, "the header's length")?;
     let len = len
         .iter()
         .rev()
@@ -96,7 +96,7 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
         let message = format!("the header takes {len} bytes, and at most {MAX_HEADER} are read");
         return Err(message.into());
     }
-    let text = budget.exactly(file, len, "the header")?;
+    let text = budget.read_exact(file, len, "the header")?;
     let text = String::from_utf8(text).map_err(|e| format!("the header: {e}"))?;
     let header = Header::parse(&text).map_err(|fault| fault.within("the header"))?;
     let shape = &header.shape;
@@ -107,7 +107,7 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
         )));
     }
     if needed < available {
-        let message = format!("there are bytes behind the array of shape {shape:?}");
+        let message = format!("there are bytes after the array of shape {shape:?}");
         return Err(Fault::from(message));
     }
     let mut shape = header.shape;
@@ -123,7 +123,7 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
         // A compressed file may be longer than its archive says. This read also compares the checksum.
         match file.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(Fault::from("there are bytes behind the array")),
+            _ => Err(Fault::from("there are bytes after the array")),
         }
     })?;
     Ok(match header.fortran_order && shape.len() > 1 {

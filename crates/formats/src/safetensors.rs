@@ -117,7 +117,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     };
     file.seek(SeekFrom::Start(8))?;
     let mut budget = Budget::new();
-    let text = budget.exactly(&mut file, length, "the header")?;
+    let text = budget.read_exact(&mut file, length, "the header")?;
     let contents = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
     let Contents {
         metadata,
@@ -148,7 +148,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     }
     // Tensors without elements are the same if their types are.
     let mut empty: HashMap<(DType, Vec<usize>), Tensor> = HashMap::new();
-    let mut state = budget.room(tensors.len(), "the names of tensors")?;
+    let mut state = budget.reserve(tensors.len(), "the names of tensors")?;
     for (name, info) in tensors {
         let key = (dtype_of(&info)?, info.shape);
         if let Some(tensor) = empty.get(&key) {

@@ -26,7 +26,7 @@ pub(crate) struct Index {
 pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict, Fault> {
     /// The maximum size of an index: that of millions of tensors.
     const MAX_INDEX_BYTES: u64 = 1 << 28;
-    let text = Budget::new().to_end(&mut file.take(MAX_INDEX_BYTES), "the index")?;
+    let text = Budget::new().read_to_end(&mut file.take(MAX_INDEX_BYTES), "the index")?;
     let index: Index = serde_json::from_slice(&text).map_err(|e| {
         Fault::unsupported(format!("this is not an index of safetensors files: {e}"))
     })?;

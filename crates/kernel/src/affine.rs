@@ -1,14 +1,14 @@
-//! Affine index maps with known numbers, and the values that they can take.
+//! Affine index maps whose symbols have values, and the ranges of their results.
 
 use crate::error::{Result, damaged};
 pub use kiln_base::ceil;
 use kiln_base::{Dim, MAX_PARTS};
 use kiln_plan::tile::Bound;
 
-/// The bound of all numbers: sums of a few of them fit an i64.
+/// The bound of all numbers; sums of a few numbers fit an i64.
 const LIMIT: i128 = 1 << 60;
 
-/// Returns a dim's value.
+/// Evaluates a dim.
 pub fn eval(dim: &Dim, values: &[i64]) -> Result<i64> {
     let v = dim.eval_checked(values);
     v.filter(|v| (v.unsigned_abs() as i128) < LIMIT)
@@ -19,7 +19,7 @@ pub fn eval(dim: &Dim, values: &[i64]) -> Result<i64> {
         })
 }
 
-/// Returns an extent's value.
+/// Evaluates an extent, which must not be negative.
 pub fn extent(dim: &Dim, values: &[i64]) -> Result<i64> {
     let v = eval(dim, values)?;
     if v < 0 {
@@ -47,7 +47,7 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Returns the map for values of the symbols; there must be one stride for each of `rank` axes.
+    /// Evaluates a map over `rank` axes.
     pub fn new(offset: &Dim, strides: &[Dim], rank: usize, values: &[i64]) -> Result<Affine> {
         if strides.len() != rank {
             return Err(damaged!("{} strides for {rank} axes", strides.len()));
@@ -97,7 +97,7 @@ impl Affine {
         })
     }
 
-    /// Returns the range of values that the indices of a box give, its end excluded, if it is known to have no gaps.
+    /// Returns the range of values over a box, its end excluded, if it provably has no gaps.
     pub fn range_without_gaps(&self, extents: &[i64]) -> Option<(i64, i64)> {
         if extents.contains(&0) {
             return None;
@@ -127,7 +127,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Makes a limit of a bound over `rank` axes, with known numbers.
+    /// Evaluates a bound over `rank` axes.
     pub fn new(bound: &Bound, rank: usize, values: &[i64]) -> Result<Limit> {
         Ok(Limit {
             value: Affine::new(&bound.offset, &bound.strides, rank, values)?,
@@ -150,7 +150,7 @@ pub fn stays_inside(address: &Affine, limits: &[Limit], extents: &[i64], len: i6
         let (l, h) = limit.value.range(extents);
         let (l, h) = (l.max(0), h.min(limit.extent as i128 - 1));
         if l > h {
-            return true; // it never holds
+            return true; // the limit never holds
         }
         let Some(factor) = proportion(&remaining.strides, &limit.value.strides, extents) else {
             continue;
@@ -175,7 +175,7 @@ pub fn stays_inside(address: &Affine, limits: &[Limit], extents: &[i64], len: i6
     l + low >= 0 && h + high < len as i128
 }
 
-/// Returns the number `c` with `strides = c · of` on every axis that `base` uses.
+/// Returns the number `c` with `strides = c · base` on every axis that `base` uses.
 fn proportion(strides: &[i64], base: &[i64], extents: &[i64]) -> Option<i64> {
     let mut factor = None;
     for ((s, o), e) in strides.iter().zip(base).zip(extents) {
@@ -215,9 +215,9 @@ mod tests {
             value: affine(-1, &[0, 1, 0, 1]),
             extent: 8,
         };
-        let both = [rows.clone(), cols];
-        assert!(stays_inside(&address, &both, &extents, 64));
-        assert!(!stays_inside(&address, &both, &extents, 63));
+        let limits = [rows.clone(), cols];
+        assert!(stays_inside(&address, &limits, &extents, 64));
+        assert!(!stays_inside(&address, &limits, &extents, 63));
         assert!(!stays_inside(&address, &[rows], &extents, 64));
         assert!(stays_inside(&affine(0, &[8, 1]), &[], &[8, 8], 64));
         assert!(!stays_inside(&affine(1, &[8, 1]), &[], &[8, 8], 64));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn injectivity() {
+    fn strides_are_injective_if_they_exceed_smaller_spans() {
         assert!(affine(0, &[8, 1]).is_injective(&[4, 8]));
         assert!(affine(0, &[1, -8]).is_injective(&[8, 4]));
         assert!(!affine(0, &[4, 1]).is_injective(&[4, 8]));

@@ -1,4 +1,4 @@
-//! Binding of a tile program: the result has known numbers and is safe to run.
+//! Binding of a tile program: symbols get values, and every access is proven to be in bounds.
 
 use crate::affine::{Affine, Limit, eval, extent, product, stays_inside};
 use crate::bound::{Bound, BoundAccess, BoundDynamic};
@@ -10,7 +10,7 @@ use kiln_plan::tile::{Access, Inst, Schedule, SerialPoints, TileProgram};
 /// Checks `program` and substitutes its symbols. `lens` are the lengths of the argument buffers.
 ///
 /// # Errors
-/// If anything in it is contradictory or reaches outside an argument.
+/// If the program is contradictory, or an access may be outside its argument.
 pub fn bind<'a>(program: &'a TileProgram, values: &[i64], lens: &[i64]) -> Result<Bound<'a>> {
     if lens.len() != program.args.len() {
         let (expected, actual) = (program.args.len(), lens.len());
@@ -19,16 +19,16 @@ pub fn bind<'a>(program: &'a TileProgram, values: &[i64], lens: &[i64]) -> Resul
             program.name
         ));
     }
-    check::types(program)?;
+    check::check_types(program)?;
     let axes: Vec<i64> = extents(&program.axes, values)?;
     let inner: Vec<i64> = extents(&program.inner, values)?;
-    let all: Vec<i64> = axes.iter().chain(&inner).copied().collect();
-    product(&all.iter().map(|e| *e.max(&1)).collect::<Vec<_>>())?;
+    let all_extents: Vec<i64> = axes.iter().chain(&inner).copied().collect();
+    product(&all_extents.iter().map(|e| *e.max(&1)).collect::<Vec<_>>())?;
 
     let mut accesses = program
         .accesses
         .iter()
-        .map(|a| bind_access(a, all.len(), values, lens.len()))
+        .map(|a| bind_access(a, all_extents.len(), values, lens.len()))
         .collect::<Result<Vec<_>>>()?;
     let mut dynamics = Vec::new();
     for inst in program.stages.iter().flat_map(|s| &s.code) {
@@ -37,7 +37,7 @@ pub fn bind<'a>(program: &'a TileProgram, values: &[i64], lens: &[i64]) -> Resul
                 offset, strides, ..
             } => accesses.push(BoundAccess {
                 arg: None,
-                address: Affine::new(offset, strides, all.len(), values)?,
+                address: Affine::new(offset, strides, all_extents.len(), values)?,
                 limits: vec![],
                 fill: Scalar::Int(0),
             }),
@@ -82,9 +82,9 @@ fn extents(dims: &[kiln_base::Dim], values: &[i64]) -> Result<Vec<i64>> {
     dims.iter().map(|d| extent(d, values)).collect()
 }
 
-fn bind_access(a: &Access, rank: usize, values: &[i64], args: usize) -> Result<BoundAccess> {
-    if a.arg as usize >= args {
-        return Err(damaged!("an access names argument {} of {args}", a.arg));
+fn bind_access(a: &Access, rank: usize, values: &[i64], count: usize) -> Result<BoundAccess> {
+    if a.arg as usize >= count {
+        return Err(damaged!("an access names argument {} of {count}", a.arg));
     }
     let limits = a.bounds.iter().map(|b| Limit::new(b, rank, values));
     Ok(BoundAccess {
@@ -129,7 +129,7 @@ fn check_ranges(
                     .checked_range(&full.iter().map(|e| *e.max(&1)).collect::<Vec<_>>())?;
             }
             if let (Some(arg), false) = (a.arg, dynamic) {
-                contain(a, &full, lens[arg], program)?;
+                confine(a, &full, lens[arg], program)?;
             }
             if let Inst::Store { .. } = inst {
                 // One thread executes the stores of a point of `axes`, in order.
@@ -161,17 +161,17 @@ fn covers(
     let mut ranges: Vec<(i64, i64)> = Vec::new();
     let mut stored: Vec<(&Affine, bool)> = Vec::new();
     for stage in &program.stages {
-        let once = |e: &i64| if stage.over_inner { *e } else { 1 };
-        let points: Vec<i64> = axes.iter().copied().chain(inner.iter().map(once)).collect();
+        let size = |e: &i64| if stage.over_inner { *e } else { 1 };
+        let points: Vec<i64> = axes.iter().copied().chain(inner.iter().map(size)).collect();
         for inst in &stage.code {
             match inst {
                 Inst::LoadAt { access, .. } if accesses[*access as usize].arg == Some(arg) => {
                     return false;
                 }
                 Inst::Load { access, .. } if accesses[*access as usize].arg == Some(arg) => {
-                    // Tiles run one after the other, so a point reads back its own stores.
-                    let own_store = (&accesses[*access as usize].address, stage.over_inner);
-                    if !stored.contains(&own_store) {
+                    // Stages run in order, so a point may read its own stores.
+                    let matching_store = (&accesses[*access as usize].address, stage.over_inner);
+                    if !stored.contains(&matching_store) {
                         return false;
                     }
                 }
@@ -205,7 +205,8 @@ fn union_end(ranges: &mut [(i64, i64)]) -> i64 {
     ranges.iter().fold(0, extend)
 }
 
-fn contain(a: &mut BoundAccess, full: &[i64], len: i64, program: &TileProgram) -> Result<()> {
+/// Proves an access in range, or adds a limit that keeps it there.
+fn confine(a: &mut BoundAccess, full: &[i64], len: i64, program: &TileProgram) -> Result<()> {
     if stays_inside(&a.address, &a.limits, full, len) {
         return Ok(());
     }
@@ -231,15 +232,15 @@ fn split_axes(
     inner: &[i64],
     accesses: &mut [BoundAccess],
 ) -> (Vec<i64>, Vec<i64>) {
-    let n = axes.len();
+    let rank = axes.len();
     let (outer, lane): (Vec<usize>, Vec<usize>) = match schedule {
-        Schedule::Lanes => ((n..n + inner.len()).collect(), (0..n).collect()),
-        Schedule::Rows => ((0..n).collect(), (n..n + inner.len()).collect()),
+        Schedule::Lanes => ((rank..rank + inner.len()).collect(), (0..rank).collect()),
+        Schedule::Rows => ((0..rank).collect(), (rank..rank + inner.len()).collect()),
     };
-    let extent = |i: usize| if i < n { axes[i] } else { inner[i - n] };
-    let keep =
+    let extent = |i: usize| if i < rank { axes[i] } else { inner[i - rank] };
+    let without_units =
         |list: Vec<usize>| -> Vec<usize> { list.into_iter().filter(|i| extent(*i) != 1).collect() };
-    let (outer, lane) = (keep(outer), keep(lane));
+    let (outer, lane) = (without_units(outer), without_units(lane));
     let order: Vec<usize> = outer.iter().chain(&lane).copied().collect();
     let for_each_strides = |accesses: &mut [BoundAccess], f: &mut dyn FnMut(&mut Vec<i64>)| {
         for a in accesses {

@@ -1,10 +1,10 @@
-//! Tile programs with known numbers.
+//! Tile programs whose symbols have values.
 
 use super::affine::{Affine, Limit};
 use kiln_base::Scalar;
 use kiln_plan::tile::{Schedule, TileProgram};
 
-/// An access with known numbers. Its strides are split into `outer` and `lane` axes by [`Bound`].
+/// An access whose symbols have values. Its strides are those of the `outer` and then the `lane` axes of [`Bound`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoundAccess {
     /// `None` for the value of an `Index` instruction.
@@ -17,16 +17,16 @@ pub struct BoundAccess {
 /// A data-dependent part of an address.
 #[derive(Copy, Clone, Debug)]
 pub struct BoundDynamic {
+    /// The register of the index.
     pub index: u32,
     pub stride: i64,
     pub extent: i64,
     pub site: u32,
 }
 
-/// A checked program with known numbers.
+/// A checked program whose symbols have values.
 ///
-/// Axes are ordered outer first: those that are stepped through one index at a time, then tiled axes. Extents of 1 are
-/// dropped.
+/// Axes are ordered outer first: stepped axes, then tiled axes. Axes of extent 1 are dropped.
 #[derive(Debug)]
 pub struct Bound<'a> {
     pub program: &'a TileProgram,
@@ -38,11 +38,11 @@ pub struct Bound<'a> {
     pub accesses: Vec<BoundAccess>,
     /// The dynamic parts of each `LoadAt`, in program order.
     pub dynamics: Vec<Vec<BoundDynamic>>,
-    /// The elements of each argument, as the proofs assumed.
+    /// The lengths of the arguments that the proofs assumed.
     pub lens: Vec<i64>,
     /// True if parts may run concurrently: every store goes to a different element.
     pub parallel: bool,
-    /// The number of points of the parallel axes that one thread runs in order.
+    /// The number of consecutive points of the parallel axes that one thread runs in order.
     pub serial: i64,
     /// True for each argument that is written completely, without being read before.
     pub covered: Vec<bool>,

@@ -1,4 +1,4 @@
-//! The calls that a plan gives to a GPU, in order.
+//! The launches of a plan on a GPU, in order.
 
 use crate::error::Result;
 use smallvec::{SmallVec, smallvec};
@@ -6,7 +6,7 @@ use std::any::Any;
 
 /// A kernel of a GPU's engine, with known sizes.
 pub trait Launch: Any + Send + Sync {
-    /// The number of its sites that can report a data error.
+    /// Returns the number of sites that can report a data error.
     fn sites(&self) -> usize;
 
     /// True if there is nothing to do.
@@ -17,11 +17,11 @@ pub trait Launch: Any + Send + Sync {
 pub struct LaunchCall<'a> {
     pub launch: &'a dyn Launch,
     pub args: SmallVec<[*mut u8; 12]>,
-    /// The plan's numbers of its sites, at least as many as the kernel has.
+    /// The plan's indices of its sites, at least as many as the kernel has.
     pub sites: SmallVec<[u32; 2]>,
     /// The address of the error record.
     pub record: u64,
-    /// True if an earlier error leaves out its effect.
+    /// True if an earlier error suppresses its effect.
     pub guarded: bool,
     /// The plan's step that it belongs to.
     pub step: usize,
@@ -29,8 +29,8 @@ pub struct LaunchCall<'a> {
     pub after: SmallVec<[u32; 4]>,
 }
 
-/// The positions of the calls after which something is done.
-pub type Ends = SmallVec<[u32; 4]>;
+/// The positions of the calls that a step ends with.
+pub type LastCalls = SmallVec<[u32; 4]>;
 
 /// A sink of calls, in order.
 pub struct Calls<'a> {
@@ -39,15 +39,16 @@ pub struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
+    /// Returns an empty list of calls.
     pub fn new(sink: &'a mut dyn FnMut(LaunchCall) -> Result<()>) -> Calls<'a> {
         Calls { sink, count: 0 }
     }
 
-    /// Adds a call, and returns its position. A call with nothing to do is omitted; then its dependencies are returned.
+    /// Adds a call, and returns its position. An empty launch is omitted, and its dependencies are returned.
     ///
     /// # Errors
     /// The sink's.
-    pub fn add(&mut self, call: LaunchCall) -> Result<Ends> {
+    pub fn add(&mut self, call: LaunchCall) -> Result<LastCalls> {
         if call.launch.is_empty() {
             return Ok(call.after);
         }
@@ -57,24 +58,25 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// The surroundings of steps.
+/// The context of the steps of a plan or a body.
 #[derive(Copy, Clone)]
-pub struct Around<'a> {
+pub struct StepContext<'a> {
     /// The error record.
     pub record: *mut u8,
-    /// The step from which on an earlier error suppresses the effect.
+    /// The first step whose effect an earlier error suppresses.
     pub guarded_from: usize,
-    /// In a body, the numbers of its sites in the outermost plan, and the step there.
+    /// In a body, the sites of the step in the outermost plan.
     pub sites: Option<&'a [u32]>,
+    /// In a body, the step in the outermost plan.
     pub step: Option<usize>,
-    /// The calls that all of them wait for.
+    /// The calls that all steps wait for.
     pub after: &'a [u32],
 }
 
-impl Around<'_> {
-    /// Returns the surroundings of a plan by itself.
-    pub fn plan(record: u64, guarded_from: usize) -> Around<'static> {
-        Around {
+impl StepContext<'_> {
+    /// Returns the context of the steps of an outermost plan.
+    pub fn plan(record: u64, guarded_from: usize) -> StepContext<'static> {
+        StepContext {
             record: record as *mut u8,
             guarded_from,
             sites: None,
@@ -83,7 +85,7 @@ impl Around<'_> {
         }
     }
 
-    /// Returns a launch in these surroundings; the engine's own launches have no site.
+    /// Returns a call of a launch in this context.
     pub fn call<'l>(
         &self,
         launch: &'l dyn Launch,

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A switch that cancels runs: reads of lazy values and compiled functions alike. Clones are one switch. Any thread may
-/// throw it, and it stays thrown.
+/// A switch that cancels runs, of lazy values and of compiled functions. Clones share one state. Any thread may cancel,
+/// and a cancelled switch can't be reset.
 ///
 /// ```
 /// use kiln_kernel::cancel::Cancel;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// let cancel = Cancel::new();
 /// let watcher = cancel.clone();
 /// std::thread::spawn(move || watcher.cancel());
-/// // Runs that begin in here end with an error soon after the switch was thrown.
+/// // Runs that start in here end with an error soon after the cancellation.
 /// let done = cancel.watch(|| 1 + 1);
 /// assert_eq!(done, 2);
 /// ```
@@ -28,25 +28,25 @@ thread_local! {
 }
 
 impl Cancel {
-    /// Returns a switch that is not thrown.
+    /// Returns a switch that is not cancelled.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Ends the runs that check the switch, now and later, with [`Error::Cancelled`]. On the CPU they check it between
-    /// steps, loops in each of their steps, and kernels from tile to tile. A GPU finishes the work that it was given. A
-    /// run that has begun to write over donated memory is not interrupted.
+    /// Ends current and later runs that check the switch, with [`Error::Cancelled`]. On the CPU, runs check it between
+    /// steps, in each iteration of loops, and between tiles of kernels. A GPU completes launched kernels. A run is not
+    /// interrupted after its first write to donated memory.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// True if it was thrown.
+    /// True if the switch was cancelled.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Calls `f`; runs that this thread begins meanwhile check this switch, and no other.
+    /// Calls `f`. Runs that this thread starts in it check this switch alone.
     pub fn watch<R>(&self, f: impl FnOnce() -> R) -> R {
         let _restore = Scoped::new(&WATCHED, Some(self.clone()));
         f()
@@ -58,7 +58,7 @@ impl Cancel {
     }
 }
 
-/// Returns an error if the switch of this thread was thrown.
+/// Returns an error if the switch of this thread was cancelled.
 pub fn check() -> Result<()> {
     match WATCHED.with_borrow(|w| w.as_ref().is_some_and(Cancel::is_cancelled)) {
         true => Err(Error::Cancelled),
@@ -66,7 +66,7 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// Calls `f` without a switch.
+/// Calls `f`. Runs that this thread starts in it check no switch.
 pub fn unwatched<R>(f: impl FnOnce() -> R) -> R {
     let _restore = Scoped::new(&WATCHED, None);
     f()

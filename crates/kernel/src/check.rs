@@ -1,4 +1,4 @@
-//! Checks of a tile program that need no numbers: names, types, and order of definition.
+//! Checks of a tile program without values of symbols: names, types, and order of definition.
 
 use crate::error::{Result, damaged};
 use kiln_base::Compute;
@@ -7,30 +7,31 @@ use kiln_plan::tile::{Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
 
 struct Checker<'a> {
     program: &'a TileProgram,
-    /// For each register and each slot, the points from which it holds a value.
-    written: Vec<When>,
-    kept: Vec<When>,
+    /// The points at which each register holds a value.
+    written: Vec<Since>,
+    /// The points at which each row slot holds a value.
+    kept: Vec<Since>,
     /// The points at which the current stage runs.
     serial_points: SerialPoints,
-    /// Accumulators of the current stage, readable after it.
+    /// The accumulators of the current stage, which are readable after it.
     pending: Vec<Reg>,
 }
 
-/// The points from which on something holds a value.
+/// The serial points at which a register or slot holds a value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum When {
+enum Since {
     Never,
-    /// From the last of the points that run in order.
+    /// Only at the last serial point.
     AtLast,
     Always,
 }
 
-/// Checks names and types.
-pub fn types(program: &TileProgram) -> Result<()> {
+/// Checks names, types, and that registers are written before they are read.
+pub fn check_types(program: &TileProgram) -> Result<()> {
     let mut c = Checker {
         program,
-        written: vec![When::Never; program.registers.len()],
-        kept: vec![When::Never; program.slots.len()],
+        written: vec![Since::Never; program.registers.len()],
+        kept: vec![Since::Never; program.slots.len()],
         serial_points: SerialPoints::Every,
         pending: vec![],
     };
@@ -43,26 +44,27 @@ pub fn types(program: &TileProgram) -> Result<()> {
     }
     for (reg, _) in &program.constants {
         c.ty(*reg)?;
-        c.written[reg.0 as usize] = When::Always;
+        c.written[reg.0 as usize] = Since::Always;
     }
     let constants: Vec<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
     for stage in &program.stages {
-        // Without points that run in order, each point is the first and the last.
+        // Without serial axes, each point is the first and the last.
         c.serial_points = match stage.serial_points {
             SerialPoints::Last if serial == 0 => SerialPoints::Every,
             points => points,
         };
         for inst in &stage.code {
-            c.inst(stage, inst, &constants)
+            c.check_inst(stage, inst, &constants)
                 .map_err(|e| damaged!("{} in {}: {inst:?}", detail(e), program.name))?;
         }
         for acc in std::mem::take(&mut c.pending) {
-            c.written[acc.0 as usize] = c.now(When::Never);
+            c.written[acc.0 as usize] = c.written_here(Since::Never);
         }
     }
     Ok(())
 }
 
+/// Returns the text of an error without the prefix of plan errors.
 fn detail(e: crate::error::Error) -> String {
     match e {
         crate::error::Error::Plan(why) => why,
@@ -71,17 +73,17 @@ fn detail(e: crate::error::Error) -> String {
 }
 
 impl Checker<'_> {
-    /// Returns the points from which a value that this stage writes is available.
-    fn now(&self, earlier: When) -> When {
+    /// Returns the availability of a value after this stage wrote it.
+    fn written_here(&self, earlier: Since) -> Since {
         match self.serial_points {
-            SerialPoints::Last => earlier.max(When::AtLast),
-            _ => When::Always,
+            SerialPoints::Last => earlier.max(Since::AtLast),
+            _ => Since::Always,
         }
     }
 
-    /// True if this stage finds a value in something.
-    fn holds(&self, since: When) -> bool {
-        since == When::Always || since == When::AtLast && self.serial_points == SerialPoints::Last
+    /// True if a value is available in this stage.
+    fn is_available(&self, since: Since) -> bool {
+        since == Since::Always || since == Since::AtLast && self.serial_points == SerialPoints::Last
     }
 
     fn ty(&self, reg: Reg) -> Result<Compute> {
@@ -91,19 +93,20 @@ impl Checker<'_> {
 
     fn read(&self, reg: Reg) -> Result<Compute> {
         let ty = self.ty(reg)?;
-        if !self.holds(self.written[reg.0 as usize]) {
+        if !self.is_available(self.written[reg.0 as usize]) {
             return Err(damaged!("register {} is read before it is written", reg.0));
         }
         Ok(ty)
     }
 
+    /// Checks that a register can be read, and has a type.
     fn expect(&self, reg: Reg, ty: Compute) -> Result<()> {
         match self.read(reg)? {
-            found if found == ty => Ok(()),
-            found => Err(damaged!(
+            actual if actual == ty => Ok(()),
+            actual => Err(damaged!(
                 "register {} is {}, not {}",
                 reg.0,
-                found.name(),
+                actual.name(),
                 ty.name()
             )),
         }
@@ -135,11 +138,11 @@ impl Checker<'_> {
     }
 
     /// Checks one instruction and records its result.
-    fn inst(&mut self, stage: &Stage, inst: &Inst, constants: &[Reg]) -> Result<()> {
-        let Some((dst, ty)) = self.result(stage, inst)? else {
+    fn check_inst(&mut self, stage: &Stage, inst: &Inst, constants: &[Reg]) -> Result<()> {
+        let Some((dst, ty)) = self.check_operands(stage, inst)? else {
             if let Inst::Keep { slot, .. } = inst {
                 let slot = *slot as usize;
-                self.kept[slot] = self.now(self.kept[slot]);
+                self.kept[slot] = self.written_here(self.kept[slot]);
             }
             return Ok(());
         };
@@ -154,19 +157,19 @@ impl Checker<'_> {
                 return Err(damaged!("two reductions into one register"));
             }
             self.pending.push(dst);
-            self.written[dst.0 as usize] = When::Never;
+            self.written[dst.0 as usize] = Since::Never;
         } else {
             if self.pending.contains(&dst) {
                 return Err(damaged!("an accumulator is overwritten"));
             }
             let earlier = self.written[dst.0 as usize];
-            self.written[dst.0 as usize] = self.now(earlier);
+            self.written[dst.0 as usize] = self.written_here(earlier);
         }
         Ok(())
     }
 
-    /// Returns the register that an instruction writes, and its required type.
-    fn result(&self, stage: &Stage, inst: &Inst) -> Result<Option<(Reg, Compute)>> {
+    /// Checks the operands of an instruction. Returns the register that it writes, and the type of the result.
+    fn check_operands(&self, stage: &Stage, inst: &Inst) -> Result<Option<(Reg, Compute)>> {
         Ok(Some(match inst {
             Inst::Load { dst, access } => (*dst, self.arg_type(*access)?),
             Inst::LoadAt {
@@ -257,7 +260,7 @@ impl Checker<'_> {
             }
             Inst::Kept { dst, slot } => {
                 let ty = self.slot(stage, *slot)?;
-                if !self.holds(self.kept[*slot as usize]) {
+                if !self.is_available(self.kept[*slot as usize]) {
                     return Err(damaged!("slot {slot} is read before it is written"));
                 }
                 (*dst, ty)

@@ -4,11 +4,11 @@ use crate::error::{Result, damaged};
 use kiln_base::numel;
 use kiln_plan::{Array, Collective};
 
-/// Returns the bytes of operand and result. `lens` are the lengths of the arguments.
+/// Returns the sizes of the operand and the result in bytes. `lens` are the lengths of the arguments.
 ///
 /// # Errors
 /// [`Error::Plan`](crate::error::Error::Plan) if arguments have other sizes, or operand and result differ in dtype.
-pub fn bytes(op: &Collective, values: &[i64], lens: &[i64]) -> Result<[usize; 2]> {
+pub fn operand_sizes(op: &Collective, values: &[i64], lens: &[i64]) -> Result<[usize; 2]> {
     let len = |arg: u16| lens.get(usize::from(arg)).copied();
     let bytes = |a: &Array| {
         let count = numel(&a.shape).eval_checked(values);

@@ -1,4 +1,4 @@
-//! Rust types of registers.
+//! Rust types of register elements.
 
 pub use kiln_base::Compute;
 

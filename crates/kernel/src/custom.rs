@@ -1,4 +1,4 @@
-//! Calls of registered operators, with known sizes.
+//! Calls of registered operators with known sizes.
 
 use crate::damaged;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ pub struct Custom {
     pub out: Array,
 }
 
-/// An argument.
+/// An array argument.
 pub struct Array {
     pub arg: usize,
     pub dtype: DType,
@@ -25,16 +25,16 @@ pub struct Array {
     pub bytes: usize,
 }
 
-/// Returns the kernels that a plan calls by this name.
+/// Finds the kernels of an operator by name.
 ///
 /// # Errors
 /// [`Error::NotRegistered`].
-pub fn registered(name: &str) -> Result<Arc<CustomKernels>> {
+pub fn find_registered(name: &str) -> Result<Arc<CustomKernels>> {
     find(name).map_err(Error::NotRegistered)
 }
 
 impl Custom {
-    /// Binds a call; `lens` are the elements of each argument.
+    /// Binds a call; `lens` are the lengths of the arguments.
     pub fn new(p: &plan::Custom, values: &[i64], lens: &[i64]) -> Result<Custom> {
         let array = |a: &plan::Array| {
             let dims = a.shape.iter().map(|d| d.eval_checked(values));
@@ -57,7 +57,7 @@ impl Custom {
         Ok(Custom {
             name: p.name.clone(),
             kernel: p.kernel.clone(),
-            kernels: registered(&p.name)?,
+            kernels: find_registered(&p.name)?,
             operands: p.operands.iter().map(array).collect::<Result<_>>()?,
             out: array(&p.out)?,
         })

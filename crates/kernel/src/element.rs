@@ -5,7 +5,7 @@ use crate::simd::math;
 use kiln_base::prim::{Binary, Unary};
 use kiln_base::{DType, float_to_int, round_float, wrap_int};
 
-/// The source of a cast: floats of fewer bits are f64 as well.
+/// The operand of a cast. Narrower floats are represented as f64 too.
 #[derive(Copy, Clone)]
 pub enum Number {
     Float(f64),
@@ -14,7 +14,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Returns the number rounded to a float of 64 bits.
+    /// Rounds the number to f64.
     #[inline(always)]
     pub fn float(self) -> f64 {
         match self {
@@ -24,7 +24,7 @@ impl Number {
         }
     }
 
-    /// Returns the number as an integer of a dtype, saturating from floats and wrapping from integers.
+    /// Converts the number to an integer of a dtype, saturating from floats and wrapping from integers.
     #[inline(always)]
     pub fn int(self, to: DType) -> i64 {
         match self {
@@ -39,7 +39,7 @@ impl Number {
 pub trait Elem: Copy + PartialOrd + 'static {
     const ZERO: Self;
     const ONE: Self;
-    /// True for f32, whose long sums are in f64.
+    /// True for f32, of which long sums are accumulated in f64.
     const IS_F32: bool = false;
     /// The lowest element (floats: minus infinity).
     const LOWEST: Self;
@@ -48,25 +48,25 @@ pub trait Elem: Copy + PartialOrd + 'static {
     fn is_nan(self) -> bool;
     fn add(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
-    /// Returns the element with these low bits of a word.
+    /// Returns the element with these bits, in the low bytes.
     fn from_bits(bits: u64) -> Self;
     /// Evaluates a primitive that gives an element.
     fn unary(op: Unary, x: Self) -> Self;
-    /// Evaluates a primitive that gives an element; `None` for a division by 0.
+    /// Evaluates a primitive on two elements; `None` for integer division by 0.
     fn binary(op: Binary, x: Self, y: Self) -> Option<Self>;
     /// Evaluates a primitive that gives a mask.
     fn test(op: Unary, x: Self) -> bool;
-    /// Returns the element as a number to be cast.
+    /// Returns the element as the operand of a cast.
     fn number(self) -> Number;
-    /// Returns a number as a value of a dtype, by the rules of casts.
+    /// Casts a number to a dtype.
     fn cast(x: Number, to: DType) -> Self;
 
-    /// Returns the larger, `self` if they are equal; NaN wins.
+    /// Returns the maximum: `self` if both are equal, NaN if one is NaN.
     #[inline(always)]
     fn max(self, b: Self) -> Self {
         if b > self || b.is_nan() { b } else { self }
     }
-    /// Returns the smaller, `self` if they are equal; NaN wins.
+    /// Returns the minimum: `self` if both are equal, NaN if one is NaN.
     #[inline(always)]
     fn min(self, b: Self) -> Self {
         if b < self || b.is_nan() { b } else { self }
@@ -119,7 +119,7 @@ macro_rules! float_elem {
                 Some(match op {
                     Binary::Max => Elem::max(x, y),
                     Binary::Min => Elem::min(x, y),
-                    // The quotient is rounded first.
+                    // The quotient is rounded before the floor.
                     Binary::FloorDiv => (x / y).floor(),
                     _ => op.eval_f64(x as f64, y as f64) as $t,
                 })
@@ -140,7 +140,7 @@ macro_rules! float_elem {
             fn cast(x: Number, to: DType) -> $t {
                 match (x, to) {
                     (_, to) if to.is_narrow_float() => round_float(x.float(), to) as $t,
-                    // It is rounded once.
+                    // These casts round once.
                     (Number::Int(x), _) => x as $t,
                     (Number::Unsigned(x), _) => x as $t,
                     (Number::Float(x), _) => x as $t,
@@ -197,11 +197,11 @@ macro_rules! int_elem {
             #[inline(always)]
             fn binary(op: Binary, x: $t, y: $t) -> Option<$t> {
                 const BITS: $t = $t::BITS as $t;
-                let within = (0..BITS).contains(&y);
+                let is_in_range = (0..BITS).contains(&y);
                 Some(match op {
-                    Binary::Shl if within => x.wrapping_shl(y as u32),
+                    Binary::Shl if is_in_range => x.wrapping_shl(y as u32),
                     Binary::Shl => 0,
-                    Binary::Shr if within => x.wrapping_shr(y as u32),
+                    Binary::Shr if is_in_range => x.wrapping_shr(y as u32),
                     Binary::Shr => x >> (BITS - 1),
                     _ => op.eval_i64(x as i64, y as i64).ok()? as $t,
                 })
@@ -270,7 +270,7 @@ impl Elem for u8 {
     }
 }
 
-/// Casts a register element that represents one of a dtype to another dtype.
+/// Casts a register element to another dtype.
 #[inline(always)]
 pub fn cast_one<S: Elem, D: Mem, const UNSIGNED: bool>(x: S) -> D::C
 where

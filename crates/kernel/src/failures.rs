@@ -1,4 +1,4 @@
-//! Data errors of a step.
+//! Data errors of steps.
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ pub struct Position {
     /// The linear position of a lane in the iteration space is `outer · outer_step + lane · lane_step`.
     pub outer_step: i64,
     pub lane_step: i64,
-    /// The sink outlives the run that the position belongs to.
+    /// The sink, which outlives the run of the position.
     pub failures: *const Failures,
 }
 
@@ -24,7 +24,7 @@ impl Position {
     #[cold]
     pub fn failure(&self, site: u32, lane: usize, index: i64, bound: i64) -> Failure {
         Failure {
-            place: self.outer * self.outer_step + (self.start + lane as i64) * self.lane_step,
+            position: self.outer * self.outer_step + (self.start + lane as i64) * self.lane_step,
             site,
             index,
             bound,
@@ -35,59 +35,60 @@ impl Position {
 /// A data error, ordered by its position in the iteration space.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Failure {
-    pub place: i64,
+    pub position: i64,
     /// The kernel's site.
     pub site: u32,
     pub index: i64,
     pub bound: i64,
 }
 
-/// The first data error of one step, independent of the order in which threads find errors.
+/// The data error of one step with the lowest position, independent of the order in which threads report errors.
 #[derive(Default)]
 pub struct Failures {
-    /// The switch that ends the step early.
+    /// The switch that cancels the step.
     cancel: Option<Cancel>,
-    any: AtomicBool,
+    is_set: AtomicBool,
     first: Mutex<Option<Failure>>,
     error: Mutex<Option<Error>>,
 }
 
 impl Failures {
-    /// Returns the errors of steps that end when a switch is thrown.
-    pub fn of(cancel: Option<Cancel>) -> Failures {
+    /// Returns an empty sink for a step that a switch may cancel.
+    pub fn with_cancel(cancel: Option<Cancel>) -> Failures {
         Failures {
             cancel,
             ..Failures::default()
         }
     }
 
-    /// True if the results are no longer needed.
+    /// True if the step was cancelled.
     #[inline]
-    pub fn cancelled(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
     }
 
+    /// Records a data error.
     pub fn report(&self, failure: Failure) {
         let mut first = lock(&self.first);
         if first.is_none_or(|f| failure < f) {
             *first = Some(failure);
         }
-        self.any.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
     }
 
-    /// Records that a part could not run at all.
-    pub fn broken(&self, error: Error) {
+    /// Records the error of a part that could not run.
+    pub fn report_error(&self, error: Error) {
         *lock(&self.error) = Some(error);
-        self.any.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
     }
 
     /// Takes the first data error reported since the last call; returns an error if a part could not run or was
     /// cancelled.
     pub fn take(&self) -> Result<Option<Failure>> {
-        if self.cancelled() {
+        if self.is_cancelled() {
             return Err(Error::Cancelled);
         }
-        if !self.any.swap(false, Ordering::Acquire) {
+        if !self.is_set.swap(false, Ordering::Acquire) {
             return Ok(None);
         }
         let error = lock(&self.error).take();

@@ -1,8 +1,8 @@
 //! Forks of the process.
 //!
-//! A child has a copy of all memory, but only one thread: the one that forked. If no other thread used this crate, the
-//! child continues with its own thread pool. Otherwise the child would inherit locks that nobody releases and work that
-//! nobody finishes. Then every call of the child is an error.
+//! A child has a copy of all memory, but only the thread that forked. If no other thread used this crate, the child
+//! continues with a new thread pool. Otherwise the child could inherit locks that no thread releases, so every call in
+//! the child is an error.
 
 use crate::error::{Error, Result};
 use std::cell::Cell;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// The number of forks of this process and its ancestors, since the first use.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
-/// True if there were other threads when this process began.
-static CUT_OFF: AtomicBool = AtomicBool::new(false);
+/// True if the parent had other threads when it forked this process.
+static LOST_THREADS: AtomicBool = AtomicBool::new(false);
 
-/// True if a thread has been counted, false if it is left out; `None` if it has not used this crate yet.
+/// True if the thread is counted, false if it is excluded; `None` if it has not used this crate yet.
 struct Counted(Cell<Option<bool>>);
 
 impl Drop for Counted {
@@ -28,7 +28,7 @@ impl Drop for Counted {
 }
 
 thread_local! {
-    static HERE: Counted = const { Counted(Cell::new(None)) };
+    static THIS_THREAD: Counted = const { Counted(Cell::new(None)) };
 }
 
 /// Begins a call that may take locks or use the thread pool.
@@ -37,7 +37,7 @@ thread_local! {
 /// [`Error::Forked`] in a child whose parent had other threads that used this crate.
 pub fn check() -> Result<()> {
     count_thread();
-    match CUT_OFF.load(Ordering::Relaxed) {
+    match LOST_THREADS.load(Ordering::Relaxed) {
         true => Err(Error::Forked),
         false => Ok(()),
     }
@@ -46,19 +46,19 @@ pub fn check() -> Result<()> {
 /// Counts this thread.
 pub fn count_thread() {
     static WATCH: Once = Once::new();
-    // A thread that is about to end is not counted again.
-    let _ = HERE.try_with(|here| {
+    // Thread-local state is gone while a thread ends; such a thread is not counted.
+    let _ = THIS_THREAD.try_with(|here| {
         if here.0.get().is_none() {
             here.0.set(Some(true));
-            WATCH.call_once(watch);
+            WATCH.call_once(register_handler);
             THREADS.fetch_add(1, Ordering::SeqCst);
         }
     });
 }
 
-/// Leaves this thread out of the count: one of the pool, which works only while a thread that is counted waits for it.
-pub(crate) fn leave_out() {
-    let _ = HERE.try_with(|here| here.0.set(Some(false)));
+/// Excludes this thread from the count. Threads of the pool work only while a counted thread waits for them.
+pub(crate) fn exclude_thread() {
+    let _ = THIS_THREAD.try_with(|here| here.0.set(Some(false)));
 }
 
 /// Returns a number that differs between a child and its parent.
@@ -67,18 +67,18 @@ pub fn generation() -> usize {
 }
 
 #[cfg(not(unix))]
-fn watch() {}
+fn register_handler() {}
 
 #[cfg(unix)]
-fn watch() {
+fn register_handler() {
     /// Runs in the child, before `fork` returns there.
     extern "C" fn in_child() {
-        let ours = HERE
+        let own = THIS_THREAD
             .try_with(|here| here.0.get() == Some(true))
             .unwrap_or(false) as usize;
-        let others = THREADS.swap(ours, Ordering::SeqCst) > ours;
-        CUT_OFF.fetch_or(others, Ordering::Relaxed);
+        let had_others = THREADS.swap(own, Ordering::SeqCst) > own;
+        LOST_THREADS.fetch_or(had_others, Ordering::Relaxed);
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
-    crate::system::in_children(in_child);
+    crate::system::on_fork_in_child(in_child);
 }

@@ -1,9 +1,9 @@
-//! Interpretation of machine code in tests. It proves emitted code on processors that lack its level, and proves that
-//! it accesses only declared memory.
+//! Interpretation of machine code in tests. It tests emitted code on processors without its level, and checks that the
+//! code accesses only declared memory.
 //!
 //! While a thread [interprets](interpreting), each call of emitted code goes to an interpreter instead of the
-//! processor. The memory that the code may access is declared: the arguments of the steps that run, to the byte; memory
-//! that their kernels take meanwhile; and the lists of addresses of a call.
+//! processor. The code may access declared memory only: the arguments of the current steps, memory that kernels
+//! allocate meanwhile, and the address tables of calls.
 
 use crate::lock::lock;
 use kiln_x86_interpreter::{Function, Machine};
@@ -17,7 +17,7 @@ pub type Region = (*const u8, usize, bool);
 struct Interpreter {
     machine: Machine<'static>,
     memory: Vec<Region>,
-    /// The number of functions that the machine knows.
+    /// The number of functions that the machine has registered.
     functions: usize,
     calls: usize,
 }
@@ -29,8 +29,8 @@ thread_local! {
     static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
 }
 
-/// Interprets all emitted code that `f` runs on this thread, which then runs all parts of each run. Returns the number
-/// of calls too.
+/// Calls `f`, and interprets all emitted code that it runs. This thread then runs all parts of parallel runs. Returns
+/// the result of `f`, and the number of interpreted calls.
 pub fn interpreting<R>(f: impl FnOnce() -> R) -> (R, usize) {
     INTERPRETER.set(Some(Interpreter::default()));
     let result = f();
@@ -38,8 +38,8 @@ pub fn interpreting<R>(f: impl FnOnce() -> R) -> (R, usize) {
     (result, calls)
 }
 
-/// True if this thread interprets.
-pub fn is_on() -> bool {
+/// True if this thread interprets machine code.
+pub fn is_interpreting() -> bool {
     INTERPRETER.with_borrow(Option::is_some)
 }
 
@@ -62,33 +62,34 @@ pub fn declare(memory: impl Iterator<Item = Region>) -> Declared {
     Declared(INTERPRETER.with_borrow_mut(|i| i.as_mut().map(swap).unwrap_or_default()))
 }
 
-/// Declares memory that kernels took, or its bytes in current use.
-pub fn declare_memory(at: *const u8, bytes: usize, written: bool) {
+/// Declares memory that a kernel allocated, or updates its size.
+pub fn declare_memory(address: *const u8, bytes: usize, written: bool) {
     INTERPRETER.with_borrow_mut(|i| {
         if let Some(i) = i {
-            i.memory.retain(|(other, ..)| *other != at);
-            i.memory.push((at, bytes, written));
+            i.memory.retain(|(declared, ..)| *declared != address);
+            i.memory.push((address, bytes, written));
         }
     });
 }
 
 /// Registers a function that emitted code calls.
-pub fn calls(f: Function) {
+pub fn register_function(f: Function) {
     let mut functions = lock(&FUNCTIONS);
     if !functions.contains(&f) {
         functions.push(f);
     }
 }
 
-/// Interprets a call of code, if this thread does so; it may access `beside` too. Returns false otherwise.
-pub fn call(code: &[u8], arguments: &[u64], beside: &[Region]) -> bool {
+/// Interprets a call of machine code, which may also access `accessible`. Returns false if this thread does not
+/// interpret.
+pub fn call(code: &[u8], arguments: &[u64], accessible: &[Region]) -> bool {
     let Some(mut i) = INTERPRETER.take() else {
         return false;
     };
     let mut machine = i.machine.without_memory();
-    for (at, bytes, written) in i.memory.iter().chain(beside) {
+    for (address, bytes, written) in i.memory.iter().chain(accessible) {
         // SAFETY: the declarer vouches for it, and nobody else uses it during the call.
-        machine = unsafe { machine.region(at.cast_mut(), *bytes, *written) };
+        machine = unsafe { machine.region(address.cast_mut(), *bytes, *written) };
     }
     for f in lock(&FUNCTIONS).iter().skip(i.functions) {
         // SAFETY: it uses the operands that code puts on the stack, and the context of the run.

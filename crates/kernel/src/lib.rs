@@ -1,8 +1,8 @@
-//! The shared ground of the executor, the JIT and the engines: work with known sizes and its arguments, proofs that
-//! accesses stay inside their arguments, host memory, threads, and loops by CPU level.
+//! The common base of the executor, the JIT and the engines: linked kernels and their arguments, proofs that accesses
+//! stay inside their arguments, host memory, threads, and vectorised loops by CPU level.
 //!
-//! This crate knows no engine: a GPU is a [`Launch`](calls::Launch) and a [`DeviceMemory`](memory::DeviceMemory). Start
-//! reading at [`work::LinkedKernel`].
+//! This crate depends on no engine. A GPU implements [`Launch`](calls::Launch) and
+//! [`DeviceMemory`](memory::DeviceMemory). Start reading at [`work::LinkedKernel`].
 
 #![allow(
     missing_docs,

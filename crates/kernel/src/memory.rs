@@ -1,7 +1,7 @@
 //! Host memory: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
 //!
-//! Arenas, outputs and constants all come from here. So the figures of [`stats`] and the limit of [`set_limit`] cover
-//! everything that the runtime holds.
+//! All arenas, outputs and constants are allocated here, so [`stats`] and [`set_limit`] cover all memory of the
+//! runtime.
 
 mod block;
 mod budget;
@@ -31,38 +31,38 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// An aligned block of bytes, on the host or a GPU, with a globally unique identity.
 ///
-/// The identity stands for the contents. It is never reused, and changes when donated memory gets new contents.
+/// The identity is that of the contents. It is never reused, and changes when donated memory is overwritten.
 #[derive(Debug)]
 pub struct Storage {
     id: Arc<u64>,
     len: usize,
-    home: Home,
+    backing: Backing,
     /// The holder of host memory.
     holder: AtomicU32,
 }
 
-/// Device memory, known to its engine.
+/// Memory of a device, implemented by its engine.
 pub trait DeviceMemory: Any + Debug + Send + Sync {
     /// Returns its address on the device.
     fn ptr(&self) -> *mut u8;
 
-    /// Returns the holder in the device's books.
+    /// Returns the holder in the device's ledger.
     fn holder(&self) -> Holder;
 
-    /// Changes the holder in the device's books.
+    /// Changes the holder in the device's ledger.
     fn set_holder(&self, holder: Holder);
 }
 
 #[derive(Debug)]
-enum Home {
+enum Backing {
     Host(AlignedBlock),
-    /// A part of a block, at an offset in bytes.
+    /// GPU memory, at an offset in bytes.
     Gpu(Arc<dyn DeviceMemory>, usize),
     /// A part of host or lent memory, at an offset in bytes.
     Part(Arc<Storage>, usize),
     /// Memory of another owner.
     Lent(Lent),
-    /// Memory that other processes may have too.
+    /// Memory that other processes may share.
     Shared(Arc<SharedMemory>),
 }
 
@@ -111,8 +111,8 @@ pub fn keep_history(on: bool) -> Vec<MemoryEvent> {
     cache().ledger.keep_history(on)
 }
 
-/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit, the machine's memory is
-/// the limit.
+/// Limits the bytes in use; allocations beyond it give [`Error::OutOfMemory`]. The default limit is the machine's
+/// memory.
 pub fn set_limit(limit: Option<usize>) {
     cache().ledger.stats.limit = limit;
 }
@@ -127,8 +127,8 @@ pub fn empty_cache() {
     drop(blocks);
 }
 
-/// Returns the size of the machine's or container's memory in bytes, where known. The system overcommits: it would
-/// grant more, and kill the process once that is used.
+/// Returns the size of the machine's or container's memory in bytes, or `usize::MAX` if it is unknown. Because the
+/// system overcommits, larger allocations would succeed, and their use would kill the process.
 pub fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -139,9 +139,9 @@ pub fn machine_memory() -> usize {
     usize::MAX
 }
 
-/// Returns the error of a request that the system does not satisfy.
-pub fn too_much(bytes: usize) -> Error {
-    cache().too_much(bytes)
+/// Returns the error of a failed request.
+pub fn out_of_memory(bytes: usize) -> Error {
+    cache().out_of_memory(bytes)
 }
 
 /// Returns the block size that serves a request: four classes per octave, at least [`ALIGN`].
@@ -151,12 +151,12 @@ fn size_class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step.max(ALIGN))
 }
 
-/// The bytes that a request counts in the books.
-fn counted(bytes: usize) -> usize {
+/// Returns the bytes that the ledger counts for a request.
+fn ledger_bytes(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
-fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
+fn allocate_block(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
     crate::fork::count_thread();
     if bytes == 0 {
         return Ok(AlignedBlock::EMPTY);
@@ -164,11 +164,11 @@ fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
     let mut c = cache();
     let class = size_class(bytes).filter(|c| *c <= isize::MAX as usize / 2);
     let Some(class) = class else {
-        return Err(c.too_much(bytes));
+        return Err(c.out_of_memory(bytes));
     };
-    let total = c.ledger.stats.allocated.saturating_add(counted(bytes));
+    let total = c.ledger.stats.allocated.saturating_add(ledger_bytes(bytes));
     if total > c.ledger.stats.limit.unwrap_or_else(machine_memory) {
-        return Err(c.too_much(bytes));
+        return Err(c.out_of_memory(bytes));
     }
     let block = match c.take(class) {
         Some(block) => block,
@@ -181,24 +181,24 @@ fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
                 fresh = AlignedBlock::new(class);
             }
             let Some(block) = fresh else {
-                return Err(c.too_much(bytes));
+                return Err(c.out_of_memory(bytes));
             };
             c.ledger.stats.reserved += class;
             c.outgrow(class);
             block
         }
     };
-    (c.ledger).add(counted(bytes), holder, block.ptr().addr());
+    (c.ledger).add(ledger_bytes(bytes), holder, block.ptr().addr());
     Ok(block)
 }
 
-/// The size below which free blocks of up to twice a request's class serve it too. Threads copy parts of matrices of
-/// many sizes, one after the other; they then hold blocks of the larger sizes, not one block per size. The statistics
-/// count the bytes that were requested.
-const SHARED: usize = 2 << 20;
+/// The size below which free blocks of up to twice a request's class also serve it. Threads need buffers of many sizes
+/// in succession; they then keep a few large blocks instead of a block per size. The statistics count the requested
+/// bytes.
+const SMALL: usize = 2 << 20;
 
 impl Cache {
-    fn too_much(&self, requested: usize) -> Error {
+    fn out_of_memory(&self, requested: usize) -> Error {
         let MemoryStats {
             allocated, limit, ..
         } = self.ledger.stats;
@@ -212,16 +212,16 @@ impl Cache {
 
     /// Takes a free block of this class, or a somewhat larger one.
     fn take(&mut self, class: usize) -> Option<AlignedBlock> {
-        let max_class = if class < SHARED { 2 * class } else { class };
+        let max_class = if class < SMALL { 2 * class } else { class };
         let mut fitting = self.free.range_mut(class..=max_class);
         let block = fitting.find_map(|(_, blocks)| blocks.pop())?;
         self.free_bytes -= block.len();
         Some(block)
     }
 
-    /// Returns a free block to the system, if a new one of this class serves its requests.
+    /// Returns a free block to the system that a new block of this class replaces.
     fn outgrow(&mut self, class: usize) {
-        let min_class = if class < SHARED { class / 2 } else { class };
+        let min_class = if class < SMALL { class / 2 } else { class };
         let mut smaller = self.free.range_mut(min_class..class).rev();
         if let Some(block) = smaller.find_map(|(_, blocks)| blocks.pop()) {
             self.free_bytes -= block.len();
@@ -239,55 +239,55 @@ impl Storage {
         Storage::held_by(len, Holder::unknown(Category::Data))
     }
 
-    /// [`Storage::new`] for a holder.
+    /// As [`Storage::new`], for a holder.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn held_by(len: usize, holder: Holder) -> Result<Storage> {
-        let home = Home::Host(obtain(len, holder)?);
-        let storage = Storage::at(home, len);
+        let backing = Backing::Host(allocate_block(len, holder)?);
+        let storage = Storage::wrap(backing, len);
         storage.holder.store(holder.bits(), Ordering::Relaxed);
         #[cfg(feature = "testing")]
         crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
     }
 
-    fn at(home: Home, len: usize) -> Storage {
+    fn wrap(backing: Backing, len: usize) -> Storage {
         Storage {
             id: Arc::new(next_id()),
             len,
-            home,
+            backing,
             holder: AtomicU32::new(Holder::unknown(Category::Data).bits()),
         }
     }
 
-    /// Returns its holder in the books; of a part of a block, and of lent and shared memory, none.
+    /// Returns the holder in the ledger. Parts of blocks, and lent and shared memory, have none.
     pub fn holder(&self) -> Option<Holder> {
-        match &self.home {
-            Home::Host(_) => Some(Holder::of_bits(self.holder.load(Ordering::Relaxed))),
-            Home::Gpu(memory, _) => Some(memory.holder()),
-            Home::Part(..) | Home::Lent(_) | Home::Shared(_) => None,
+        match &self.backing {
+            Backing::Host(_) => Some(Holder::from_bits(self.holder.load(Ordering::Relaxed))),
+            Backing::Gpu(memory, _) => Some(memory.holder()),
+            Backing::Part(..) | Backing::Lent(_) | Backing::Shared(_) => None,
         }
     }
 
-    /// Changes its holder in the books. A part of a block, and lent and shared memory, have none of their own.
+    /// Changes the holder in the ledger. Has no effect on parts of blocks, and on lent and shared memory.
     pub fn set_holder(&self, holder: Holder) {
-        match &self.home {
-            Home::Host(block) if self.len > 0 => {
+        match &self.backing {
+            Backing::Host(block) if self.len > 0 => {
                 let mut c = cache();
-                let from = Holder::of_bits(self.holder.swap(holder.bits(), Ordering::Relaxed));
+                let from = Holder::from_bits(self.holder.swap(holder.bits(), Ordering::Relaxed));
                 let change = [from, holder];
-                (c.ledger).hand_over(counted(self.len), change, block.ptr().addr());
+                (c.ledger).hand_over(ledger_bytes(self.len), change, block.ptr().addr());
             }
-            Home::Gpu(memory, _) => memory.set_holder(holder),
+            Backing::Gpu(memory, _) => memory.set_holder(holder),
             _ => {}
         }
     }
 
-    /// Names a line as its holder, unless it has one. Its category is kept if `category` is `None`.
+    /// Makes a line the holder, unless the holder is a line already. Keeps the category if `category` is `None`.
     pub fn claim(&self, category: Option<Category>, loc: &'static Location<'static>) {
-        if let Some(now) = self.holder().filter(|h| !h.is_line()) {
-            self.set_holder(Holder::line(category.unwrap_or(now.category()), loc));
+        if let Some(holder) = self.holder().filter(|h| !h.is_line()) {
+            self.set_holder(Holder::line(category.unwrap_or(holder.category()), loc));
         }
     }
 
@@ -298,19 +298,19 @@ impl Storage {
 
     /// Wraps a part of a GPU's memory.
     pub fn part_on_gpu(memory: Arc<dyn DeviceMemory>, offset: usize, len: usize) -> Storage {
-        Storage::at(Home::Gpu(memory, offset), len)
+        Storage::wrap(Backing::Gpu(memory, offset), len)
     }
 
     /// Returns the GPU's memory, if it is on one.
     pub fn device_memory(&self) -> Option<&dyn DeviceMemory> {
-        match &self.home {
-            Home::Host(_) | Home::Part(..) | Home::Lent(_) | Home::Shared(_) => None,
-            Home::Gpu(memory, _) => Some(&**memory),
+        match &self.backing {
+            Backing::Host(_) | Backing::Part(..) | Backing::Lent(_) | Backing::Shared(_) => None,
+            Backing::Gpu(memory, _) => Some(&**memory),
         }
     }
 
-    /// Returns a part of host or lent memory, and keeps the memory alive. Only the parts are used, and only one of
-    /// several overlapping parts at a time.
+    /// Returns a part of host or lent memory, and keeps the memory alive. The caller uses only parts of a memory, and
+    /// only one of several overlapping parts at a time.
     ///
     /// # Errors
     /// [`Error::Internal`] if the part does not exist or is not aligned.
@@ -318,11 +318,11 @@ impl Storage {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= whole.len);
         if !is_inside
             || !offset.is_multiple_of(ALIGN)
-            || !matches!(whole.home, Home::Host(_) | Home::Lent(_))
+            || !matches!(whole.backing, Backing::Host(_) | Backing::Lent(_))
         {
             return Err(Error::Internal("a part that a block does not have".into()));
         }
-        let storage = Storage::at(Home::Part(whole.clone(), offset), len);
+        let storage = Storage::wrap(Backing::Part(whole.clone(), offset), len);
         #[cfg(feature = "testing")]
         crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
@@ -338,16 +338,16 @@ impl Storage {
         Ok(s)
     }
 
-    /// Returns the memory to the system, instead of keeping it for reuse.
+    /// Frees the memory to the system, without keeping it for reuse.
     pub fn give_back(mut self) {
-        if let Home::Host(block) = &mut self.home {
+        if let Backing::Host(block) = &mut self.backing {
             let block = std::mem::replace(block, AlignedBlock::EMPTY);
             if block.len() == 0 {
                 return;
             }
             let mut c = cache();
-            let holder = Holder::of_bits(*self.holder.get_mut());
-            (c.ledger).remove(counted(self.len), holder, block.ptr().addr());
+            let holder = Holder::from_bits(*self.holder.get_mut());
+            (c.ledger).remove(ledger_bytes(self.len), holder, block.ptr().addr());
             c.ledger.stats.reserved -= block.len();
             drop(c); // unmapping is slow and needs no lock
             drop(block);
@@ -365,7 +365,7 @@ impl Storage {
         Arc::downgrade(&self.id)
     }
 
-    /// True if these are its contents.
+    /// True if the contents have this handle.
     pub fn holds(&self, contents: &Weak<u64>) -> bool {
         std::ptr::eq(contents.as_ptr(), &*self.id)
     }
@@ -381,7 +381,7 @@ impl Storage {
         self.len == 0
     }
 
-    /// Gives the memory a new identity, because its contents have changed.
+    /// Gives the contents a new identity, after a change.
     pub fn renew(&mut self) {
         self.id = Arc::new(next_id());
     }
@@ -389,19 +389,19 @@ impl Storage {
     /// Returns its address, on its device.
     #[inline]
     pub fn ptr(&self) -> *mut u8 {
-        match &self.home {
-            Home::Host(block) => block.ptr(),
-            Home::Part(whole, offset) => whole.ptr().wrapping_add(*offset),
-            Home::Lent(lent) => lent.ptr(),
-            Home::Shared(memory) => memory.ptr(),
-            Home::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
+        match &self.backing {
+            Backing::Host(block) => block.ptr(),
+            Backing::Part(whole, offset) => whole.ptr().wrapping_add(*offset),
+            Backing::Lent(lent) => lent.ptr(),
+            Backing::Shared(memory) => memory.ptr(),
+            Backing::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
         }
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let Home::Host(block) = &mut self.home else {
+        let Backing::Host(block) = &mut self.backing else {
             return;
         };
         let block = std::mem::replace(block, AlignedBlock::EMPTY);
@@ -410,8 +410,8 @@ impl Drop for Storage {
             return;
         }
         let mut c = cache();
-        let holder = Holder::of_bits(*self.holder.get_mut());
-        (c.ledger).remove(counted(self.len), holder, block.ptr().addr());
+        let holder = Holder::from_bits(*self.holder.get_mut());
+        (c.ledger).remove(ledger_bytes(self.len), holder, block.ptr().addr());
         if c.free_bytes + held <= MAX_FREE {
             c.free_bytes += held;
             c.free.entry(held).or_default().push(block);
@@ -457,15 +457,15 @@ mod tests {
             blocks.push(AlignedBlock::new(len).unwrap());
         };
         let take = |cache: &mut Cache, class| cache.take(class).map(|block| block.len());
-        for len in [4096, 8192, SHARED, 2 * SHARED] {
+        for len in [4096, 8192, SMALL, 2 * SMALL] {
             keep(&mut cache, len);
         }
         assert_eq!(take(&mut cache, 2048 - ALIGN), None);
         assert_eq!(take(&mut cache, 3072), Some(4096));
         assert_eq!(take(&mut cache, 4096), Some(8192));
         assert_eq!(take(&mut cache, 4096), None);
-        assert_eq!(take(&mut cache, SHARED + SHARED / 4), None);
-        assert_eq!(cache.free_bytes, 3 * SHARED);
+        assert_eq!(take(&mut cache, SMALL + SMALL / 4), None);
+        assert_eq!(cache.free_bytes, 3 * SMALL);
         // A new larger block replaces one whose requests it can serve.
         for len in [1024, 4096] {
             keep(&mut cache, len);
@@ -476,15 +476,15 @@ mod tests {
             (take(&mut cache, 4096), take(&mut cache, 1024)),
             (None, Some(1024))
         );
-        cache.outgrow(2 * SHARED);
+        cache.outgrow(2 * SMALL);
         assert_eq!(
             (cache.ledger.stats.reserved, cache.free_bytes),
-            (0, 3 * SHARED)
+            (0, 3 * SMALL)
         );
     }
 
     #[test]
-    fn parts_hold_their_block_and_lie_within_it() {
+    fn parts_keep_their_block_alive_and_are_in_bounds() {
         let whole = Arc::new(Storage::new(256).unwrap());
         let mut parts = [0, 128].map(|at| Storage::part(&whole, at, 128).unwrap());
         parts[0].bytes_mut().fill(1);

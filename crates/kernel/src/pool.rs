@@ -1,8 +1,8 @@
 //! A persistent fork-join pool: workers spin for a moment, then park.
 //!
-//! Each thread begins with its own range of a run's parts, whose data stays in its caches from run to run.
-//! Then it continues with the remaining parts of the other ranges. Nothing else depends on the number of threads, so
-//! results do not either.
+//! Each thread starts with its own range of a run's parts, whose data stays in its caches from run to run, and then
+//! takes remaining parts of other ranges. The parts themselves do not depend on the number of threads, so results don't
+//! either.
 
 #[cfg(test)]
 mod tests;
@@ -23,23 +23,23 @@ use std::time::{Duration, Instant};
 /// The spins of a worker before it parks: some tens of microseconds.
 const SPINS: u32 = 4000;
 
-/// The time within which concurrent threads must meet.
-const TOGETHER: Duration = Duration::from_micros(30);
-/// The time to wait for them.
-const PATIENCE: Duration = Duration::from_millis(5);
+/// The maximum time between the starts of threads that run concurrently.
+const MAX_START_GAP: Duration = Duration::from_micros(30);
+/// The maximum time that [`Pool::meet`] waits.
+const MAX_WAIT: Duration = Duration::from_millis(5);
 
 /// The state bit of a job that is open to workers.
 const OPEN: usize = 1;
 /// The state increment for one worker inside a job.
-const ONE: usize = 2;
-/// The maximum number of ranges of parts; more threads than these share them.
+const WORKER: usize = 2;
+/// The maximum number of ranges of parts; further threads share them.
 const RANGES: usize = 64;
-/// The maximum number of threads of a pool: more than machines have, and few enough to start.
+/// The maximum number of threads of a pool.
 pub const MAX_THREADS: usize = 1024;
 
 #[derive(Copy, Clone)]
 struct Job {
-    /// Lives as long as the run, which waits for every worker inside.
+    /// Valid during the run, which waits for every worker inside.
     part: *const RunParts<'static>,
     parts: usize,
     ranges: usize,
@@ -50,9 +50,9 @@ struct Job {
 struct Next(AtomicUsize);
 
 struct Shared {
-    /// Counts jobs, for spinning workers to notice a new one.
+    /// The number of jobs so far, which spinning workers watch.
     epoch: AtomicUsize,
-    /// [`OPEN`] plus [`ONE`] for every worker inside.
+    /// [`OPEN`] plus [`WORKER`] for every worker inside.
     state: AtomicUsize,
     next: [Next; RANGES],
     /// The processor of the thread that last woke workers.
@@ -84,7 +84,7 @@ pub struct Pool {
     workers: Mutex<Vec<Worker>>,
 }
 
-/// The pool that replaced the first, if one did.
+/// The pool that replaced the first one, or null.
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The parts of a run.
@@ -112,8 +112,8 @@ impl Pool {
         }
     }
 
-    /// Replaces the pool of the process by one with as many threads as this one, whose threads are no longer available:
-    /// they stayed in the parent process, or belong to another run.
+    /// Replaces the pool of the process with one of equal size. The threads of the old pool are no longer available:
+    /// they stayed in the parent process, or belong to a run that does not end.
     #[cold]
     fn replace(&self) -> &'static Pool {
         let pool: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
@@ -121,8 +121,8 @@ impl Pool {
         pool
     }
 
-    /// Leaves the pool of the process, with its threads, to a run that never releases it. Later runs use a new pool,
-    /// with as many threads. Does nothing while the pool is free.
+    /// Leaves the pool of the process to a run that never ends. Later runs use a new pool of equal size. Does nothing
+    /// if the pool is free.
     pub fn abandon() {
         let pool = Pool::global();
         if matches!(pool.workers.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -169,7 +169,7 @@ impl Pool {
             let flag = parked.clone();
             let spawned = std::thread::Builder::new()
                 .name(format!("kiln-{}", number + 1))
-                .spawn(move || work(&shared, number, &flag));
+                .spawn(move || run_worker(&shared, number, &flag));
             match spawned {
                 Ok(handle) => workers.push(Worker {
                     thread: handle.thread().clone(),
@@ -182,24 +182,24 @@ impl Pool {
         self.shared.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Calls `part` with every number below `parts`, on any threads, and returns when all are done.
+    /// Calls `part` with every index below `parts` on the threads of the pool, and returns when all calls have ended.
     ///
-    /// If another run has the pool, or from within a part, everything runs on this thread.
+    /// If another run uses the pool, or from within a part, all calls run on this thread.
     ///
     /// # Panics
-    /// If a part does, after the others have ended.
+    /// If a part panics, after all parts have ended.
     pub fn run(&self, parts: usize, part: impl Fn(usize) + Sync) {
         self.run_parts(parts, &part);
     }
 
-    /// [`Pool::run`], compiled once.
+    /// As [`Pool::run`], without a generic parameter.
     fn run_parts(&self, parts: usize, part: &RunParts<'_>) {
         if let Some(mut gather) = GATHER.take() {
-            // SAFETY: it belongs to a call of `gathered` further up on this thread's stack.
+            // SAFETY: it belongs to a call of `run_jobs` further up on this thread's stack.
             return unsafe { gather.as_mut()(parts, part) };
         }
         #[cfg(feature = "testing")]
-        if crate::interpreted::is_on() {
+        if crate::interpreted::is_interpreting() {
             return (0..parts).for_each(part);
         }
         if parts <= 1 || self.threads() == 1 {
@@ -212,30 +212,30 @@ impl Pool {
         };
         // SAFETY: only the lifetime changes; this run waits for every worker inside.
         let part = unsafe { std::mem::transmute::<&RunParts<'_>, &RunParts<'static>>(part) };
-        let s = &*self.shared;
+        let shared = &*self.shared;
         let job = Job {
             part,
             parts,
             ranges: parts.min(self.threads()).min(RANGES),
         };
-        // SAFETY: the lock is ours and the previous run left only when no worker was inside.
-        unsafe { *s.job.get() = job };
-        for (range, next) in s.next[..job.ranges].iter().enumerate() {
-            next.0.store(job.first(range), Ordering::Relaxed);
+        // SAFETY: this thread holds the lock, and the previous run ended when no worker was inside.
+        unsafe { *shared.job.get() = job };
+        for (range, next) in shared.next[..job.ranges].iter().enumerate() {
+            next.0.store(job.range_start(range), Ordering::Relaxed);
         }
-        s.state.store(OPEN, Ordering::Release);
-        s.epoch.fetch_add(1, Ordering::SeqCst);
-        let helpers = (parts - 1).min(s.limit.load(Ordering::Relaxed));
-        for w in &workers[..helpers] {
-            if w.parked.load(Ordering::SeqCst) {
-                s.waker.store(system::processor(), Ordering::Relaxed);
-                w.thread.unpark();
+        shared.state.store(OPEN, Ordering::Release);
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        let helpers = (parts - 1).min(shared.limit.load(Ordering::Relaxed));
+        for worker in &workers[..helpers] {
+            if worker.parked.load(Ordering::SeqCst) {
+                shared.waker.store(system::processor(), Ordering::Relaxed);
+                worker.thread.unpark();
             }
         }
-        s.take_parts(job, 0);
-        s.state.fetch_and(!OPEN, Ordering::AcqRel);
+        shared.run_remaining_parts(job, 0);
+        shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
-        while s.state.load(Ordering::Acquire) != 0 {
+        while shared.state.load(Ordering::Acquire) != 0 {
             spins += 1;
             if spins.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
@@ -243,7 +243,7 @@ impl Pool {
                 std::hint::spin_loop();
             }
         }
-        let panic = lock(&s.panic).take();
+        let panic = lock(&shared.panic).take();
         drop(workers);
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -252,38 +252,37 @@ impl Pool {
 }
 
 impl Pool {
-    /// Waits until all threads of the pool run concurrently, for a few milliseconds at most. Returns true if they do.
-    /// After this thread has slept, it often shares a core with a worker, until the system moves one of them. Timing of
-    /// short runs should begin with this call.
+    /// Waits a few milliseconds at most until all threads of the pool run concurrently, and returns true if they do. A
+    /// thread that slept often shares a core with a worker, until the system moves one of them. Call this before timing
+    /// short runs.
     pub fn meet(&self) -> bool {
         let (start, threads) = (Instant::now(), self.threads());
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < MAX_WAIT {
             let (begin, arrived) = (Instant::now(), AtomicUsize::new(0));
             self.run(threads, |_| {
                 arrived.fetch_add(1, Ordering::AcqRel);
-                while arrived.load(Ordering::Acquire) < threads && begin.elapsed() < TOGETHER {
+                while arrived.load(Ordering::Acquire) < threads && begin.elapsed() < MAX_START_GAP {
                     std::hint::spin_loop();
                 }
             });
-            if begin.elapsed() < TOGETHER {
+            if begin.elapsed() < MAX_START_GAP {
                 return true;
             }
         }
         false
     }
 
-    /// Runs jobs that each end in a run, concurrently: the parts of each job's first run are parts of one common run.
-    /// The code of the jobs before their first run executes before that, one job after the other, and the code after it
-    /// afterwards.
+    /// Runs jobs concurrently, by merging the first run of each job into one common run. The code of the jobs before
+    /// their first run executes before the common run, one job after the other, and the remaining code after it.
     ///
     /// # Panics
-    /// If a job or a part does.
+    /// If a job or a part panics.
     pub fn run_concurrently(&self, jobs: &mut [Box<dyn FnMut() + '_>]) {
-        self.gathered(jobs, 0, &|_| {});
+        self.run_jobs(jobs, 0, &|_| {});
     }
 
-    /// Runs jobs together with parts that were already gathered.
-    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, first: &RunParts<'_>) {
+    /// Runs jobs together with `count` parts that are gathered already.
+    fn run_jobs(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, early: &RunParts<'_>) {
         struct Restore;
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -291,16 +290,16 @@ impl Pool {
             }
         }
         let Some((job, other_jobs)) = jobs.split_first_mut() else {
-            return self.run(count, first);
+            return self.run(count, early);
         };
         let mut has_run = false;
         let mut gather = |parts: usize, part: &RunParts<'_>| {
             has_run = true;
             let all_parts = |i: usize| match i.checked_sub(count) {
-                None => first(i),
+                None => early(i),
                 Some(i) => part(i),
             };
-            self.gathered(other_jobs, count + parts, &all_parts);
+            self.run_jobs(other_jobs, count + parts, &all_parts);
         };
         let gather: NonNull<Gather<'_>> = NonNull::from(&mut gather);
         // SAFETY: only the lifetime changes; the guard takes the pointer away before `gather` ends.
@@ -312,23 +311,23 @@ impl Pool {
             job();
         }
         if !has_run {
-            self.gathered(other_jobs, count, first);
+            self.run_jobs(other_jobs, count, early);
         }
     }
 }
 
 impl Job {
-    /// Returns the first part of a range.
-    fn first(&self, range: usize) -> usize {
+    /// Returns the index of the first part of a range.
+    fn range_start(&self, range: usize) -> usize {
         (self.parts as u128 * range as u128 / self.ranges as u128) as usize
     }
 }
 
 impl Shared {
-    /// Takes parts, those of this thread's range first.
-    fn take_parts(&self, job: Job, thread: usize) {
+    /// Runs parts until none are left, those of this thread's range first.
+    fn run_remaining_parts(&self, job: Job, thread: usize) {
         for range in (0..job.ranges).map(|i| (thread + i) % job.ranges) {
-            let end = job.first(range + 1);
+            let end = job.range_start(range + 1);
             loop {
                 let i = self.next[range].0.fetch_add(1, Ordering::Relaxed);
                 if i >= end {
@@ -343,27 +342,27 @@ impl Shared {
         }
     }
 
-    /// Enters the open job, if there is one.
+    /// Enters the open job, if there is one, and returns true if it did.
     fn enter(&self) -> bool {
         let mut state = self.state.load(Ordering::Relaxed);
         while state & OPEN != 0 {
             let entered = self.state.compare_exchange_weak(
                 state,
-                state + ONE,
+                state + WORKER,
                 Ordering::Acquire,
                 Ordering::Relaxed,
             );
             match entered {
                 Ok(_) => return true,
-                Err(now) => state = now,
+                Err(current) => state = current,
             }
         }
         false
     }
 }
 
-fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
-    fork::leave_out();
+fn run_worker(shared: &Shared, index: usize, parked: &AtomicBool) {
+    fork::exclude_thread();
     let mut epoch = 0;
     loop {
         let mut spins = 0;
@@ -383,11 +382,11 @@ fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
             parked.store(false, Ordering::SeqCst);
         }
         epoch = shared.epoch.load(Ordering::Acquire);
-        if number < shared.limit.load(Ordering::Relaxed) && shared.enter() {
+        if index < shared.limit.load(Ordering::Relaxed) && shared.enter() {
             // SAFETY: the job does not change while this worker is inside.
             let job = unsafe { *shared.job.get() };
-            shared.take_parts(job, number + 1);
-            shared.state.fetch_sub(ONE, Ordering::Release);
+            shared.run_remaining_parts(job, index + 1);
+            shared.state.fetch_sub(WORKER, Ordering::Release);
         }
     }
 }

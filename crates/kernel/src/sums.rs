@@ -1,4 +1,4 @@
-//! Number types of accumulators.
+//! Number types of vector lanes, and rows of register tiles.
 
 use crate::simd::{Features, Isa, fma32, fma64};
 use crate::view::Plain;
@@ -6,14 +6,16 @@ use kiln_base::DType;
 
 /// The maximum number of rows that share a pass over the values.
 pub const ROWS: i64 = 8;
-/// Returns the number of rows of a register tile of a level. With its vectors of positions they fill the registers,
-/// except for those of the operands.
-pub fn rows_of(level: Features) -> i64 {
+
+/// Returns the number of rows of a register tile of a level. The accumulators of the tile fill the registers that
+/// operands do not need.
+pub fn tile_rows(level: Features) -> i64 {
     match level.width() {
         Features::AVX2 => 6,
         _ => ROWS,
     }
 }
+
 /// A number type that vectors hold.
 pub trait Lane: Plain + PartialEq + std::ops::Add<Output = Self> {
     const ZERO: Self;

@@ -11,31 +11,31 @@ pub(crate) fn physical_memory() -> usize {
     }
 }
 
-/// Returns the memory limit of the root control group, as containers have; of version 2, or of 1.
+/// Returns the memory limit of the root control group (version 2 or 1), which containers have.
 #[cfg(target_os = "linux")]
 pub(crate) fn container_memory() -> usize {
     let files = ["memory.max", "memory/memory.limit_in_bytes"];
     let read = |file| std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok();
-    // Without a limit, the text is `max`, or a number beyond every memory.
+    // Without a limit, the text is `max` or a huge number.
     let limit = files
         .into_iter()
         .find_map(|file| read(file)?.trim().parse().ok());
     limit.unwrap_or(usize::MAX)
 }
 
-/// Registers a function that every later fork calls in the child, before `fork` returns there. Without memory for it,
-/// forks call nothing.
+/// Registers a function that later forks call in the child before `fork` returns. If there is no memory for that, forks
+/// call nothing.
 ///
 /// The function may only use what is safe to use after a fork of a process with threads, such as atomics.
 #[cfg(unix)]
-pub(crate) fn in_children(f: extern "C" fn()) {
+pub(crate) fn on_fork_in_child(f: extern "C" fn()) {
     // SAFETY: the function takes nothing and is never unloaded.
     unsafe {
         libc::pthread_atfork(None, None, Some(f));
     }
 }
 
-/// Returns the processor that the calling thread runs on, if the system tells it.
+/// Returns the processor of the calling thread, or `usize::MAX` if it is unknown.
 #[cfg(target_os = "linux")]
 pub(crate) fn processor() -> usize {
     // SAFETY: it only returns a number.
@@ -47,8 +47,8 @@ pub(crate) fn processor() -> usize {
 /// A woken thread often shares a core with the thread that woke it, for some milliseconds, although other cores are
 /// idle. This lets it move elsewhere by itself.
 #[cfg(target_os = "linux")]
-pub(crate) fn leave_processor(other: usize) {
-    if other != processor() || other >= libc::CPU_SETSIZE as usize {
+pub(crate) fn leave_processor(avoided: usize) {
+    if avoided != processor() || avoided >= libc::CPU_SETSIZE as usize {
         return;
     }
     let size = size_of::<libc::cpu_set_t>();
@@ -59,9 +59,9 @@ pub(crate) fn leave_processor(other: usize) {
         if libc::sched_getaffinity(0, size, &mut allowed) != 0 {
             return;
         }
-        let mut rest = allowed;
-        libc::CPU_CLR(other, &mut rest);
-        if libc::CPU_COUNT(&rest) > 0 && libc::sched_setaffinity(0, size, &rest) == 0 {
+        let mut others = allowed;
+        libc::CPU_CLR(avoided, &mut others);
+        if libc::CPU_COUNT(&others) > 0 && libc::sched_setaffinity(0, size, &others) == 0 {
             libc::sched_setaffinity(0, size, &allowed);
         }
     }
@@ -91,8 +91,8 @@ pub fn evict(bytes: &[u8]) {
     use std::arch::x86_64::{_mm_clflush, _mm_mfence};
     let start = bytes.as_ptr().addr() % LINE;
     let optimized = flushes_out_of_order();
-    for at in (0..bytes.len() + start).step_by(LINE) {
-        let line = bytes.as_ptr().wrapping_add(at).wrapping_sub(start);
+    for offset in (0..bytes.len() + start).step_by(LINE) {
+        let line = bytes.as_ptr().wrapping_add(offset).wrapping_sub(start);
         // SAFETY: the line holds some of the bytes, so its page can be read; its contents do not change.
         unsafe {
             match optimized {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stay_what_they_are() {
+    fn evicting_keeps_the_bytes() {
         for len in [0, 1, 63, 64, 65, 1000] {
             let bytes: Vec<u8> = (0..=255).cycle().take(len + 3).collect();
             for start in 0..3 {

@@ -1,22 +1,22 @@
 //! Typed memory with known bounds, which the threads of a kernel share.
 //!
-//! A [`View`] is an address and the range of indices around it that may be accessed. Index 0 may lie anywhere, also
-//! outside, so that a copy of a part of an array has the indices of the array. Every access is checked against the
-//! range; code that takes bare addresses gets them from [`View::address`], which checks all that the code touches.
+//! A [`View`] is an address and the range of indices around it that may be accessed. Index 0 may be outside the range:
+//! a copy of a part of an array then keeps the indices of the array. Every access is checked against the range. Code
+//! that needs bare addresses gets them from [`View::address`], which checks the range that the code accesses.
 //!
-//! Whoever makes the first view of some memory, [`ViewMut::of`] and [`ViewMut::room`] included, promises what bounds
-//! can't show: that threads write different elements, that no other reads them meanwhile, and that no two slices of the
-//! same elements that may be written are alive. All views that are derived from it rely on this promise.
+//! Bounds do not prevent data races. Whoever creates the first view of some memory, also by [`ViewMut::of`] and
+//! [`ViewMut::room`], guarantees that threads write different elements, that no thread reads them meanwhile, and that
+//! mutable slices do not overlap. All views that are derived from it rely on this.
 
 use crate::error::Result;
 use crate::memory::{Category, Holder, Storage};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// A number of which all bits are values.
+/// A number type of which every bit pattern is a value.
 ///
 /// # Safety
-/// All of its bit patterns are values, and it has no padding.
+/// Every bit pattern is a value, and there is no padding.
 pub unsafe trait Plain: Copy + Default + Send + Sync + 'static {}
 macro_rules! plain {
     ($($t:ty)*) => {
@@ -26,15 +26,16 @@ macro_rules! plain {
 }
 plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 usize f32 f64 half::bf16 half::f16);
 
-/// Elements that may be read.
+/// A read-only view of elements.
 pub struct View<'a, T> {
-    at: *const T,
-    /// The indices that may be accessed.
+    /// The address of index 0.
+    base: *const T,
+    /// The range of indices that may be accessed.
     from: i64,
     to: i64,
     memory: PhantomData<&'a T>,
 }
-// SAFETY: the maker of the first view promised that threads may share it.
+// SAFETY: the creator of the first view guarantees that threads may share it.
 unsafe impl<T: Plain> Sync for View<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Send for View<'_, T> {}
@@ -46,8 +47,8 @@ impl<T> Clone for View<'_, T> {
 }
 impl<T> Copy for View<'_, T> {}
 
-/// Returns the lowest and the end of the offsets that indices of these extents and strides reach; both are 0 if there
-/// are none.
+/// Returns the range of offsets that indices of these extents and strides reach, its end excluded. The range is empty
+/// if an extent is 0.
 #[inline(always)]
 pub fn span<const N: usize>(dims: [(i64, i64); N]) -> [i64; 2] {
     let (mut low, mut high) = (0i64, 1i64);
@@ -67,7 +68,7 @@ pub fn span<const N: usize>(dims: [(i64, i64); N]) -> [i64; 2] {
 #[cold]
 #[inline(never)]
 #[track_caller]
-fn outside([low, high]: [i64; 2], [from, to]: [i64; 2]) -> ! {
+fn out_of_bounds([low, high]: [i64; 2], [from, to]: [i64; 2]) -> ! {
     panic!("{low} to {high} of {from} to {to}");
 }
 
@@ -75,44 +76,44 @@ impl<'a, T: Plain> View<'a, T> {
     /// Returns a view of a slice.
     pub fn of(slice: &'a [T]) -> View<'a, T> {
         View {
-            at: slice.as_ptr(),
+            base: slice.as_ptr(),
             from: 0,
             to: slice.len() as i64,
             memory: PhantomData,
         }
     }
 
-    /// Returns the same elements with another origin of indices.
+    /// Returns the same elements with index 0 moved by `by`.
     #[inline(always)]
     #[must_use]
     pub fn shift(self, by: i64) -> View<'a, T> {
         View {
-            at: self.at.wrapping_offset(by as isize),
+            base: self.base.wrapping_offset(by as isize),
             from: self.from.saturating_sub(by),
             to: self.to.saturating_sub(by),
             memory: PhantomData,
         }
     }
 
-    /// Returns the address of index 0. All indices from `low` up to `high` may be accessed there.
+    /// Returns the address of index 0, relative to which the indices `low..high` may be accessed.
     ///
     /// # Panics
-    /// If some of them are not in the view.
+    /// If the range is not in the view.
     #[inline(always)]
     #[track_caller]
     pub fn address(&self, [low, high]: [i64; 2]) -> *const T {
         if (low < self.from || high > self.to) && low < high {
-            outside([low, high], [self.from, self.to]);
+            out_of_bounds([low, high], [self.from, self.to]);
         }
-        self.at
+        self.base
     }
 
-    /// Checks that `len` elements from `i` on, at least one, are in the view.
+    /// Checks that `len` elements from `i` on are in the view; `len` is at least 1.
     #[inline(always)]
     #[track_caller]
     fn check(&self, i: i64, len: i64) {
         if i < self.from || i >= self.to || len > self.to - i {
-            outside([i, i.saturating_add(len)], [self.from, self.to]);
+            out_of_bounds([i, i.saturating_add(len)], [self.from, self.to]);
         }
     }
 
@@ -122,7 +123,7 @@ impl<'a, T: Plain> View<'a, T> {
     pub fn get(&self, i: i64) -> T {
         self.check(i, 1);
         // SAFETY: the element is in the view.
-        unsafe { *self.at.offset(i as isize) }
+        unsafe { *self.base.offset(i as isize) }
     }
 
     /// Returns `len` elements from `i` on.
@@ -134,7 +135,7 @@ impl<'a, T: Plain> View<'a, T> {
         }
         self.check(i, len);
         // SAFETY: the elements are in the view, and nobody writes them meanwhile.
-        unsafe { std::slice::from_raw_parts(self.at.offset(i as isize), len as usize) }
+        unsafe { std::slice::from_raw_parts(self.base.offset(i as isize), len as usize) }
     }
 
     /// Returns the same memory as elements of another type.
@@ -143,16 +144,16 @@ impl<'a, T: Plain> View<'a, T> {
     /// If index 0 is not aligned for it.
     #[inline(always)]
     pub fn cast<U: Plain>(self) -> View<'a, U> {
-        let at = self.at.cast::<U>();
+        let base = self.base.cast::<U>();
         assert!(
-            at.addr().is_multiple_of(align_of::<U>()),
+            base.addr().is_multiple_of(align_of::<U>()),
             "unaligned elements"
         );
-        let (size, of) = (size_of::<T>() as i64, size_of::<U>() as i64);
+        let (old_size, new_size) = (size_of::<T>() as i64, size_of::<U>() as i64);
         View {
-            at,
-            from: -(-self.from.saturating_mul(size)).div_euclid(of),
-            to: self.to.saturating_mul(size).div_euclid(of),
+            base,
+            from: -(-self.from.saturating_mul(old_size)).div_euclid(new_size),
+            to: self.to.saturating_mul(old_size).div_euclid(new_size),
             memory: PhantomData,
         }
     }
@@ -163,13 +164,13 @@ impl<'a, T: Plain> View<'a, T> {
         self.cast()
     }
 
-    /// Returns the address of index 0, by which views of the same elements are known.
+    /// Returns a number that identifies views with the same index 0.
     pub fn id(&self) -> usize {
-        self.at.addr()
+        self.base.addr()
     }
 }
 
-/// Elements that may be read and written.
+/// A mutable view of elements.
 pub struct ViewMut<'a, T>(View<'a, T>);
 impl<T> Clone for ViewMut<'_, T> {
     #[inline(always)]
@@ -198,21 +199,21 @@ impl<'a, T: Plain> ViewMut<'a, T> {
     ///
     /// # Safety
     /// As [`Arguments::new`].
-    pub unsafe fn new(at: *mut T, len: usize) -> ViewMut<'a, T> {
+    pub unsafe fn new(base: *mut T, len: usize) -> ViewMut<'a, T> {
         ViewMut(View {
-            at,
+            base,
             from: 0,
             to: len as i64,
             memory: PhantomData,
         })
     }
 
-    /// Returns a view of nothing.
+    /// Returns an empty view.
     pub fn none() -> ViewMut<'a, T> {
         ViewMut::of(&mut [])
     }
 
-    /// Returns memory for `len` elements, kept in `storage` between calls.
+    /// Returns a view of `len` elements in `storage`, which grows if necessary and is reused between calls.
     ///
     /// # Errors
     /// If memory is short.
@@ -261,10 +262,10 @@ impl<'a, T: Plain> ViewMut<'a, T> {
     pub fn set(&self, i: i64, value: T) {
         self.check(i, 1);
         // SAFETY: the element is in the view.
-        unsafe { *self.at.cast_mut().offset(i as isize) = value }
+        unsafe { *self.base.cast_mut().offset(i as isize) = value }
     }
 
-    /// Returns `len` elements from `i` on, for this thread alone.
+    /// Returns `len` elements from `i` on, which only this thread may use.
     #[inline(always)]
     #[track_caller]
     pub fn slice_mut(&mut self, i: i64, len: i64) -> &mut [T] {
@@ -274,7 +275,7 @@ impl<'a, T: Plain> ViewMut<'a, T> {
         self.check(i, len);
         // SAFETY: the elements are in the view, and no other thread uses them.
         unsafe {
-            std::slice::from_raw_parts_mut(self.at.cast_mut().offset(i as isize), len as usize)
+            std::slice::from_raw_parts_mut(self.base.cast_mut().offset(i as isize), len as usize)
         }
     }
 
@@ -285,7 +286,7 @@ impl<'a, T: Plain> ViewMut<'a, T> {
         self.slice_mut(i, len).fill(value);
     }
 
-    /// Copies elements to index `i` and on.
+    /// Copies a slice to the elements from `i` on.
     #[inline(always)]
     #[track_caller]
     pub fn copy(mut self, i: i64, from: &[T]) {
@@ -296,11 +297,11 @@ impl<'a, T: Plain> ViewMut<'a, T> {
 /// The arguments of a kernel.
 #[derive(Copy, Clone)]
 pub struct Arguments<'a> {
-    at: &'a [*mut u8],
-    /// The bytes of each.
+    addresses: &'a [*mut u8],
+    /// The sizes of the arguments in bytes.
     sizes: &'a [usize],
 }
-// SAFETY: the maker promised that the threads of the kernel may share them.
+// SAFETY: the creator guarantees that the threads of the kernel may share them.
 unsafe impl Sync for Arguments<'_> {}
 // SAFETY: as above.
 unsafe impl Send for Arguments<'_> {}
@@ -309,33 +310,33 @@ impl<'a> Arguments<'a> {
     /// Returns arguments at these addresses.
     ///
     /// # Safety
-    /// Each has its bytes, aligned, for as long as the result is used. The kernel that gets them writes different
-    /// elements by different threads, and nobody else writes what it reads, or uses what it writes.
-    pub unsafe fn new(at: &'a [*mut u8], sizes: &'a [usize]) -> Arguments<'a> {
-        assert_eq!(at.len(), sizes.len(), "arguments without sizes");
-        Arguments { at, sizes }
+    /// Each address is aligned, and valid for its size while the result is used. The threads of the kernel write
+    /// different elements, and nobody else writes what the kernel reads, or uses what it writes.
+    pub unsafe fn new(addresses: &'a [*mut u8], sizes: &'a [usize]) -> Arguments<'a> {
+        assert_eq!(addresses.len(), sizes.len(), "arguments without sizes");
+        Arguments { addresses, sizes }
     }
 
-    /// Returns their addresses.
+    /// Returns the addresses.
     pub fn addresses(&self) -> &'a [*mut u8] {
-        self.at
+        self.addresses
     }
 
-    /// Returns their bytes.
+    /// Returns the sizes in bytes.
     pub fn sizes(&self) -> &'a [usize] {
         self.sizes
     }
 
-    /// Returns an argument that is read.
+    /// Returns a view of an argument.
     #[inline(always)]
     pub fn view<T: Plain>(&self, i: usize) -> View<'a, T> {
         self.view_mut::<T>(i).0
     }
 
-    /// Returns an argument that is written.
+    /// Returns a mutable view of an argument.
     #[inline(always)]
     pub fn view_mut<T: Plain>(&self, i: usize) -> ViewMut<'a, T> {
         // SAFETY: the argument has its bytes.
-        unsafe { ViewMut::new(self.at[i], self.sizes[i]) }.cast()
+        unsafe { ViewMut::new(self.addresses[i], self.sizes[i]) }.cast()
     }
 }

@@ -1,6 +1,6 @@
-//! Work: a kernel of any kind, linked for known sizes.
+//! Linked kernels: kernels of any kind with known sizes.
 
-use crate::calls::{Around, Calls, Ends};
+use crate::calls::{Calls, LastCalls, StepContext};
 use crate::error::{Error, Result};
 use crate::failures::{Failure, Failures};
 use crate::memory::Storage;
@@ -20,23 +20,23 @@ pub struct Call<'a> {
     pub scratch: ViewMut<'a, u8>,
     /// True if its parts may run concurrently.
     pub parallel: bool,
-    /// The plan's sites that the step names.
+    /// The indices of the step's sites in the plan.
     pub step_sites: &'a [u32],
     pub sites: &'a [Site],
-    /// Counts the kernels of bodies.
+    /// A counter of the kernels that bodies run.
     pub kernels: &'a AtomicU64,
     pub failures: &'a Failures,
 }
 
 impl Call<'_> {
-    /// Returns the error of the step's operator that `text` describes.
-    pub fn failed(&self, text: String) -> Error {
-        failed(self.step_sites, self.sites, text)
+    /// Returns an error of the step's operator with this text.
+    pub fn error(&self, text: String) -> Error {
+        step_error(self.step_sites, self.sites, text)
     }
 }
 
-/// Returns the error of the operator of a step with these sites that `text` describes.
-pub fn failed(step_sites: &[u32], sites: &[Site], text: String) -> Error {
+/// Returns an error with this text, of the operator of a step with these sites.
+pub fn step_error(step_sites: &[u32], sites: &[Site], text: String) -> Error {
     let site = step_sites.first();
     let site = site.and_then(|s| sites.get(*s as usize));
     Error::Custom {
@@ -46,11 +46,12 @@ pub fn failed(step_sites: &[u32], sites: &[Site], text: String) -> Error {
     }
 }
 
-/// An operation that goes on while other steps run.
+/// An asynchronous operation that runs concurrently with later steps.
 pub struct Started {
     pub request: Box<dyn Request>,
-    /// The argument that gets the result, and its bytes.
+    /// The argument that receives the result.
     pub out: usize,
+    /// The bytes of the result.
     pub bytes: usize,
 }
 
@@ -58,46 +59,47 @@ pub struct Started {
 pub struct Expand<'a> {
     pub args: SmallVec<[*mut u8; 12]>,
     pub scratch: *mut u8,
-    /// The surroundings of a body of the step.
-    pub within: Around<'a>,
+    /// The context of the step.
+    pub context: StepContext<'a>,
 }
 
-/// Weights that are packed once.
+/// Weights that a kernel can pack once.
 pub struct Packs {
-    /// Their argument.
+    /// The argument with the weights.
     pub weights: usize,
+    /// The bytes of the packed weights.
     pub bytes: usize,
 }
 
-/// The facts of a tile program that decide how a step may run.
+/// The properties of a tile program that decide how a step may run.
 pub trait Program {
     /// True if its parts may run concurrently.
     fn is_parallel(&self) -> bool;
 
-    /// True if accesses to these arguments, which may alias, never touch the same element from different points.
-    fn keeps_apart(&self, args: &[usize]) -> bool;
+    /// True if different points never access the same element through these arguments, which may alias.
+    fn never_overlap(&self, args: &[usize]) -> bool;
 
     /// True if it writes all of an argument, without reading it before.
     fn covers(&self, arg: usize) -> bool;
 }
 
-/// A kernel with known sizes. One that runs on the CPU has [`LinkedKernel::run`] or [`LinkedKernel::start`], one on a
-/// GPU [`LinkedKernel::expand`].
+/// A kernel with known sizes. CPU kernels implement [`LinkedKernel::run`] or [`LinkedKernel::start`], GPU kernels
+/// [`LinkedKernel::expand`].
 pub trait LinkedKernel: Send + Sync {
-    /// Runs it, and returns the data error of a body in it.
+    /// Runs the kernel, and returns the data error of a body in it.
     ///
     /// # Errors
-    /// If it can't run at all.
+    /// If it can't run.
     ///
-    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right. The packed weights
-    /// are the result of [`LinkedKernel::pack`] on the same weights.
+    /// The arguments and the scratch memory have the sizes it was linked for, `parallel` is true only if points are
+    /// independent, and packed weights come from [`LinkedKernel::pack`] on the same weights.
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
         Err(Error::Internal("a GPU kernel for the CPU".into()))
     }
 
-    /// Starts it asynchronously, and returns a handle to wait for before another step touches its result; `None` if it
-    /// is not asynchronous and must be run.
+    /// Starts an asynchronous kernel. Another step may use its result once the returned operation is complete. `None`
+    /// if the kernel is not asynchronous and must be run.
     ///
     /// # Errors
     /// If it can't be started.
@@ -106,21 +108,21 @@ pub trait LinkedKernel: Send + Sync {
         Ok(None)
     }
 
-    /// Adds its calls, and returns the last ones, after which it is done.
+    /// Adds the kernel's calls to a GPU, and returns the last ones.
     ///
     /// # Errors
-    /// If a call can't be given to the device.
-    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
-        let _ = (with, calls);
+    /// If the device refuses a call.
+    fn expand(&self, args: Expand, calls: &mut Calls) -> Result<LastCalls> {
+        let _ = (args, calls);
         Err(Error::Internal("a CPU kernel for a GPU".into()))
     }
 
-    /// Returns its schedule as text, if there is more to say than its algorithm.
+    /// Returns a text about the schedule, if there is more to say than the algorithm.
     fn schedule(&self) -> Option<String> {
         None
     }
 
-    /// Returns the work as its engine's own type, by which the engine finds tile programs that it runs together.
+    /// Returns the kernel for a downcast by its engine, which runs several tile programs together.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
@@ -135,32 +137,32 @@ pub trait LinkedKernel: Send + Sync {
         None
     }
 
-    /// True if it never touches weights that were packed for it, for any values.
-    fn forgets_packed(&self) -> bool {
+    /// True if it never reads packed weights, for any values of symbols.
+    fn ignores_packed(&self) -> bool {
         false
     }
 
-    /// Packs weights. The arguments are the weights, and memory of the bytes that [`LinkedKernel::packs`] returns.
+    /// Packs weights. The arguments are the weights, and memory of the size that [`LinkedKernel::packs`] returns.
     fn pack(&self, call: &Call<'_>) {
         let _ = call;
     }
 
-    /// Returns its workspace, in bytes.
+    /// Returns the size of the workspace in bytes.
     fn scratch(&self) -> usize {
         0
     }
 
-    /// True if it runs programs, whose results have the sizes of its arguments, or of slices of them.
+    /// True if it runs programs as bodies, whose results have the sizes of its arguments, or of slices of them.
     fn has_bodies(&self) -> bool {
         false
     }
 
-    /// True if its programs may read something, or have a result, that nothing has written.
-    fn is_bare(&self) -> bool {
+    /// True if its bodies may read or return uninitialised memory.
+    fn may_be_uninitialized(&self) -> bool {
         false
     }
 
-    /// Returns the GPU memory that it holds.
+    /// Returns the GPU memory that the kernel owns.
     fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
         Vec::new()
     }

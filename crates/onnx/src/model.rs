@@ -45,7 +45,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model> {
             Ok((model, spans)) => Model::new(model, Some(folder), Some(Weights { file, spans })),
             Err(_) => {
                 file.rewind().map_err(|e| named(&e))?;
-                let bytes = Budget::new().exactly(&mut file, length, "the model");
+                let bytes = Budget::new().read_exact(&mut file, length, "the model");
                 Model::read(bytes.map_err(|e| named(&e))?, Some(folder))
             }
         };

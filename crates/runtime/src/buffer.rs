@@ -269,7 +269,7 @@ fn holds(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<()> {
 fn try_to_vec<T: Copy>(from: &[T]) -> Result<Vec<T>> {
     let mut copy = Vec::new();
     if copy.try_reserve_exact(from.len()).is_err() {
-        return Err(memory::too_much(size_of_val(from)));
+        return Err(memory::out_of_memory(size_of_val(from)));
     }
     copy.extend_from_slice(from);
     Ok(copy)

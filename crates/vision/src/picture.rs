@@ -162,8 +162,8 @@ impl Pixels for Image {
 /// Copies pixels of `C` levels in reverse order.
 fn copy_reversed<const C: usize>(from: &[u8], to: &mut [u8]) {
     let (from, to) = (from.as_chunks::<C>().0, to.as_chunks_mut::<C>().0);
-    let both = to.iter_mut().zip(from.iter().rev());
-    both.for_each(|(to, from)| *to = *from);
+    let pairs = to.iter_mut().zip(from.iter().rev());
+    pairs.for_each(|(to, from)| *to = *from);
 }
 
 /// The source index of every position along a padded axis, or `None` for fill.

@@ -1,5 +1,5 @@
-//! Attention: scores, their softmax and the weighted sum of the values, for a block of rows and keys at a time, so that
-//! the scores present at once fit into a cache.
+//! Attention: scores, their softmax and the weighted sum of the values. Blocks of rows and keys keep the scores in a
+//! cache.
 
 mod dropout;
 mod gradient;
@@ -44,7 +44,7 @@ impl kiln_kernel::work::LinkedKernel for Attention {
         let cost = s.rows * s.keys * (s.width + self.columns + 1);
         let launch = Launch::new(self.epilogue.as_ref(), call);
         launch.run((s.matrices() * blocks, cost), |i, scratch| {
-            self.block(&launch, i / blocks, i % blocks * s.rows, scratch)
+            self.compute_block(&launch, i / blocks, i % blocks * s.rows, scratch)
         });
         Ok(None)
     }
@@ -54,7 +54,7 @@ impl kiln_kernel::work::LinkedKernel for Attention {
     }
 }
 
-/// The buffers that a thread keeps between blocks: scores, accumulators, raw results, and f16 or bf16 operands widened
+/// The buffers that a thread reuses between blocks: scores, accumulators, raw results, and f16 or bf16 operands widened
 /// to f32.
 #[derive(Default)]
 struct Scratch {
@@ -71,23 +71,23 @@ struct CopiedOperands {
     key: Option<Storage>,
     value: Option<Storage>,
     panels: [PackedPanels; 2],
-    /// The start of the keys and of the values in the operands, which matrices may share, and the end of the rows that
-    /// contain values which are not finite.
-    of: Option<([usize; 2], i64)>,
+    /// The starts of the copied keys and values in the operands, which matrices may share, and
+    /// [`KeysValues::nonfinite_end`].
+    source: Option<([usize; 2], i64)>,
 }
 
 /// The keys and values of a matrix.
 #[derive(Clone, Copy)]
 struct KeysValues<'a> {
-    /// The keys as columns, and the values.
+    /// The transposed keys.
     keys: Right<'a, f32>,
     values: Right<'a, f32>,
     /// The end of the rows that contain values which are not finite.
-    wild: i64,
+    nonfinite_end: i64,
 }
 
 impl Attention {
-    /// Checks and links attention whose arguments have these lengths.
+    /// Checks and links attention for arguments of these lengths.
     pub(crate) fn new(
         p: &plan::Attention,
         values: &[i64],
@@ -97,12 +97,12 @@ impl Attention {
         let scores = Scores::new(&p.scores, values, lens, level)?;
         let columns = extent(&p.columns, values)?;
         let batch = &scores.batch;
-        let all: Vec<i64> = batch
+        let extents: Vec<i64> = batch
             .iter()
             .copied()
             .chain([scores.length, columns])
             .collect();
-        let total = product(&all)?;
+        let total = product(&extents)?;
         product(&[scores.keys.max(1), columns.max(1)])?;
         let shape = (&batch[..], scores.keys, columns);
         let value = Operand::new(&p.value, shape, values, lens[p.value.arg as usize])?;
@@ -117,31 +117,42 @@ impl Attention {
     }
 
     /// Computes the rows from `first` of matrix `b`.
-    fn block(&self, launch: &Launch, b: i64, first: i64, scratch: &mut Scratch) -> Result<()> {
+    fn compute_block(
+        &self,
+        launch: &Launch,
+        b: i64,
+        first: i64,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let (s, args) = (&self.scores, &launch.args);
         let (rows, columns) = (s.rows.min(s.length - first), self.columns);
-        let seen = s.seen(first + rows);
+        let visible = s.seen(first + rows);
         let weights = ViewMut::room(&mut scratch.scores, rows * s.pitch)?;
-        let total = (b * s.length + first) * columns;
+        let element = (b * s.length + first) * columns;
         let size = s.dtype.size() as i64;
-        let (to, bytes) = ((self.out, total * size, 0), rows * columns * size);
+        let (to, bytes) = ((self.out, element * size, 0), rows * columns * size);
         let (out, _) = launch.destination::<u8>(to, (&mut scratch.raw, bytes, 0))?;
         let sums = match s.dtype {
             DType::F32 => out.cast(),
             _ => ViewMut::room(&mut scratch.sums, rows * columns)?,
         };
-        let held = self.hold(args, b, &mut scratch.kept)?;
+        let operands = self.pack_operands(args, b, &mut scratch.kept)?;
         let query = s.query(args, (b, first, rows), &mut scratch.query)?;
-        self.sum(args, (b, first, rows), (query, held), seen, (weights, sums))?;
+        self.sum_values(
+            args,
+            (b, first, rows),
+            (query, operands),
+            visible,
+            (weights, sums),
+        )?;
         if s.dtype != DType::F32 {
             s.write(sums.slice(0, rows * columns), out);
         }
-        launch.apply_epilogue((out, columns), total, (rows, columns), columns)
+        launch.apply_epilogue((out, columns), element, (rows, columns), columns)
     }
 
-    /// Returns the keys and values of matrix `b` as micro-kernels read them. They are packed where more than one block
-    /// of rows reads them.
-    fn hold<'a>(
+    /// Returns the keys and values of matrix `b` for micro-kernels, packed if several blocks of rows read them.
+    fn pack_operands<'a>(
         &self,
         args: &Arguments<'a>,
         b: i64,
@@ -149,93 +160,105 @@ impl Attention {
     ) -> Result<KeysValues<'a>> {
         let s = &self.scores;
         let value = self.value.at::<u8>(args, &s.batch, b, 0, 0);
-        let of = [s.key_start(args, b), value.id()];
-        let wild = kept.of.take().filter(|(other, _)| *other == of);
-        let is_there = wild.is_some();
-        let key = s.key(args, b, (&mut kept.key, is_there))?;
-        let copy = (&mut kept.value, is_there);
+        let source = [s.key_start(args, b), value.id()];
+        let nonfinite_end = kept.source.take().filter(|(other, _)| *other == source);
+        let is_copied = nonfinite_end.is_some();
+        let key = s.key(args, b, (&mut kept.key, is_copied))?;
+        let copy = (&mut kept.value, is_copied);
         let value = s.summed(&self.value, args, (b, s.keys), self.columns, copy)?;
         let keys_as_columns = (key.0, key.2, key.1);
         let (mut keys, mut values) = (keys_as_columns.into(), value.into());
         if s.length > s.rows {
-            let [of_keys, of_values] = &mut kept.panels;
-            if !is_there {
+            let [key_panels, value_panels] = &mut kept.panels;
+            if !is_copied {
                 let by = (s.level, s.terms.instruction);
-                of_keys.pack(by, keys_as_columns, (s.terms.words(s.width), s.keys))?;
-                of_values.pack(by, value, (s.terms.words(s.keys), self.columns))?;
+                key_panels.pack(by, keys_as_columns, (s.terms.words(s.width), s.keys))?;
+                value_panels.pack(by, value, (s.terms.words(s.keys), self.columns))?;
             }
-            keys = Right::Packed(of_keys.panels()?);
-            values = Right::Packed(of_values.panels()?);
+            keys = Right::Packed(key_panels.panels()?);
+            values = Right::Packed(value_panels.panels()?);
         }
         let count = s.terms.count();
-        let is_wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);
-        let wild = match wild {
-            Some((_, wild)) => wild,
+        let is_nonfinite =
+            |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);
+        let nonfinite_end = match nonfinite_end {
+            Some((_, nonfinite_end)) => nonfinite_end,
             // Without a causal mask, all keys are seen.
             None if s.causal => (0..s.terms.words(s.keys))
                 .rev()
-                .find(is_wild)
+                .find(is_nonfinite)
                 .map_or(0, |word| s.keys.min((word + 1) * count)),
             None => 0,
         };
-        kept.of = Some((of, wild));
-        Ok(KeysValues { keys, values, wild })
+        kept.source = Some((source, nonfinite_end));
+        Ok(KeysValues {
+            keys,
+            values,
+            nonfinite_end,
+        })
     }
 
-    /// Computes the weighted sums of values for some rows, none of which sees a key from `seen` on.
-    fn sum(
+    /// Computes the weighted sums of values for some rows, which attend to keys below `visible` only.
+    fn sum_values(
         &self,
         args: &Arguments,
         (b, first, rows): (i64, i64, i64),
-        (query, held): (Side, KeysValues),
-        seen: i64,
+        (query, operands): (Side, KeysValues),
+        visible: i64,
         (weights, out): (ViewMut<f32>, ViewMut<f32>),
     ) -> Result<()> {
         let (s, columns) = (&self.scores, self.columns);
-        let mut sums: AllSums = [Sums::NONE; _];
-        let scale = |i: i64, by: f32| {
+        let mut states: AllSums = [Sums::NONE; _];
+        let scale = |i: i64, factor: f32| {
             let mut out = out;
-            let line = out.slice_mut(i * columns, columns).iter_mut();
-            line.for_each(|x| *x *= by);
+            let elements = out.slice_mut(i * columns, columns).iter_mut();
+            elements.for_each(|x| *x *= factor);
         };
-        let weighted = |from: i64, until: i64| {
+        let add_weighted = |from: i64, until: i64| {
             let sizes = (rows, columns, until - from);
-            let values = held.values.part_from(s.terms.words(from), 0);
+            let values = operands.values.part_from(s.terms.words(from), 0);
             let left = (*weights, s.pitch, 1);
             s.multiply(sizes, (out, columns), left, values, from > 0)
         };
         let mut from = 0;
         loop {
-            let until = seen.min(from + s.part);
-            let (at, part) = ((b, first, rows), (from, until));
-            let terms = |i: i64| {
+            let until = visible.min(from + s.part);
+            let (rows_of_matrix, part) = ((b, first, rows), (from, until));
+            let finish_row = |i: i64| {
                 let row = weights.shift(i * s.pitch);
                 s.drop(args, (b, first + i, 1), part, row);
                 s.narrow(row, until - from);
             };
-            let to = (weights, &mut sums);
-            s.weights(args, at, (query, held.keys), part, to, terms)?;
-            for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
-                scale(i, sums.correction);
+            let to = (weights, &mut states);
+            s.weights(
+                args,
+                rows_of_matrix,
+                (query, operands.keys),
+                part,
+                to,
+                finish_row,
+            )?;
+            for (i, state) in (0..rows).zip(&states).filter(|_| from > 0) {
+                scale(i, state.correction);
             }
-            weighted(from, until)?;
+            add_weighted(from, until)?;
             from = until;
-            if from == seen {
+            if from == visible {
                 break;
             }
         }
-        // A weight of zero times a value that is not finite still makes NaN.
-        if seen < held.wild {
+        // A weight of zero times a value that is not finite is NaN.
+        if visible < operands.nonfinite_end {
             weights.fill(0, rows * s.pitch, 0.0);
             from -= from % s.terms.count();
         }
-        while from < held.wild {
-            let until = held.wild.min(from + s.part);
-            weighted(from, until)?;
+        while from < operands.nonfinite_end {
+            let until = operands.nonfinite_end.min(from + s.part);
+            add_weighted(from, until)?;
             from = until;
         }
-        for (i, sums) in (0..rows).zip(&sums) {
-            scale(i, sums.reciprocal(s.may_be_blind()));
+        for (i, state) in (0..rows).zip(&states) {
+            scale(i, state.reciprocal(s.may_be_blind()));
         }
         Ok(())
     }

@@ -112,7 +112,7 @@ impl LinkedKernel for Conv {
         Some(Packs { weights, bytes })
     }
 
-    fn forgets_packed(&self) -> bool {
+    fn ignores_packed(&self) -> bool {
         let weights = self.operands[1];
         let alone = self.operands[0] != weights && self.out != weights;
         let mut programs = self.epilogue.iter().chain(self.prologue.as_deref());
@@ -129,7 +129,7 @@ impl LinkedKernel for Conv {
             false => Ok(weights),
         };
         match (weights, self.dtype) {
-            (Err(e), _) => call.failures.broken(e),
+            (Err(e), _) => call.failures.report_error(e),
             (Ok(weights), DType::F64 | DType::I64) => self.pack_typed::<f64>(call, weights, to),
             (Ok(weights), _) => self.pack_typed::<f32>(call, weights, to),
         }

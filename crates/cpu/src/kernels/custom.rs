@@ -12,14 +12,14 @@ pub(super) struct CustomWork(pub Custom);
 
 impl LinkedKernel for CustomWork {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        let done = self.run(&call.args);
-        done.map_err(|text| call.failed(text))?;
+        let result = self.run(&call.args);
+        result.map_err(|text| call.error(text))?;
         Ok(None)
     }
 }
 
 impl CustomWork {
-    /// Runs the user's kernel on this thread; the text of an error describes the failure.
+    /// Runs the user's kernel on this thread. The error is the text of the failure.
     fn run(&self, args: &Arguments) -> std::result::Result<(), String> {
         let bytes = |a: usize, len: usize| args.view::<u8>(a).slice(0, len as i64);
         let inputs = self.0.operands.iter();

@@ -91,7 +91,7 @@ impl kiln_kernel::work::LinkedKernel for MatMul {
         Some(Packs { weights, bytes })
     }
 
-    fn forgets_packed(&self) -> bool {
+    fn ignores_packed(&self) -> bool {
         let (weights, prologue) = (self.rhs.arg, self.lhs.prologue.as_deref());
         let by_packed = self.schedule.algorithm == Algorithm::Packed && self.rhs.prologue.is_none();
         let alone = (prologue.is_some() || self.lhs.arg != weights) && self.out != weights;

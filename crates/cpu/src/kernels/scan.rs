@@ -1,10 +1,10 @@
-//! Scans. Columns, and chunks of lanes whose number depends on the shape alone, are spread over the pool.
+//! Scans. Threads share columns, and chunks of lanes, whose number depends on the shape alone.
 //!
-//! A long lane is cut into chunks. A first pass finds the total of each chunk; the running totals are the initial
-//! values of the chunks.
+//! Long lanes are split into chunks. A first pass computes the total of each chunk; prefix totals are the initial
+//! values of chunks in the second pass.
 //!
-//! Elements pass through a tile of register elements. So the loops that move them depend on the dtype alone, and the
-//! loops that combine them on the register type and the kind. Lines that are register elements in memory need no tile.
+//! Elements are copied through a tile of register elements. Copy loops thus depend on the dtype alone, and scan loops
+//! on the register type and the kind. Contiguous lanes of register elements need no tile.
 
 use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
 use crate::kernels::matmul::split;
@@ -27,8 +27,9 @@ pub(crate) struct Scan {
     outer: i64,
     len: i64,
     inner: i64,
-    /// The chunks of a lane, and the elements of a chunk.
+    /// The number of chunks of a lane.
     chunks: i64,
+    /// The number of elements of a chunk.
     chunk: i64,
     x: usize,
     out: usize,
@@ -36,23 +37,23 @@ pub(crate) struct Scan {
 
 impl LinkedKernel for Scan {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
+        // SAFETY: linked for arguments of these lengths.
         unsafe { self.run(&call.args, call.parallel) };
         Ok(None)
     }
 }
 
-/// The neighbouring lanes that one part processes, where the axis is not the last.
+/// The number of neighbouring lanes of a part, if the axis is not the last.
 const COLUMNS: i64 = 512;
-/// The minimum number of parts: lanes are cut into chunks where there are fewer.
+/// The minimum number of parts, below which lanes are split into chunks.
 const MIN_PARTS: i64 = 64;
 /// The minimum number of elements of a chunk.
-const CHUNK: i64 = 1 << 15;
+const MIN_CHUNK: i64 = 1 << 15;
 /// The cost of an element, in [`split`]'s multiply-adds.
-const WORK: i64 = 8;
+const ELEMENT_COST: i64 = 8;
 
 impl Scan {
-    /// True if there is code for it.
+    /// True if the CPU has code for the scan.
     pub(crate) fn computes(p: &plan::Scan) -> bool {
         let kind = p.dtype.is_float() || p.kind != ScanKind::LogSumExp;
         p.dtype.computes() && p.dtype != DType::Bool && kind
@@ -63,10 +64,10 @@ impl Scan {
         let (outer, len) = (extent(&p.outer, values)?, extent(&p.len, values)?);
         let inner = extent(&p.inner, values)?;
         let items = outer.saturating_mul(ceil(inner, COLUMNS)).max(1);
-        let least = CHUNK / inner.clamp(1, COLUMNS);
-        let chunk = ceil(len, (len / least).clamp(1, ceil(MIN_PARTS, items))).max(1);
+        let min_len = MIN_CHUNK / inner.clamp(1, COLUMNS);
+        let chunk = ceil(len, (len / min_len).clamp(1, ceil(MIN_PARTS, items))).max(1);
         Ok(Scan {
-            loops: Loops::of(p.dtype, p.kind, level),
+            loops: Loops::new(p.dtype, p.kind, level),
             reverse: p.reverse,
             outer,
             len,
@@ -78,7 +79,7 @@ impl Scan {
         })
     }
 
-    /// Runs it.
+    /// Runs the scan.
     ///
     /// # Safety
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
@@ -94,10 +95,10 @@ impl Scan {
                 true => self.len - 1 - first,
                 false => first,
             };
-            let at = ((o * self.len + row) * self.inner + column) as usize * self.loops.size;
-            let out = args.addresses()[self.out].wrapping_add(at);
+            let offset = ((o * self.len + row) * self.inner + column) as usize * self.loops.size;
+            let out = args.addresses()[self.out].wrapping_add(offset);
             let part = ColumnGroup {
-                x: args.addresses()[self.x].wrapping_add(at),
+                x: args.addresses()[self.x].wrapping_add(offset),
                 out: store.then_some(out),
                 carry,
                 lanes: lanes as usize,
@@ -110,17 +111,20 @@ impl Scan {
                     self.inner
                 } as isize,
             };
-            // SAFETY: linking checked the buffers' lengths; parts write different places.
+            // SAFETY: linking checked the buffers' lengths; parts write different elements.
             unsafe { part.run(&self.loops) }
         };
-        let work = self.chunk.saturating_mul(width).saturating_mul(WORK);
+        let work = self
+            .chunk
+            .saturating_mul(width)
+            .saturating_mul(ELEMENT_COST);
         if self.chunks == 1 {
             return split(items, work, parallel, |from, to| match columns {
                 1 => part(from, to - from, 0, None, true),
                 _ => (from..to).for_each(|i| part(i, 1, 0, None, true)),
             });
         }
-        // The carries hold the totals of each chunk's columns first, and then their initial values.
+        // Carries hold the totals of each chunk's columns after the first pass, then their initial values.
         let parts = items * self.chunks;
         let mut carries = vec![0u64; (parts * width) as usize];
         let shared = Carries(carries.as_mut_ptr().cast());
@@ -131,42 +135,42 @@ impl Scan {
                 .wrapping_add((i * width) as usize * self.loops.register)
         };
         // SAFETY: an element takes 8 bytes at most, so the list has room for all.
-        unsafe { (self.loops.begin)(carry(0), (parts * width) as usize) };
-        let all = |store: bool| {
+        unsafe { (self.loops.initialize)(carry(0), (parts * width) as usize) };
+        let run_parts = |store: bool| {
             split(parts, work, parallel, |from, to| {
                 for i in from..to {
                     part(i / self.chunks, 1, i % self.chunks, Some(carry(i)), store);
                 }
             })
         };
-        all(false);
+        run_parts(false);
         for item in 0..items {
             let first = carry(item * self.chunks);
             // SAFETY: the item has a carry for each chunk and column.
-            unsafe { (self.loops.join)(first, self.chunks as usize, width as usize) };
+            unsafe { (self.loops.scan_totals)(first, self.chunks as usize, width as usize) };
         }
-        all(true);
+        run_parts(true);
     }
 }
 
 /// The carries of all parts.
 struct Carries(*mut u8);
-// SAFETY: each part uses its own only.
+// SAFETY: each part uses its own carries only.
 unsafe impl Sync for Carries {}
 
 /// Rows of neighbouring columns, in the order of the scan.
 struct ColumnGroup {
     x: *mut u8,
-    /// The result; `None` if only the end is computed.
+    /// The result; `None` if only the totals are computed.
     out: Option<*mut u8>,
     /// The initial values of the columns, replaced by their final values; the identity if there is none.
     carry: Option<*mut u8>,
-    /// The number of lanes, and the elements from one to the next.
     lanes: usize,
+    /// The number of elements from one lane to the next.
     pitch: usize,
     rows: usize,
     width: usize,
-    /// The elements from row to row.
+    /// The number of elements from row to row.
     step: isize,
 }
 
@@ -176,19 +180,19 @@ impl ColumnGroup {
     /// # Safety
     /// All elements and carries exist, and those that are written are this part's own.
     unsafe fn run(&self, loops: &Loops) {
-        let (mut tile, mut own) = ([0u64; TILE], [0u64; COLUMNS as usize]);
+        let (mut tile, mut local_carry) = ([0u64; TILE], [0u64; COLUMNS as usize]);
         let tile = tile.as_mut_ptr().cast::<u8>();
         let size = loops.size as isize;
         let is_line = self.step.abs() == 1;
-        let most = (TILE / self.width).max(1);
+        let max_rows = (TILE / self.width).max(1);
         // Short lanes are contiguous, and share a tile.
-        let together = (TILE / (self.rows * self.width)).max(1);
-        for lane in (0..self.lanes).step_by(together) {
-            let lanes = together.min(self.lanes - lane);
-            let carry = self.carry.unwrap_or(own.as_mut_ptr().cast());
+        let lanes_per_tile = (TILE / (self.rows * self.width)).max(1);
+        for lane in (0..self.lanes).step_by(lanes_per_tile) {
+            let lanes = lanes_per_tile.min(self.lanes - lane);
+            let carry = self.carry.unwrap_or(local_carry.as_mut_ptr().cast());
             if self.carry.is_none() {
                 // SAFETY: there is room for the most columns of a part.
-                unsafe { (loops.begin)(carry, self.width) };
+                unsafe { (loops.initialize)(carry, self.width) };
             }
             // Descending rows start in the last lane.
             let lane = if self.step < 0 {
@@ -196,17 +200,21 @@ impl ColumnGroup {
             } else {
                 lane
             };
-            for first in (0..self.rows).step_by(most) {
-                let at = (lane * self.pitch) as isize + first as isize * self.step;
-                let rows = most.min(self.rows - first);
-                let all = lanes * rows;
-                let place = |x: *mut u8| x.wrapping_offset(at * size);
-                let memory = |x: *mut u8| Moved {
-                    memory: place(x),
+            for first in (0..self.rows).step_by(max_rows) {
+                let offset = (lane * self.pitch) as isize + first as isize * self.step;
+                let rows = max_rows.min(self.rows - first);
+                let row_count = lanes * rows;
+                let address = |x: *mut u8| x.wrapping_offset(offset * size);
+                let memory = |x: *mut u8| TileCopy {
+                    memory: address(x),
                     tile,
                     // An ascending line is one row.
-                    rows: if self.step == 1 { 1 } else { all },
-                    width: if self.step == 1 { all } else { self.width },
+                    rows: if self.step == 1 { 1 } else { row_count },
+                    width: if self.step == 1 {
+                        row_count
+                    } else {
+                        self.width
+                    },
                     step: self.step,
                 };
                 let block = LaneBlock {
@@ -223,8 +231,8 @@ impl ColumnGroup {
                 unsafe {
                     if loops.direct && self.step == 1 {
                         (loops.scan)(LaneBlock {
-                            from: place(self.x),
-                            to: self.out.map_or(tile, place),
+                            from: address(self.x),
+                            to: self.out.map_or(tile, address),
                             ..block
                         });
                         continue;
@@ -240,11 +248,11 @@ impl ColumnGroup {
     }
 }
 
-/// The runs of a tile that are scanned side by side, so that they are independent.
+/// The number of runs of a tile, which are scanned independently.
 const RUNS: usize = 8;
-/// The elements of a run.
+/// The number of elements of a run.
 const RUN: usize = 128;
-/// The elements that are loaded, scanned and stored together.
+/// The number of elements of a tile.
 const TILE: usize = RUNS * RUN;
 
 /// The loops of a dtype and a kind.
@@ -256,39 +264,43 @@ struct Loops {
     register: usize,
     /// True if elements in memory are register elements.
     direct: bool,
-    load: unsafe fn(Moved),
-    store: unsafe fn(Moved),
+    load: unsafe fn(TileCopy),
+    store: unsafe fn(TileCopy),
     scan: unsafe fn(LaneBlock),
-    /// Fills carries with the identity; the number is their count.
-    begin: unsafe fn(*mut u8, usize),
-    /// Replaces the totals of each chunk's columns by their initial values; the last number is the count of columns.
-    join: unsafe fn(*mut u8, usize, usize),
+    /// Fills this number of carries with the identity element.
+    initialize: unsafe fn(*mut u8, usize),
+    /// Replaces the totals of chunks with their initial values, for these numbers of chunks and columns.
+    scan_totals: unsafe fn(*mut u8, usize, usize),
 }
 
 impl Loops {
     /// Returns the loops of a scan for which [`Scan::computes`] is true.
-    fn of(dtype: DType, kind: ScanKind, level: Features) -> Loops {
-        let blank = with_dtype!(dtype, M => Loops {
+    fn new(dtype: DType, kind: ScanKind, level: Features) -> Loops {
+        let copies = with_dtype!(dtype, M => Loops {
             size: size_of::<<M as Mem>::Raw>(),
             register: size_of::<<M as Mem>::C>(),
             direct: <M as Mem>::DIRECT,
             load: move_rows::<M, false>,
             store: move_rows::<M, true>,
             scan: |_| {},
-            begin: begin::<i32, Sum>,
-            join: join::<i32, Sum>,
+            initialize: initialize::<i32, Sum>,
+            scan_totals: scan_totals::<i32, Sum>,
         });
         match (dtype.compute(), kind) {
-            (Compute::F32, ScanKind::LogSumExp) => blank.with::<f32, LogSumExp>(Features::BASELINE),
-            (Compute::F64, ScanKind::LogSumExp) => blank.with::<f64, LogSumExp>(Features::BASELINE),
-            (Compute::F32, kind) => blank.of_kind::<f32>(kind, level),
-            (Compute::F64, kind) => blank.of_kind::<f64>(kind, level),
-            (Compute::I64, kind) => blank.of_kind::<i64>(kind, level),
-            (_, kind) => blank.of_kind::<i32>(kind, level),
+            (Compute::F32, ScanKind::LogSumExp) => {
+                copies.with::<f32, LogSumExp>(Features::BASELINE)
+            }
+            (Compute::F64, ScanKind::LogSumExp) => {
+                copies.with::<f64, LogSumExp>(Features::BASELINE)
+            }
+            (Compute::F32, kind) => copies.with_kind::<f32>(kind, level),
+            (Compute::F64, kind) => copies.with_kind::<f64>(kind, level),
+            (Compute::I64, kind) => copies.with_kind::<i64>(kind, level),
+            (_, kind) => copies.with_kind::<i32>(kind, level),
         }
     }
 
-    fn of_kind<C: Number>(self, kind: ScanKind, level: Features) -> Loops {
+    fn with_kind<C: Number>(self, kind: ScanKind, level: Features) -> Loops {
         match kind {
             ScanKind::Sum | ScanKind::LogSumExp => self.with::<C, Sum>(level),
             ScanKind::Prod => self.with::<C, Prod>(level),
@@ -299,21 +311,21 @@ impl Loops {
 
     fn with<C: Number, K: Combine>(self, level: Features) -> Loops {
         Loops {
-            scan: compiled::<Running<C, K>, _>(level),
-            begin: begin::<C, K>,
-            join: join::<C, K>,
+            scan: compiled::<ScanLanes<C, K>, _>(level),
+            initialize: initialize::<C, K>,
+            scan_totals: scan_totals::<C, K>,
             ..self
         }
     }
 }
 
 /// Rows of neighbouring elements in memory, and the tile that holds them contiguously.
-struct Moved {
+struct TileCopy {
     memory: *mut u8,
     tile: *mut u8,
     rows: usize,
     width: usize,
-    /// The elements from row to row in memory.
+    /// The number of elements from row to row in memory.
     step: isize,
 }
 
@@ -321,7 +333,7 @@ struct Moved {
 ///
 /// # Safety
 /// The rows exist, in memory and in the tile.
-unsafe fn move_rows<M: Mem, const STORES: bool>(m: Moved) {
+unsafe fn move_rows<M: Mem, const STORES: bool>(m: TileCopy) {
     let mut tile = m.tile.cast::<M::C>();
     for row in 0..m.rows as isize {
         let memory = m.memory.cast::<M::Raw>().wrapping_offset(row * m.step);
@@ -340,21 +352,21 @@ unsafe fn move_rows<M: Mem, const STORES: bool>(m: Moved) {
 
 /// # Safety
 /// There are `count` carries.
-unsafe fn begin<C: Number, K: Combine>(carries: *mut u8, count: usize) {
+unsafe fn initialize<C: Number, K: Combine>(carries: *mut u8, count: usize) {
     // SAFETY: the caller's.
     unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), count) }.fill(K::identity());
 }
 
 /// # Safety
 /// There is a carry for each chunk and column.
-unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: usize) {
+unsafe fn scan_totals<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: usize) {
     // SAFETY: the caller's.
     let carries = unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), chunks * width) };
     for column in 0..width {
         let mut total = K::identity::<C>();
         for chunk in carries.chunks_exact_mut(width) {
-            let own = std::mem::replace(&mut chunk[column], total);
-            total = K::combine(total, own);
+            let chunk_total = std::mem::replace(&mut chunk[column], total);
+            total = K::combine(total, chunk_total);
         }
     }
 }
@@ -362,7 +374,7 @@ unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: us
 /// Contiguous lanes of register elements, and the carries of their columns.
 struct LaneBlock {
     from: *const u8,
-    /// The destination: the same place, or possibly another for rows of one element.
+    /// The destination: the source itself, or for rows of one element possibly other memory.
     to: *mut u8,
     /// The carry of the first lane; other lanes start with the identity.
     carry: *mut u8,
@@ -370,15 +382,15 @@ struct LaneBlock {
     /// The rows of a lane.
     rows: usize,
     width: usize,
-    /// True for rows of one element that are neighbours in memory: their combinations may be regrouped.
+    /// True for rows of one element that are adjacent in memory, whose combinations may be regrouped.
     is_line: bool,
-    /// True if only the carries are used, and the written elements are not.
+    /// True if only the carries are used.
     end_only: bool,
 }
 
-/// Combines the rows of lanes with the preceding ones.
-struct Running<C, K>(PhantomData<(C, K)>);
-impl<C: Number, K: Combine> Kernel<LaneBlock> for Running<C, K> {
+/// The kernel that scans lanes.
+struct ScanLanes<C, K>(PhantomData<(C, K)>);
+impl<C: Number, K: Combine> Kernel<LaneBlock> for ScanLanes<C, K> {
     #[inline(always)]
     unsafe fn run<I: Isa>(b: LaneBlock) {
         let len = b.rows * b.width;
@@ -397,7 +409,7 @@ impl<C: Number, K: Combine> Kernel<LaneBlock> for Running<C, K> {
     }
 }
 
-impl<C: Number, K: Combine> Running<C, K> {
+impl<C: Number, K: Combine> ScanLanes<C, K> {
     /// # Safety
     /// There are as many elements as the block has in a lane.
     #[inline(always)]

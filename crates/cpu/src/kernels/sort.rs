@@ -1,9 +1,9 @@
-//! The order of elements.
+//! Stable argsort.
 //!
-//! Elements become unsigned keys of the same order (reversed for a descending sort). Each key is packed with its index
-//! into one number. These numbers are unique, so any sorting algorithm gives the stable order, on any number of
-//! threads. Short lanes use the standard library's sort, long ones a radix sort. Where only the first few are needed,
-//! one pass collects candidates.
+//! Elements are mapped to unsigned keys of the same order (inverted for a descending sort). Each key is packed with its
+//! index into a record. Records are unique, so any sorting algorithm is stable, on any number of threads. Short lanes
+//! use the standard library's sort, long lanes a radix sort. If only a few elements are kept, one pass collects
+//! candidates.
 
 use crate::kernels::matmul::split;
 use kiln_base::DType;
@@ -28,8 +28,9 @@ pub(crate) struct ArgSort {
     kept: usize,
     x: usize,
     out: usize,
-    keys: MakeKeys,
+    compute_keys: ComputeKeys,
     level: Features,
+    /// The bits that are XORed into each key: all bits of it for a descending sort.
     flip: u64,
 }
 
@@ -45,18 +46,18 @@ impl LinkedKernel for ArgSort {
 }
 
 /// The minimum number of elements of a lane that is sorted by radix.
-const RADIX_LEN: usize = 512;
-/// The maximum number of first elements that are found without sorting the lane.
+const MIN_RADIX_LEN: usize = 512;
+/// The maximum number of kept elements that are selected without sorting the lane.
 const MAX_SELECTED: usize = 1024;
-/// The minimum number of elements of a lane that threads share.
-const SHARED_LEN: usize = 1 << 17;
-/// The number of keys that are made at once.
+/// The minimum number of elements of a lane that several threads sort.
+const MIN_SHARED_LEN: usize = 1 << 17;
+/// The number of keys that are computed at once.
 const BLOCK: usize = 256;
-/// The maximum number of bits of a digit.
-const DIGIT: u32 = 11;
+/// The maximum number of bits of a radix digit.
+const MAX_DIGIT_BITS: u32 = 11;
 
 impl ArgSort {
-    /// True if there is code for it.
+    /// True if the CPU has code for the sort.
     pub(crate) fn computes(p: &plan::ArgSort) -> bool {
         p.dtype.computes()
     }
@@ -76,7 +77,7 @@ impl ArgSort {
             kept: kept as usize,
             x: p.x as usize,
             out: p.out as usize,
-            keys: with_dtype!(p.dtype, M => make_keys::<M>),
+            compute_keys: with_dtype!(p.dtype, M => compute_keys::<M>),
             level,
             flip: if p.descending {
                 u64::MAX >> (64 - bits)
@@ -86,17 +87,17 @@ impl ArgSort {
         })
     }
 
-    fn run_packed<R: Packed>(&self, call: &Call) {
+    fn run_packed<R: Record>(&self, call: &Call) {
         let (args, parallel, size) = (&call.args, call.parallel, self.dtype.size());
         let lane = |i: i64, scratch: &mut Scratch<R>, threads: usize| {
             let x = (args.view(self.x)).shift(i * (self.len * size) as i64);
             let out = (args.view_mut(self.out)).shift(i * self.kept as i64);
-            if let Err(e) = self.lane(x, out, scratch, threads) {
-                call.failures.broken(e);
+            if let Err(e) = self.sort_lane(x, out, scratch, threads) {
+                call.failures.report_error(e);
             }
         };
         let threads = Pool::global().threads();
-        if parallel && self.len >= SHARED_LEN && self.lanes < threads as i64 {
+        if parallel && self.len >= MIN_SHARED_LEN && self.lanes < threads as i64 {
             let mut scratch = Scratch::new();
             return (0..self.lanes).for_each(|i| lane(i, &mut scratch, threads));
         }
@@ -107,19 +108,20 @@ impl ArgSort {
         });
     }
 
-    fn lane<R: Packed>(
+    /// Sorts one lane, and writes the indices of the kept elements.
+    fn sort_lane<R: Record>(
         &self,
         x: View<u8>,
         mut out: ViewMut<i64>,
         scratch: &mut Scratch<R>,
         threads: usize,
     ) -> Result<()> {
-        let lane = Lane { x, of: self };
+        let lane = Lane { x, sort: self };
         let parts = if threads > 1 { 4 * threads } else { 1 };
         let sorted: &[R] = if self.kept <= MAX_SELECTED && self.kept * 8 <= self.len {
-            scratch.first(&lane, self.len, self.kept, parts)
+            scratch.select(&lane, self.len, self.kept, parts)
         } else {
-            scratch.sorted(&lane, self.len, key_bits(self.dtype), parts)?
+            scratch.sort(&lane, self.len, key_bits(self.dtype), parts)?
         };
         let out = out.slice_mut(0, self.kept as i64).iter_mut();
         out.zip(sorted).for_each(|(to, r)| *to = r.index() as i64);
@@ -127,18 +129,18 @@ impl ArgSort {
     }
 }
 
-/// Returns the number of a dtype's bits.
+/// Returns the number of bits of a dtype's keys.
 fn key_bits(dtype: DType) -> u32 {
     8 * dtype.size() as u32
 }
 
 // ---- keys ----
 
-/// The elements from `x` on, and their keys.
+/// The kernel that computes the keys of the elements from `x` on.
 struct Keys<'a, M> {
     x: View<'a, u8>,
     to: &'a mut [u64],
-    /// XORed into each key.
+    /// The bits that are XORed into each key.
     flip: u64,
     dtype: PhantomData<M>,
 }
@@ -212,10 +214,10 @@ impl<M: Key> Vectorized for Keys<'_, M> {
     }
 }
 
-/// Makes the keys of the elements from a place on.
-type MakeKeys = fn(Features, View<u8>, &mut [u64], u64);
+/// A function that computes the keys of the elements from the start of a view on.
+type ComputeKeys = fn(Features, View<u8>, &mut [u64], u64);
 
-fn make_keys<M: Key>(level: Features, x: View<u8>, to: &mut [u64], flip: u64) {
+fn compute_keys<M: Key>(level: Features, x: View<u8>, to: &mut [u64], flip: u64) {
     let dtype = PhantomData::<M>;
     vectorized(level, Keys { x, to, flip, dtype });
 }
@@ -223,25 +225,25 @@ fn make_keys<M: Key>(level: Features, x: View<u8>, to: &mut [u64], flip: u64) {
 /// A lane of elements.
 struct Lane<'a> {
     x: View<'a, u8>,
-    of: &'a ArgSort,
+    sort: &'a ArgSort,
 }
 
 impl Lane<'_> {
-    /// Calls `f` with blocks of keys of the elements `from..to`, and the index of the first of each.
-    fn blocks(&self, from: usize, to: usize, mut f: impl FnMut(usize, &[u64])) {
+    /// Calls `f` with blocks of keys of the elements `from..to`, and the index of the first key of each block.
+    fn for_each_block(&self, from: usize, to: usize, mut f: impl FnMut(usize, &[u64])) {
         let mut keys = [0u64; BLOCK];
         for first in (from..to).step_by(BLOCK) {
             let count = BLOCK.min(to - first);
-            let (of, keys) = (self.of, &mut keys[..count]);
-            let x = self.x.shift((first * of.dtype.size()) as i64);
-            (of.keys)(of.level, x, keys, of.flip);
+            let (sort, keys) = (self.sort, &mut keys[..count]);
+            let x = self.x.shift((first * sort.dtype.size()) as i64);
+            (sort.compute_keys)(sort.level, x, keys, sort.flip);
             f(first, keys);
         }
     }
 }
 
 /// A key and an index as one number, ordered by key and then index.
-trait Packed: Plain + Ord {
+trait Record: Plain + Ord {
     const MAX: Self;
     fn new(key: u64, index: usize) -> Self;
     fn key(self) -> u64;
@@ -249,7 +251,7 @@ trait Packed: Plain + Ord {
 }
 macro_rules! packed {
     ($($t:ty: $index_bits:literal;)*) => {$(
-        impl Packed for $t {
+        impl Record for $t {
             const MAX: $t = <$t>::MAX;
             #[inline(always)]
             fn new(key: u64, index: usize) -> $t {
@@ -274,88 +276,88 @@ packed!(u64: 32; u128: 64;);
 struct Scratch<R> {
     /// Two buffers, each of the size of a lane.
     records: Option<Storage>,
-    found: Vec<R>,
+    selected: Vec<R>,
     counts: Vec<usize>,
 }
 
 /// Returns the bounds of part `p` of `len` elements.
-fn edges(len: usize, parts: usize, p: usize) -> (usize, usize) {
+fn part_bounds(len: usize, parts: usize, p: usize) -> (usize, usize) {
     let edge = |p: usize| (len as u128 * p as u128 / parts as u128) as usize;
     (edge(p), edge(p + 1))
 }
 
-impl<R: Packed> Scratch<R> {
+impl<R: Record> Scratch<R> {
     fn new() -> Scratch<R> {
         Scratch {
             records: None,
-            found: Vec::new(),
+            selected: Vec::new(),
             counts: Vec::new(),
         }
     }
 
-    /// Returns the first `kept` of a lane, in order.
-    fn first(&mut self, lane: &Lane, len: usize, kept: usize, parts: usize) -> &[R] {
-        self.found.clear();
-        let found = std::sync::Mutex::new(&mut self.found);
+    /// Returns the first `kept` records of a lane, in order.
+    fn select(&mut self, lane: &Lane, len: usize, kept: usize, parts: usize) -> &[R] {
+        self.selected.clear();
+        let selected = std::sync::Mutex::new(&mut self.selected);
         Pool::global().run(parts, |p| {
-            let (from, to) = edges(len, parts, p);
-            let mut best = Vec::with_capacity(4 * kept + BLOCK);
+            let (from, to) = part_bounds(len, parts, p);
+            let mut candidates = Vec::with_capacity(4 * kept + BLOCK);
             let mut limit = R::MAX;
-            lane.blocks(from, to, |first, keys| {
+            lane.for_each_block(from, to, |first, keys| {
                 // If keys are equal, an earlier one is already present.
-                let least = keys.iter().fold(u64::MAX, |a, k| a.min(*k));
-                if best.len() >= kept && least > limit.key() {
+                let min_key = keys.iter().fold(u64::MAX, |a, k| a.min(*k));
+                if candidates.len() >= kept && min_key > limit.key() {
                     return;
                 }
                 for (i, key) in keys.iter().enumerate() {
                     let record = R::new(*key, first + i);
                     if record <= limit {
-                        best.push(record);
+                        candidates.push(record);
                     }
                 }
-                if best.len() >= 4 * kept {
-                    best.select_nth_unstable(kept - 1);
-                    best.truncate(kept);
-                    limit = best[kept - 1];
+                if candidates.len() >= 4 * kept {
+                    candidates.select_nth_unstable(kept - 1);
+                    candidates.truncate(kept);
+                    limit = candidates[kept - 1];
                 }
             });
-            if best.len() > kept {
-                best.select_nth_unstable(kept - 1);
-                best.truncate(kept);
+            if candidates.len() > kept {
+                candidates.select_nth_unstable(kept - 1);
+                candidates.truncate(kept);
             }
-            let mut found = found.lock().unwrap_or_else(|e| e.into_inner());
-            found.extend_from_slice(&best);
+            let mut selected = selected.lock().unwrap_or_else(|e| e.into_inner());
+            selected.extend_from_slice(&candidates);
         });
-        self.found.sort_unstable();
-        &self.found
+        self.selected.sort_unstable();
+        &self.selected
     }
 
-    /// Returns the whole lane in order.
-    fn sorted(&mut self, lane: &Lane, len: usize, bits: u32, parts: usize) -> Result<&[R]> {
+    /// Returns all records of a lane, in order.
+    fn sort(&mut self, lane: &Lane, len: usize, bits: u32, parts: usize) -> Result<&[R]> {
         let Scratch {
             records, counts, ..
         } = self;
         let records = ViewMut::<R>::room(records, 2 * len as i64)?;
         let (mut from, mut to) = (records, records.shift(len as i64));
         Pool::global().run(parts, |p| {
-            let (first, last) = edges(len, parts, p);
-            lane.blocks(first, last, |at, keys| {
+            let (first, last) = part_bounds(len, parts, p);
+            lane.for_each_block(first, last, |index, keys| {
                 let mut from = from;
-                let to = from.slice_mut(at as i64, keys.len() as i64).iter_mut();
-                (at..)
+                let to = from.slice_mut(index as i64, keys.len() as i64).iter_mut();
+                (index..)
                     .zip(to.zip(keys))
                     .for_each(|(i, (to, key))| *to = R::new(*key, i));
             });
         });
-        if len < RADIX_LEN {
+        if len < MIN_RADIX_LEN {
             from.slice_mut(0, len as i64).sort_unstable();
             return Ok(from.slice(0, len as i64));
         }
-        let digits = bits.div_ceil(DIGIT);
+        let digits = bits.div_ceil(MAX_DIGIT_BITS);
         let width = bits.div_ceil(digits);
         for digit in 0..digits {
             let records = from.slice(0, len as i64);
-            if pass((records, to), counts, (digit * width, width), parts) {
+            if sort_by_digit((records, to), counts, (digit * width, width), parts) {
                 std::mem::swap(&mut from, &mut to);
             }
         }
@@ -363,9 +365,8 @@ impl<R: Packed> Scratch<R> {
     }
 }
 
-/// Moves records by one digit of their keys, otherwise keeping their order. Returns false, without moving anything, if
-/// all have the same digit.
-fn pass<R: Packed>(
+/// Sorts records stably by one digit of their keys. Returns false, without writing, if all digits are equal.
+fn sort_by_digit<R: Record>(
     (records, to): (&[R], ViewMut<R>),
     counts: &mut Vec<usize>,
     (shift, width): (u32, u32),
@@ -375,37 +376,37 @@ fn pass<R: Packed>(
     let digit = |r: R| (r.key() >> shift) as usize & (buckets - 1);
     counts.clear();
     counts.resize(parts * buckets, 0);
-    // Each part uses a list of its own.
+    // Each part has its own counts.
     let mut counts = ViewMut::of(counts);
-    let (all, each, pool) = (counts, buckets as i64, Pool::global());
+    let (all_counts, bucket_count, pool) = (counts, buckets as i64, Pool::global());
     pool.run(parts, |p| {
-        let (first, last) = edges(len, parts, p);
-        let mut all = all;
-        let counts = all.slice_mut(p as i64 * each, each);
+        let (first, last) = part_bounds(len, parts, p);
+        let mut all_counts = all_counts;
+        let counts = all_counts.slice_mut(p as i64 * bucket_count, bucket_count);
         for r in &records[first..last] {
             counts[digit(*r)] += 1;
         }
     });
-    let mut place = 0;
-    for bucket in 0..each {
-        let begin = place;
+    let mut offset = 0;
+    for bucket in 0..bucket_count {
+        let start = offset;
         for p in 0..parts as i64 {
-            let count = &mut counts.slice_mut(p * each + bucket, 1)[0];
-            place += std::mem::replace(count, place);
+            let count = &mut counts.slice_mut(p * bucket_count + bucket, 1)[0];
+            offset += std::mem::replace(count, offset);
         }
-        if place - begin == len {
+        if offset - start == len {
             return false;
         }
     }
     pool.run(parts, |p| {
-        let (first, last) = edges(len, parts, p);
-        let mut all = all;
-        let places = all.slice_mut(p as i64 * each, each);
+        let (first, last) = part_bounds(len, parts, p);
+        let mut all_counts = all_counts;
+        let offsets = all_counts.slice_mut(p as i64 * bucket_count, bucket_count);
         for r in &records[first..last] {
-            // The counts give each record a place of its own.
-            let place = &mut places[digit(*r)];
-            to.set(*place as i64, *r);
-            *place += 1;
+            // The counts give each record a unique offset.
+            let offset = &mut offsets[digit(*r)];
+            to.set(*offset as i64, *r);
+            *offset += 1;
         }
     });
     true

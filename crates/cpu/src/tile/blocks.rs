@@ -1,9 +1,9 @@
-//! Transposes by blocks. Where neighbours in memory belong to different rows of the result, some rows are computed at
-//! once, some columns of each. So every cache line is read once.
+//! Blocking of transposes. If consecutive elements in memory belong to different rows of the result, blocks of rows and
+//! columns are computed at once, and each cache line is read once.
 
 use super::code::{Call, Op};
-use super::load::{at, is_direct};
-use super::pieces::{is_plain, part};
+use super::load::{args_of, is_direct};
+use super::pieces::{is_plain, restrict};
 use super::walk::Walk;
 use kiln_base::{DType, Dim};
 use kiln_kernel::affine::{eval, extent};
@@ -15,55 +15,56 @@ use kiln_kernel::sums::Lane;
 use kiln_plan::tile::{Access, Bound, Inst, Schedule, TileProgram};
 use std::marker::PhantomData;
 
-/// The rows of a block: this many elements of 4 bytes fill a cache line.
+/// The rows of a block; this many f32 fill a cache line.
 const ROWS: i64 = 16;
-/// The candidates for the columns of a block, the largest that fits; rows of the result in memory have this length.
+/// The candidates for the columns of a block. The largest that fits is taken.
 const COLUMNS: [i64; 3] = [32, 16, 8];
 
-/// Returns the program over blocks, and programs for the rest, if it reads anything across rows; otherwise nothing.
+/// Returns the program over full blocks and the programs of the remaining rows and columns. The list is empty if no
+/// load is transposed.
 ///
 /// # Errors
 /// If its sizes have no values.
-pub(crate) fn blocks(program: &TileProgram, values: &[i64]) -> Result<Vec<TileProgram>> {
+pub(crate) fn split(program: &TileProgram, values: &[i64]) -> Result<Vec<TileProgram>> {
     if !is_plain(program) || program.schedule != Schedule::Lanes {
         return Ok(Vec::new());
     }
     let mut program = program.clone();
     merge_axes(&mut program, values)?;
-    let Some([row, column]) = across(&program, values)? else {
+    let Some([row, column]) = transposed_axes(&program, values)? else {
         return Ok(Vec::new());
     };
     let (rows, columns) = (
         extent(&program.axes[row], values)?,
         extent(&program.axes[column], values)?,
     );
-    let Some(wide) = COLUMNS.into_iter().find(|n| *n <= columns) else {
+    let Some(width) = COLUMNS.into_iter().find(|n| *n <= columns) else {
         return Ok(Vec::new());
     };
-    let (even_rows, even_columns) = (rows / ROWS * ROWS, columns / wide * wide);
-    let even = part(
-        &part(&program, row, (0, even_rows)),
+    let (full_rows, full_columns) = (rows / ROWS * ROWS, columns / width * width);
+    let full = restrict(
+        &restrict(&program, row, (0, full_rows)),
         column,
-        (0, even_columns),
+        (0, full_columns),
     );
-    let mut all = vec![in_blocks(even, [(row, ROWS), (column, wide)], values)?];
-    if even_columns < columns {
-        let upper = part(&program, row, (0, even_rows));
-        all.push(part(&upper, column, (even_columns, columns)));
+    let mut programs = vec![split_axes(full, [(row, ROWS), (column, width)], values)?];
+    if full_columns < columns {
+        let right_edge = restrict(&program, row, (0, full_rows));
+        programs.push(restrict(&right_edge, column, (full_columns, columns)));
     }
-    if even_rows < rows {
-        all.push(part(&program, row, (even_rows, rows)));
+    if full_rows < rows {
+        programs.push(restrict(&program, row, (full_rows, rows)));
     }
-    Ok(all)
+    Ok(programs)
 }
 
-/// Returns the axis along which a load has neighbours, if that is not the last, and the last axis, along which it has a
-/// stride. Results have neighbours along the last axis.
-fn across(program: &TileProgram, values: &[i64]) -> Result<Option<[usize; 2]>> {
+/// Returns the axis along which a load is contiguous, if that is not the last axis, and the last axis. Stores are
+/// contiguous along the last axis.
+fn transposed_axes(program: &TileProgram, values: &[i64]) -> Result<Option<[usize; 2]>> {
     let Some(last) = program.axes.len().checked_sub(1) else {
         return Ok(None);
     };
-    let mut found = None;
+    let mut axes = None;
     for inst in &program.stages[0].code {
         let (access, is_store) = match inst {
             Inst::Load { access, .. } => (*access, false),
@@ -71,23 +72,23 @@ fn across(program: &TileProgram, values: &[i64]) -> Result<Option<[usize; 2]>> {
             _ => continue,
         };
         let strides = &program.accesses[usize::from(access)].strides;
-        let along = eval(&strides[last], values)?;
-        if is_store && along != 1 {
+        let stride = eval(&strides[last], values)?;
+        if is_store && stride != 1 {
             return Ok(None);
         }
-        if is_store || matches!(along, 0 | 1) {
+        if is_store || matches!(stride, 0 | 1) {
             continue;
         }
         for (axis, stride) in strides[..last].iter().enumerate() {
             if eval(stride, values)? == 1 && extent(&program.axes[axis], values)? >= ROWS {
-                found = Some([axis, last]);
+                axes = Some([axis, last]);
             }
         }
     }
-    Ok(found)
+    Ok(axes)
 }
 
-/// Returns all lists of a program that have a stride per axis.
+/// Returns every list of a program with a stride per axis.
 fn strides(program: &mut TileProgram) -> impl Iterator<Item = &mut Vec<Dim>> {
     let accesses = program.accesses.iter_mut().flat_map(|a| {
         let Access {
@@ -107,12 +108,12 @@ fn strides(program: &mut TileProgram) -> impl Iterator<Item = &mut Vec<Dim>> {
 fn merge_axes(program: &mut TileProgram, values: &[i64]) -> Result<()> {
     for i in (1..program.axes.len()).rev() {
         let inner = extent(&program.axes[i], values)?;
-        let mut joins = true;
+        let mut is_contiguous = true;
         for s in strides(program) {
-            let (before, this) = (eval(&s[i - 1], values)?, eval(&s[i], values)?);
-            joins &= this.checked_mul(inner) == Some(before);
+            let (outer_stride, inner_stride) = (eval(&s[i - 1], values)?, eval(&s[i], values)?);
+            is_contiguous &= inner_stride.checked_mul(inner) == Some(outer_stride);
         }
-        if joins {
+        if is_contiguous {
             let outer = program.axes.remove(i - 1);
             program.axes[i - 1] = &program.axes[i - 1] * &outer;
             strides(program).for_each(|s| drop(s.remove(i - 1)));
@@ -121,31 +122,31 @@ fn merge_axes(program: &mut TileProgram, values: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the program with two axes cut into parts of some indices each, which come last. Extents are multiples of
-/// these parts.
-fn in_blocks(
+/// Returns the program with two axes split by the given factors; the inner axes come last. Extents are multiples of the
+/// factors.
+fn split_axes(
     mut program: TileProgram,
-    cuts: [(usize, i64); 2],
+    splits: [(usize, i64); 2],
     values: &[i64],
 ) -> Result<TileProgram> {
-    let [row, column] = cuts.map(|(axis, _)| axis);
-    let split = |of: &mut Vec<Dim>, [rows, columns]: [[Dim; 2]; 2]| {
-        of.remove(row.max(column));
-        of.remove(row.min(column));
+    let [row, column] = splits.map(|(axis, _)| axis);
+    let regroup = |dims: &mut Vec<Dim>, [rows, columns]: [[Dim; 2]; 2]| {
+        dims.remove(row.max(column));
+        dims.remove(row.min(column));
         let ([a, b], [c, d]) = (rows, columns);
-        of.extend([a, c, b, d]);
+        dims.extend([a, c, b, d]);
     };
-    let extents = cuts.map(|(axis, by)| (extent(&program.axes[axis], values), by));
+    let extents = splits.map(|(axis, by)| (extent(&program.axes[axis], values), by));
     let [rows, columns] = extents.map(|(n, by)| n.map(|n| [Dim::from(n / by), Dim::from(by)]));
-    split(&mut program.axes, [rows?, columns?]);
+    regroup(&mut program.axes, [rows?, columns?]);
     for s in strides(&mut program) {
-        let both = cuts.map(|(axis, by)| [&s[axis] * &Dim::from(by), s[axis].clone()]);
-        split(s, both);
+        let pairs = splits.map(|(axis, by)| [&s[axis] * &Dim::from(by), s[axis].clone()]);
+        regroup(s, pairs);
     }
     Ok(program)
 }
 
-/// Rows that start one element apart, from a lane on.
+/// Consecutive rows whose starts have a stride of one element.
 #[derive(Copy, Clone, Default, PartialEq)]
 struct Rows {
     lane: usize,
@@ -156,8 +157,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// True if this row comes next.
-    fn goes_on(&self, row: &Rows) -> bool {
+    /// True if `row` continues these rows.
+    fn is_followed_by(&self, row: &Rows) -> bool {
         let next = Rows {
             lane: self.lane + self.count * self.columns,
             address: self.address + self.count as i64,
@@ -181,8 +182,8 @@ unsafe fn transpose_rows<I: Isa, T: Lane>(rows: Rows, memory: *const T, lanes: *
         if rows.count <= 1 {
             match rows.stride {
                 1 => (0..rows.columns).for_each(|i| *to.add(i) = *from.add(i)),
-                by => (0..rows.columns)
-                    .for_each(|i| *to.add(i) = *from.offset(i as isize * by as isize)),
+                stride => (0..rows.columns)
+                    .for_each(|i| *to.add(i) = *from.offset(i as isize * stride as isize)),
             }
             return;
         }
@@ -204,7 +205,7 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
     unsafe fn run<I: Isa>(call: Call) {
         // SAFETY: binding proved what the limits allow to be within the argument.
         unsafe {
-            let (ctx, code, walk, memory) = at::<T>(call);
+            let (ctx, code, walk, memory) = args_of::<T>(call);
             let d = ctx.reg::<T>(code.dst);
             let fill = T::from_bits(walk.fill);
             let mut rows = Rows::default();
@@ -219,7 +220,7 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
                     columns: high - low,
                     count: 1,
                 };
-                if rows.goes_on(&row) {
+                if rows.is_followed_by(&row) {
                     rows.count += 1;
                 } else {
                     transpose_rows::<I, T>(std::mem::replace(&mut rows, row), memory, d);
@@ -230,42 +231,42 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
     }
 }
 
-/// A load of elements whose register type is their memory type, with a table of places.
+/// A load of elements whose register type is their memory type, by a table of lane offsets.
 struct Lookup<T>(PhantomData<T>);
 impl<T: Lane + Elem> Kernel<Call> for Lookup<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(call: Call) {
-        // SAFETY: binding proved all lanes to be within the argument; the walk has their places.
+        // SAFETY: binding proved all lanes to be within the argument; the walk has their offsets.
         unsafe {
-            let (ctx, code, walk, memory) = at::<T>(call);
+            let (ctx, code, walk, memory) = args_of::<T>(call);
             let d = ctx.reg::<T>(code.dst);
-            let (first, places) = walk.looked_up(ctx);
+            let (first, lane_offsets) = walk.tile_lane_offsets(ctx);
             let from = memory.wrapping_offset(first as isize);
             for i in 0..ctx.n {
-                *d.add(i) = *from.wrapping_offset(*places.add(i) as isize);
+                *d.add(i) = *from.wrapping_offset(*lane_offsets.add(i) as isize);
             }
         }
     }
 }
 
-/// The affine numbers of lanes, from a table of places.
+/// The affine numbers of lanes, by a table of lane offsets.
 struct Numbers<const LANES: bool>;
 impl<const LANES: bool> Kernel<Call> for Numbers<LANES> {
     #[inline(always)]
     unsafe fn run<I: Isa>((ctx, code): Call) {
-        // SAFETY: the register's elements are i64, by the checks; the walk has the places of its lanes.
+        // SAFETY: the register's elements are i64, by the checks; the walk has the offsets of its lanes.
         unsafe {
             let (ctx, code) = (&*ctx, &*code);
             let d = ctx.reg::<i64>(code.dst);
             let walk = &*ctx.walks.add(code.x as usize);
-            let (first, places) = walk.looked_up(ctx);
+            let (first, lane_offsets) = walk.tile_lane_offsets(ctx);
             let base = if LANES {
-                *ctx.bases.add(walk.base_at)
+                *ctx.bases.add(walk.base_index)
             } else {
                 0
             };
             for i in 0..ctx.n {
-                *d.add(i) = first - base + i64::from(*places.add(i));
+                *d.add(i) = first - base + i64::from(*lane_offsets.add(i));
             }
         }
     }
@@ -273,8 +274,8 @@ impl<const LANES: bool> Kernel<Call> for Numbers<LANES> {
 
 /// Returns the instruction of a load whose lanes are not contiguous.
 pub(super) fn load(walk: &mut Walk, dtype: DType, level: Features) -> Op {
-    walk.look_up();
-    match (dtype.size(), is_direct(dtype), walk.places.is_empty()) {
+    walk.tabulate_lane_offsets();
+    match (dtype.size(), is_direct(dtype), walk.lane_offsets.is_empty()) {
         (4, true, false) => compiled::<Lookup<f32>, Call>(level),
         (8, true, false) => compiled::<Lookup<f64>, Call>(level),
         (4, true, true) => compiled::<Load<f32>, Call>(level),
@@ -285,8 +286,8 @@ pub(super) fn load(walk: &mut Walk, dtype: DType, level: Features) -> Op {
 
 /// Returns the instruction of a walk's affine number, or with `LANES` only the part that the lanes contribute.
 pub(super) fn index<const LANES: bool>(walk: &mut Walk, level: Features) -> Op {
-    walk.look_up();
-    match walk.places.is_empty() {
+    walk.tabulate_lane_offsets();
+    match walk.lane_offsets.is_empty() {
         true => super::load::index::<LANES>,
         false => compiled::<Numbers<LANES>, Call>(level),
     }
@@ -334,20 +335,20 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_are_one_program() {
+    fn full_blocks_are_one_program() {
         let points = |all: &[TileProgram]| -> Vec<Vec<i64>> {
             let extents = |p: &TileProgram| p.axes.iter().map(|e| e.as_const().unwrap()).collect();
             all.iter().map(extents).collect()
         };
-        let of =
-            |rows, columns, strides| points(&blocks(&copy(rows, columns, strides), &[]).unwrap());
-        assert_eq!(of(32, 64, [1, 32]), [[2, 2, 16, 32]]);
-        let rest = vec![vec![2, 1, 16, 16], vec![32, 4], vec![1, 20]];
-        assert_eq!(of(33, 20, [1, 33]), rest);
+        let extents_of =
+            |rows, columns, strides| points(&split(&copy(rows, columns, strides), &[]).unwrap());
+        assert_eq!(extents_of(32, 64, [1, 32]), [[2, 2, 16, 32]]);
+        let with_edges = vec![vec![2, 1, 16, 16], vec![32, 4], vec![1, 20]];
+        assert_eq!(extents_of(33, 20, [1, 33]), with_edges);
         // Programs with few rows or columns, or which read along rows, stay whole.
-        assert!(of(15, 64, [1, 15]).is_empty());
-        assert!(of(64, 7, [1, 64]).is_empty());
-        assert!(of(64, 64, [64, 1]).is_empty());
-        assert!(of(64, 64, [0, 1]).is_empty());
+        assert!(extents_of(15, 64, [1, 15]).is_empty());
+        assert!(extents_of(64, 7, [1, 64]).is_empty());
+        assert!(extents_of(64, 64, [64, 1]).is_empty());
+        assert!(extents_of(64, 64, [0, 1]).is_empty());
     }
 }

@@ -2,9 +2,9 @@
 
 use super::blocks;
 use super::code::Op;
-use super::emit::{kind, least_run};
+use super::emit::{kind_of, min_run};
 use super::emitted::{EmittedOperand, OperandLocation};
-use super::link::{Linker, plain};
+use super::link::{Linker, instruction};
 use super::linked::Stage;
 use super::load;
 use super::prefetch;
@@ -19,39 +19,40 @@ use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 /// A body under construction.
 pub(super) struct BodyBuilder {
     pub(super) stage: usize,
-    /// True if its lanes are those of a row.
-    along: bool,
+    /// True if its lanes are the elements of a row.
+    by_row: bool,
     /// True if there is one lane.
-    pub(super) one: bool,
+    pub(super) scalar: bool,
     /// True if lanes are reduced separately.
-    pub(super) lane_by_lane: bool,
+    pub(super) by_lane: bool,
     pub body: Body,
     pub operands: Vec<EmittedOperand>,
     pub walks: Vec<u32>,
-    /// The registers that instructions of this body wrote last, by the program's registers.
-    made: HashMap<u16, Reg>,
-    /// The registers that it reads from elsewhere.
+    /// The body's registers with the current values of the program's registers.
+    current: HashMap<u16, Reg>,
+    /// The body's registers with the inputs of the body, by the program's registers.
     inputs: HashMap<u16, Reg>,
-    /// Loads by their walk.
+    /// The accesses of loads, by walk.
     loads: HashMap<u32, u16>,
-    /// Registers that have the numbers of a walk.
+    /// The registers with the affine numbers of a walk.
     pub(super) numbers: HashMap<u32, Reg>,
     slots: HashMap<u16, u16>,
     /// The physical registers that hold copies of the body's registers.
     homes: HashMap<u16, u32>,
-    /// The reductions, and the operand of each.
-    pub sums: Vec<(usize, usize)>,
-    /// The instructions that run after the emitted function.
+    /// The emitted reductions: the instruction, and the operand of its accumulator.
+    pub reductions: Vec<(usize, usize)>,
+    /// The instructions after the emitted function.
     pub deferred: Vec<DetachedInst>,
-    /// The arguments that were stored to, and those of them that are stored to after the emitted function.
+    /// The arguments with stores.
     pub(super) stored: HashSet<u16>,
-    late: HashSet<u16>,
+    /// The arguments with deferred stores.
+    stored_late: HashSet<u16>,
 }
 
 /// An instruction after the emitted function, and the physical register that it reads.
 pub(super) struct DetachedInst {
     pub inst: usize,
-    pub from: u32,
+    pub src: u32,
 }
 
 impl BodyBuilder {
@@ -59,31 +60,31 @@ impl BodyBuilder {
         let program = linker.bound.program;
         let rows = program.schedule == Schedule::Rows;
         let source = &program.stages[stage];
-        let along = rows && source.over_inner;
-        let reduces = source.code.iter().any(|i| is_emitted_sum(linker, i));
+        let by_row = rows && source.over_inner;
+        let reduces = source.code.iter().any(|i| is_emitted_reduction(linker, i));
         let tile = program.sizes.tile.map_or(TILE, usize::from).clamp(1, TILE);
         BodyBuilder {
             stage,
-            along,
-            one: rows && !source.over_inner,
-            lane_by_lane: !rows && source.over_inner,
+            by_row,
+            scalar: rows && !source.over_inner,
+            by_lane: !rows && source.over_inner,
             body: Body {
-                block: (along && reduces).then_some(tile as u32),
+                block: (by_row && reduces).then_some(tile as u32),
                 steps: !rows && source.over_inner,
                 ..Body::default()
             },
             operands: vec![],
             walks: vec![],
-            made: HashMap::new(),
+            current: HashMap::new(),
             inputs: HashMap::new(),
             loads: HashMap::new(),
             numbers: HashMap::new(),
             slots: HashMap::new(),
             homes: HashMap::new(),
-            sums: vec![],
+            reductions: vec![],
             deferred: vec![],
             stored: HashSet::new(),
-            late: HashSet::new(),
+            stored_late: HashSet::new(),
         }
     }
 
@@ -93,14 +94,14 @@ impl BodyBuilder {
         Ok(Reg(n.map_err(|_| damaged!("a stage of too many values"))?))
     }
 
-    pub(super) fn operand(&mut self, key: Key, kind: Kind, location: OperandLocation) -> usize {
+    pub(super) fn add_operand(&mut self, key: Key, kind: Kind, location: OperandLocation) -> usize {
         let size = self.body.size(key);
         self.body.operands.push((key, kind));
         self.operands.push(EmittedOperand {
             location,
             size,
             step: match kind {
-                Kind::Line | Kind::Stream => size,
+                Kind::Lanes | Kind::Stream => size,
                 _ => 0,
             },
             streams: kind == Kind::Stream,
@@ -109,9 +110,9 @@ impl BodyBuilder {
         self.operands.len() - 1
     }
 
-    /// Returns the register for a read of an instruction.
+    /// Returns the body's register for a read of the program's register `r`.
     fn read(&mut self, linker: &mut Linker, r: Reg) -> Result<Reg> {
-        if let Some(r) = self.made.get(&r.0).or_else(|| self.inputs.get(&r.0)) {
+        if let Some(r) = self.current.get(&r.0).or_else(|| self.inputs.get(&r.0)) {
             return Ok(*r);
         }
         let program = linker.bound.program;
@@ -122,43 +123,43 @@ impl BodyBuilder {
             self.body.constants.push((new, *x));
             return Ok(new);
         }
-        // Other stages may use the register as a name for something else.
-        let mut lines = (0..program.stages.len())
+        // Stages where the register is not live may use it for another value.
+        let mut stages = (0..program.stages.len())
             .filter(|s| program.stages[*s].over_inner && linker.fixed[*s].contains(&r.0));
-        let varies = lines.any(|s| {
+        let varies = stages.any(|s| {
             program.stages[s].code.iter().any(|i| {
                 let reduces = matches!(i, Inst::Reduce { .. } | Inst::ArgReduce { .. });
                 !reduces && i.operands().1 == Some(r)
             })
         });
-        let same = self.along && !varies;
-        if self.along && varies {
-            linker.spread.insert(r.0);
+        let is_uniform = self.by_row && !varies;
+        if self.by_row && varies {
+            linker.broadcast.insert(r.0);
         }
-        let kind = if same { Kind::Splat } else { Kind::Line };
-        let location = OperandLocation::Register(linker.global(r.0));
-        self.operand(Key::Input(new), kind, location);
+        let kind = if is_uniform { Kind::Splat } else { Kind::Lanes };
+        let location = OperandLocation::Register(linker.physical(r.0));
+        self.add_operand(Key::Input(new), kind, location);
         Ok(new)
     }
 
-    /// Returns a register that is written before the emitted function: once for all steps of a tile if `once`, or else
-    /// at each step. In the second case a call has one step.
-    pub(super) fn before(
+    /// Adds an interpreted instruction before the emitted function, and returns the register that it writes. It runs
+    /// once for all steps of a tile if `once`, or else at each step, and a call then has one step.
+    pub(super) fn prepend(
         &mut self,
         linker: &mut Linker,
         ty: Compute,
         (f, x): (Op, u32),
         (out, once): (&mut Stage, bool),
     ) -> Result<Reg> {
-        let home = linker.fresh(ty);
+        let reg = linker.new_register(ty);
         let code = if once { &mut out.begin } else { &mut out.body };
-        code.push(plain(f, home, x));
+        code.push(instruction(f, reg, x));
         out.general.push(x);
         self.walks.push(x);
         self.body.steps &= once;
         let new = self.register(ty)?;
-        self.operand(Key::Input(new), Kind::Line, OperandLocation::Register(home));
-        self.homes.insert(new.0, home);
+        self.add_operand(Key::Input(new), Kind::Lanes, OperandLocation::Register(reg));
+        self.homes.insert(new.0, reg);
         Ok(new)
     }
 
@@ -166,36 +167,36 @@ impl BodyBuilder {
     fn defer(&mut self, linker: &mut Linker, inst: usize, r: Reg) {
         self.body.steps = false;
         let from = self.homes.get(&r.0).copied().unwrap_or_else(|| {
-            let from = linker.fresh(self.body.registers[usize::from(r.0)]);
+            let from = linker.new_register(self.body.registers[usize::from(r.0)]);
             self.body.outputs.push(r);
-            self.operand(Key::Output(r), Kind::Line, OperandLocation::Register(from));
+            self.add_operand(Key::Output(r), Kind::Lanes, OperandLocation::Register(from));
             self.homes.insert(r.0, from);
             from
         });
-        self.deferred.push(DetachedInst { inst, from });
+        self.deferred.push(DetachedInst { inst, src: from });
     }
 
-    /// Returns the stride of a walk's runs, if code over them pays.
+    /// Returns the stride within a walk's runs, if emitted code over them pays.
     pub(super) fn run_stride(&self, walk: &Walk) -> Option<i64> {
-        walk.long_runs(least_run(walk, self.along || self.lane_by_lane))
+        walk.long_runs(min_run(walk, self.by_row || self.by_lane))
     }
 
-    /// Returns the form of an access, if it can be emitted.
+    /// Returns the operand kind of an access, or `None` if it is interpreted.
     fn kind(&self, walk: &Walk, is_store: bool) -> Option<Kind> {
-        kind(walk, is_store, self.one, self.along || self.lane_by_lane)
+        kind_of(walk, is_store, self.scalar, self.by_row || self.by_lane)
     }
 
-    /// Returns the place of a walk's element.
+    /// Returns the location of a walk's elements.
     pub(super) fn location(walk: &Walk, x: u32) -> OperandLocation {
         match walk.shape {
-            Shape::Contiguous => OperandLocation::Line(x),
-            Shape::Splat => OperandLocation::First(x),
+            Shape::Contiguous => OperandLocation::Contiguous(x),
+            Shape::Splat => OperandLocation::LaneZero(x),
             Shape::General => OperandLocation::Run(x),
         }
     }
 
-    /// Returns the access of a walk.
-    fn access(
+    /// Returns the access of a walk, and adds it if it is new or a store.
+    fn walk_access(
         &mut self,
         linker: &mut Linker,
         (x, arg): (u32, u16),
@@ -209,12 +210,12 @@ impl BodyBuilder {
         let walk = &mut linker.walks[x as usize];
         let location = BodyBuilder::location(walk, x);
         walk.make_fills(dtype);
-        let kept = self.body.block.is_some() || self.lane_by_lane;
-        let streams = is_store && walk.shape == Shape::Contiguous && !kept;
+        let is_kept = self.body.block.is_some() || self.by_lane;
+        let streams = is_store && walk.shape == Shape::Contiguous && !is_kept;
         if streams && load::is_direct(dtype) && dtype.size() >= 4 && linker.streams(arg.into()) {
             kind = Kind::Stream;
         }
-        let n = self.memory(dtype, kind, location);
+        let n = self.access(dtype, kind, location);
         self.walks.push(x);
         if !is_store {
             self.loads.insert(x, n);
@@ -222,22 +223,22 @@ impl BodyBuilder {
         n
     }
 
-    /// Returns the access of a walk that is copied for many steps at once.
-    fn transposed(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
+    /// Returns the access to a contiguous copy of a walk, which is made for many steps at once.
+    fn transposed_access(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
         if let Some(n) = self.loads.get(&x) {
             return *n;
         }
-        let home = linker.fresh(dtype.compute());
-        let n = self.memory(dtype, Kind::Line, OperandLocation::Transposed(x, home));
+        let home = linker.new_register(dtype.compute());
+        let n = self.access(dtype, Kind::Lanes, OperandLocation::Transposed(x, home));
         self.walks.push(x);
         self.loads.insert(x, n);
         n
     }
 
-    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, location: OperandLocation) -> u16 {
+    pub(super) fn access(&mut self, dtype: DType, kind: Kind, location: OperandLocation) -> u16 {
         let n = self.body.dtypes.len() as u16;
         self.body.dtypes.push(dtype);
-        self.operand(Key::Access(n), kind, location);
+        self.add_operand(Key::Access(n), kind, location);
         n
     }
 
@@ -248,17 +249,17 @@ impl BodyBuilder {
         let n = self.body.slots.len() as u16;
         let ty = linker.bound.program.slots[usize::from(slot)];
         self.body.slots.push(ty);
-        self.operand(
+        self.add_operand(
             Key::Slot(n),
-            Kind::Line,
+            Kind::Lanes,
             OperandLocation::Slot(u32::from(slot)),
         );
         self.slots.insert(slot, n);
         n
     }
 
-    /// Adds an instruction. Returns false if that is not possible.
-    pub(super) fn inst(&mut self, linker: &mut Linker, i: usize, out: &mut Stage) -> Result<bool> {
+    /// Adds an instruction. Returns false if the stage can't be emitted.
+    pub(super) fn add(&mut self, linker: &mut Linker, i: usize, out: &mut Stage) -> Result<bool> {
         let program = linker.bound.program;
         let inst = &program.stages[self.stage].code[i];
         let over_inner = program.stages[self.stage].over_inner;
@@ -268,9 +269,9 @@ impl BodyBuilder {
             from.push(self.read(linker, *r)?);
         }
         let ty = |r: Reg| program.registers[usize::from(r.0)];
-        let made = |making: &mut BodyBuilder, made: Reg| {
+        let define = |builder: &mut BodyBuilder, new: Reg| {
             if let Some(r) = writes {
-                making.made.insert(r.0, made);
+                builder.current.insert(r.0, new);
             }
             Ok(true)
         };
@@ -279,57 +280,56 @@ impl BodyBuilder {
                 let is_store = matches!(inst, Inst::Store { .. });
                 let arg = program.accesses[usize::from(*access)].arg;
                 let x = linker.walk(usize::from(*access), over_inner)?;
-                let gathered =
+                let is_gather =
                     |i: &Inst| matches!(i, Inst::LoadAt { access: a, .. } if a == access);
                 let mut stages = program.stages.iter().flat_map(|s| &s.code);
-                if stages.any(gathered) {
+                if stages.any(is_gather) {
                     return Ok(false);
                 }
                 let kind = self.kind(&linker.walks[x as usize], is_store);
                 if !is_store {
-                    // Stored elements are read back only as a line, and not if they are stored after the emitted
-                    // function.
-                    let back = self.stored.contains(&arg);
-                    if self.late.contains(&arg) || back && kind != Some(Kind::Line) {
+                    // Only contiguous stores can be read back, and only if they are not deferred.
+                    let is_stored = self.stored.contains(&arg);
+                    if self.stored_late.contains(&arg) || is_stored && kind != Some(Kind::Lanes) {
                         return Ok(false);
                     }
                     let Some(kind) = kind else {
                         let dtype = program.args[usize::from(arg)].dtype;
-                        if self.lane_by_lane && linker.walks[x as usize].turns(dtype) {
-                            let access = self.transposed(linker, x, dtype);
+                        if self.by_lane && linker.walks[x as usize].is_transposable(dtype) {
+                            let access = self.transposed_access(linker, x, dtype);
                             let dst = self.register(dtype.compute())?;
                             self.body.code.push(Inst::Load { dst, access });
-                            return made(self, dst);
+                            return define(self, dst);
                         }
                         let walk = &mut linker.walks[x as usize];
                         let load = blocks::load(walk, dtype, linker.level);
-                        let new = self.before(linker, dtype.compute(), (load, x), (out, false))?;
-                        return made(self, new);
+                        let new = self.prepend(linker, dtype.compute(), (load, x), (out, false))?;
+                        return define(self, new);
                     };
-                    let access = self.access(linker, (x, arg), kind, false);
+                    let access = self.walk_access(linker, (x, arg), kind, false);
                     let dst = self.register(ty(writes.unwrap_or(Reg(0))))?;
                     self.body.code.push(Inst::Load { dst, access });
-                    return made(self, dst);
+                    return define(self, dst);
                 }
                 self.stored.insert(arg);
-                let Some(kind) = kind.filter(|_| !self.late.contains(&arg)) else {
-                    self.late.insert(arg);
+                let Some(kind) = kind.filter(|_| !self.stored_late.contains(&arg)) else {
+                    self.stored_late.insert(arg);
                     self.defer(linker, i, from[0]);
                     return Ok(true);
                 };
-                let access = self.access(linker, (x, arg), kind, true);
+                let access = self.walk_access(linker, (x, arg), kind, true);
                 let src = from[0];
                 self.body.code.push(Inst::Store { access, src });
                 return Ok(true);
             }
-            Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_emitted_sum(linker, inst) => {
+            Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_emitted_reduction(linker, inst) => {
                 self.defer(linker, i, from[0]);
                 return Ok(true);
             }
             Inst::Index { .. } => {
                 let x = linker.walk(linker.numbers[&(self.stage, i)], over_inner)?;
                 let new = self.lane_indices(linker, x, out)?;
-                return made(self, new);
+                return define(self, new);
             }
             _ => {}
         }
@@ -395,14 +395,14 @@ impl BodyBuilder {
             },
             Inst::Reduce { op, acc, .. } => {
                 let key = Key::Accumulator(dst);
-                let at = match self.along {
-                    true => self.operand(key, Kind::State, OperandLocation::State(0)),
+                let operand = match self.by_row {
+                    true => self.add_operand(key, Kind::State, OperandLocation::State(0)),
                     false => {
-                        let location = OperandLocation::Register(linker.global(acc.0));
-                        self.operand(key, Kind::Line, location)
+                        let location = OperandLocation::Register(linker.physical(acc.0));
+                        self.add_operand(key, Kind::Lanes, location)
                     }
                 };
-                self.sums.push((i, at));
+                self.reductions.push((i, operand));
                 self.body.code.push(Inst::Reduce {
                     op: *op,
                     acc: dst,
@@ -414,53 +414,53 @@ impl BodyBuilder {
             _ => return Ok(false),
         };
         self.body.code.push(new);
-        made(self, dst)
+        define(self, dst)
     }
 
-    /// Makes runs with equal strides rows of one call. Elements whose place changes from row to row are not read before
-    /// all rows.
-    pub(super) fn rows(&mut self, linker: &Linker) {
-        let runs = self
+    /// Batches runs with equal strides as rows of one call. Splats whose address differs between rows are loaded per
+    /// row.
+    pub(super) fn batch_runs(&mut self, linker: &Linker) {
+        let has_runs = self
             .operands
             .iter()
             .any(|o| matches!(o.location, OperandLocation::Run(_)));
         let streams = self.operands.iter().any(|o| o.streams);
-        self.body.steps |= runs && !streams && !self.lane_by_lane && self.body.block.is_none();
+        self.body.steps |= has_runs && !streams && !self.by_lane && self.body.block.is_none();
         for ((_, kind), operand) in self.body.operands.iter_mut().zip(&self.operands) {
             let moves = match operand.location {
                 OperandLocation::Run(_) => true,
-                OperandLocation::First(x) => self.lane_by_lane && linker.walks[x as usize].moves(),
+                OperandLocation::LaneZero(x) => self.by_lane && linker.walks[x as usize].moves(),
                 _ => false,
             };
             if self.body.steps && moves && *kind == Kind::Splat {
-                *kind = Kind::SplatOfRow;
+                *kind = Kind::RowSplat;
             }
         }
     }
 
-    /// Adds the prefetches of the next row.
-    pub(super) fn prefetches(&mut self, linker: &mut Linker) -> Result<()> {
+    /// Adds prefetches of the next row.
+    pub(super) fn add_prefetches(&mut self, linker: &mut Linker) -> Result<()> {
         let bound = linker.bound;
         let program = bound.program;
-        let inner = program.stages.iter().filter(|s| s.over_inner);
+        let stages = program.stages.iter().filter(|s| s.over_inner);
         let mut prefetched: Vec<u32> = vec![];
-        for inst in inner.flat_map(|s| &s.code) {
+        for inst in stages.flat_map(|s| &s.code) {
             let Inst::Load { access, .. } = inst else {
                 continue;
             };
             let x = linker.walk(usize::from(*access), true)?;
             let walk = &linker.walks[x as usize];
             let Some(distance) =
-                prefetch::distance(bound, walk).filter(|_| !prefetched.contains(&x))
+                prefetch::prefetch_distance(bound, walk).filter(|_| !prefetched.contains(&x))
             else {
                 continue;
             };
             prefetched.push(x);
             let n = self.body.dtypes.len() as u16;
             self.body.dtypes.push(program.args[walk.arg].dtype);
-            self.operand(
+            self.add_operand(
                 Key::Prefetch(n),
-                Kind::Line,
+                Kind::Lanes,
                 OperandLocation::Prefetch(x, distance),
             );
             self.walks.push(x);
@@ -468,34 +468,34 @@ impl BodyBuilder {
         Ok(())
     }
 
-    /// Adds the registers that later stages read.
-    pub(super) fn outputs(&mut self, linker: &mut Linker) {
+    /// Adds the outputs: registers that later stages read.
+    pub(super) fn add_outputs(&mut self, linker: &mut Linker) {
         let mut fixed: Vec<u16> = linker.fixed[self.stage].iter().copied().collect();
         fixed.sort_unstable();
         for r in fixed {
-            let Some(out) = self.made.get(&r).copied() else {
+            let Some(value) = self.current.get(&r).copied() else {
                 continue;
             };
-            let location = OperandLocation::Register(linker.global(r));
+            let location = OperandLocation::Register(linker.physical(r));
             // A value with several names is a separate output for each.
             let new = Reg(self.body.registers.len() as u16);
-            let ty = self.body.registers[usize::from(out.0)];
+            let ty = self.body.registers[usize::from(value.0)];
             self.body.registers.push(ty);
-            let mask = ty.dtype();
+            let dtype = ty.dtype();
             self.body.code.push(Inst::Convert {
                 dst: new,
-                a: out,
-                from: mask,
-                to: mask,
+                a: value,
+                from: dtype,
+                to: dtype,
             });
             self.body.outputs.push(new);
-            self.operand(Key::Output(new), Kind::Line, location);
+            self.add_operand(Key::Output(new), Kind::Lanes, location);
         }
     }
 }
 
-/// True if a reduction is emitted; others run after the function.
-fn is_emitted_sum(linker: &Linker, inst: &Inst) -> bool {
+/// True if an instruction is an emitted reduction. Other reductions are deferred.
+fn is_emitted_reduction(linker: &Linker, inst: &Inst) -> bool {
     let ty = |r: &Reg| linker.bound.program.registers[usize::from(r.0)];
     matches!(inst, Inst::Reduce { a, .. } if ty(a) != Compute::Mask)
 }

@@ -3,23 +3,23 @@
 use super::code::Call;
 
 /// The maximum number of operands of an emitted function.
-pub(crate) const MAX: usize = 96;
+pub(crate) const MAX_OPERANDS: usize = 96;
 
-/// The steps of a call: the context's bases of each step, or of the first two if all have even strides, and the
-/// addresses of the operands.
+/// The steps of a batched call, with the addresses of their operands.
 #[derive(Default)]
 pub(crate) struct Steps {
     pub count: usize,
-    pub given: usize,
+    /// The steps with bases of their own: all of them, or the first two if strides between steps are even.
+    pub known: usize,
     pub bases: Vec<i64>,
     table: Vec<*mut u8>,
-    /// The transposed copies of operands, a step per row.
+    /// The contiguous copies of operands, with a row per step.
     transposed: Vec<Vec<u64>>,
 }
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod native {
-    use super::{Call, MAX, Steps};
+    use super::{Call, MAX_OPERANDS, Steps};
     use crate::tile::Ctx;
     use crate::tile::code::Instruction;
     use crate::tile::emitted::{Emitted, EmittedOperand, OperandLocation};
@@ -36,10 +36,10 @@ mod native {
     /// Bytes of a cache line.
     const LINE: usize = 64;
 
-    /// Calls code over lanes, with one row of addresses, or with a row for each of several steps or runs.
+    /// Calls machine code over `n` lanes, with one row of addresses per step or run.
     ///
     /// # Safety
-    /// The code is a function over lanes, and of rows if there are several. Each address of the table points to the
+    /// The code is a function over lanes, and takes rows if there are several. Each address of the table points to the
     /// data of its operand for `n` lanes.
     unsafe fn enter(f: &Emitted, code: &Code, table: &[*mut u8], n: usize, rows: usize) {
         #[cfg(feature = "testing")]
@@ -55,19 +55,19 @@ mod native {
         }
     }
 
-    /// Interprets a call, if this thread does so. The table and the row's state are accessible besides the declared
-    /// memory.
+    /// Interprets a call, if this thread interprets machine code. The call may access the table and states of
+    /// reductions besides the declared memory.
     #[cfg(feature = "testing")]
-    fn interpret(f: &Emitted, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
-        let mut beside = vec![(table.as_ptr().cast(), size_of_val(table), false)];
-        for (i, at) in table.iter().enumerate() {
-            let operand = &f.operands[i % f.operands.len()];
+    fn interpret(emitted: &Emitted, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
+        let mut accessible = vec![(table.as_ptr().cast(), size_of_val(table), false)];
+        for (i, address) in table.iter().enumerate() {
+            let operand = &emitted.operands[i % emitted.operands.len()];
             if matches!(operand.location, OperandLocation::State(_)) {
-                beside.push((at.cast_const(), STATE, true));
+                accessible.push((address.cast_const(), STATE, true));
             }
         }
         let arguments = [table.as_ptr() as u64, n as u64, rows as u64];
-        kiln_kernel::interpreted::call(code.bytes(), &arguments, &beside)
+        kiln_kernel::interpreted::call(code.bytes(), &arguments, &accessible)
     }
 
     /// Calls an emitted function; `x` is its number.
@@ -75,58 +75,58 @@ mod native {
     /// # Safety
     /// As for every instruction.
     pub(crate) unsafe fn call((ctx, code): Call) {
-        // SAFETY: linking made the function of operands that are the program's.
+        // SAFETY: the operands of the function belong to the program.
         unsafe {
             let ctx = &*ctx;
             let f = &*ctx.emitted.add((*code).x as usize);
-            let mut table = [MaybeUninit::<*mut u8>::uninit(); MAX];
+            let mut table = [MaybeUninit::<*mut u8>::uninit(); MAX_OPERANDS];
             let table = &mut table[..f.operands.len()];
             let table = &mut *(std::ptr::from_mut(table) as *mut [*mut u8]);
-            f.addresses(ctx, ctx.bases, ctx.slot_at, table);
-            for (operand, to) in f.operands.iter().zip(&*table) {
+            f.write_addresses(ctx, ctx.bases, ctx.slot_offset, table);
+            for (operand, address) in f.operands.iter().zip(&*table) {
                 if let OperandLocation::Transposed(x, _) = operand.location {
-                    let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_at);
-                    f.transpose_lanes(ctx, (operand, x), &[base], *to);
+                    let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_index);
+                    f.transpose_lanes(ctx, (operand, x), &[base], *address);
                 }
             }
-            f.go(ctx, table, &|_| ctx.bases, false);
+            f.run(ctx, table, &|_| ctx.bases, false);
         }
     }
 
     /// The maximum number of addresses of a call over runs.
-    const ADDRESSES: usize = 256;
+    const MAX_ADDRESSES: usize = 256;
 
     /// Calls an emitted function over steps.
     ///
     /// # Safety
     /// As for every instruction; each step has the program's bases.
-    pub(crate) unsafe fn steps(ctx: &Ctx, code: &Instruction, tile: usize, steps: &mut Steps) {
-        // SAFETY: linking made the function of operands that are the program's.
+    pub(crate) unsafe fn call_steps(ctx: &Ctx, code: &Instruction, tile: usize, steps: &mut Steps) {
+        // SAFETY: the operands of the function belong to the program.
         unsafe {
             let f = &*ctx.emitted.add(code.x as usize);
             let (operands, count) = (f.operands.len(), steps.count);
-            let width = steps.bases.len() / steps.given.max(1);
+            let width = steps.bases.len() / steps.known.max(1);
             let bases = |step: usize| steps.bases.as_ptr().add(step * width);
             steps.table.clear();
             steps.table.resize(operands * count, std::ptr::null_mut());
             for (step, row) in
-                (steps.table.chunks_exact_mut(operands).enumerate()).take(steps.given)
+                (steps.table.chunks_exact_mut(operands).enumerate()).take(steps.known)
             {
-                f.addresses(ctx, bases(step), ctx.slot_at + step * tile, row);
+                f.write_addresses(ctx, bases(step), ctx.slot_offset + step * tile, row);
             }
-            for i in steps.given * operands..count * operands {
-                let [before, last] = [2, 1].map(|n| steps.table[i - n * operands]);
-                let by = last.addr().wrapping_sub(before.addr());
-                steps.table[i] = last.wrapping_add(by);
+            for i in steps.known * operands..count * operands {
+                let [previous, last] = [2, 1].map(|n| steps.table[i - n * operands]);
+                let stride = last.addr().wrapping_sub(previous.addr());
+                steps.table[i] = last.wrapping_add(stride);
             }
             f.transpose_operands(ctx, steps);
             let bases = |step: usize| steps.bases.as_ptr().add(step * width);
-            f.go(ctx, &mut steps.table, &bases, true);
+            f.run(ctx, &mut steps.table, &bases, true);
         }
     }
 
     impl Emitted {
-        /// Copies the elements of a walk for the lanes of steps with these bases, a step per row.
+        /// Copies the elements of a walk for the lanes of steps with these bases, with a row per step.
         ///
         /// # Safety
         /// As for every instruction; the operand is a [`OperandLocation::Transposed`] of the walk, and there is room.
@@ -137,7 +137,7 @@ mod native {
             bases: &[i64],
             to: *mut u8,
         ) {
-            // SAFETY: the caller's; elements are copied, whatever they are.
+            // SAFETY: the caller's; elements of any type are copied.
             unsafe {
                 match operand.size {
                     8 => self.transpose_typed::<f64>(ctx, x, bases, to.cast()),
@@ -151,17 +151,17 @@ mod native {
             unsafe {
                 let walk = &*ctx.walks.add(x as usize);
                 let memory = (*ctx.args.add(walk.arg)).cast::<T>();
-                let (apart, lanes) = (walk.lanes[0].stride, ctx.n as i64);
+                let (stride, lanes) = (walk.lanes[0].stride, ctx.n as i64);
                 let mut step = 0;
-                // Steps that each read the elements after those of the previous one are transposed as a matrix.
+                // Steps whose elements follow those of the previous step are transposed as a matrix.
                 while step < bases.len() {
-                    let next = (step + 1..bases.len()).find(|s| bases[*s] != bases[s - 1] + 1);
-                    let end = next.unwrap_or(bases.len());
-                    let first = bases[step] + ctx.at.start * apart;
-                    let from = memory.wrapping_offset(first as isize).cast_const();
+                    let gap = (step + 1..bases.len()).find(|s| bases[*s] != bases[s - 1] + 1);
+                    let end = gap.unwrap_or(bases.len());
+                    let start = bases[step] + ctx.pos.start * stride;
+                    let from = memory.wrapping_offset(start as isize).cast_const();
                     compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
                         from,
-                        pitch: apart as isize,
+                        pitch: stride as isize,
                         rows: lanes as usize,
                         columns: end - step,
                         to: to.add(step * ctx.n),
@@ -172,60 +172,60 @@ mod native {
             }
         }
 
-        /// Copies operands whose lanes are not contiguous, for all steps.
+        /// Copies the operands whose lanes are strided, for all steps.
         ///
         /// # Safety
-        /// As [`steps`].
+        /// As [`call_steps`].
         unsafe fn transpose_operands(&self, ctx: &Ctx, steps: &mut Steps) {
             let operands = self.operands.len();
-            let width = steps.bases.len() / steps.given.max(1);
-            let mut memories = 0;
+            let width = steps.bases.len() / steps.known.max(1);
+            let mut copies = 0;
             for (o, operand) in self.operands.iter().enumerate() {
                 let OperandLocation::Transposed(x, _) = operand.location else {
                     continue;
                 };
                 // SAFETY: the walk is the program's.
-                let at = unsafe { (*ctx.walks.add(x as usize)).base_at };
+                let base_index = unsafe { (*ctx.walks.add(x as usize)).base_index };
                 let mut bases: Vec<i64> = steps
                     .bases
                     .iter()
-                    .skip(at)
+                    .skip(base_index)
                     .step_by(width)
                     .copied()
                     .collect();
                 while bases.len() < steps.count {
-                    let [before, last] = [2, 1].map(|n| bases[bases.len() - n]);
-                    bases.push(2 * last - before);
+                    let [previous, last] = [2, 1].map(|n| bases[bases.len() - n]);
+                    bases.push(2 * last - previous);
                 }
-                if steps.transposed.len() == memories {
+                if steps.transposed.len() == copies {
                     steps.transposed.push(vec![]);
                 }
-                let memory = &mut steps.transposed[memories];
-                memories += 1;
-                let row = ctx.n * operand.size;
-                memory.resize((steps.count * row).div_ceil(8).max(memory.len()), 0);
-                let to = memory.as_mut_ptr().cast::<u8>();
+                let copy = &mut steps.transposed[copies];
+                copies += 1;
+                let row_bytes = ctx.n * operand.size;
+                copy.resize((steps.count * row_bytes).div_ceil(8).max(copy.len()), 0);
+                let to = copy.as_mut_ptr().cast::<u8>();
                 #[cfg(feature = "testing")]
-                kiln_kernel::interpreted::declare_memory(to, steps.count * row, false);
+                kiln_kernel::interpreted::declare_memory(to, steps.count * row_bytes, false);
                 // SAFETY: the caller's; there is room.
                 unsafe { self.transpose_lanes(ctx, (operand, x), &bases, to) };
                 for (step, addresses) in steps.table.chunks_exact_mut(operands).enumerate() {
-                    addresses[o] = to.wrapping_add(step * row);
+                    addresses[o] = to.wrapping_add(step * row_bytes);
                 }
             }
         }
 
-        /// Runs over the lanes of a tile, run by run where walks are visited in runs. The table has a row of addresses
-        /// for each step (`many`), or one. `bases` gives the bases of a step.
+        /// Runs over the lanes of a tile, run by run if there are such walks. The table has a row of addresses per step
+        /// if `batched`, or else a single row. `bases` returns the bases of a step.
         ///
         /// # Safety
         /// As for every instruction; the rows have all addresses except those that are visited in runs.
-        unsafe fn go(
+        unsafe fn run(
             &self,
             ctx: &Ctx,
             table: &mut [*mut u8],
             bases: &dyn Fn(usize) -> *const i64,
-            many: bool,
+            batched: bool,
         ) {
             let operands = self.operands.len();
             let walk = |x: u32| {
@@ -237,28 +237,28 @@ mod native {
                 for (x, _) in &self.runs {
                     walk(*x).begin_runs(ctx);
                 }
-                let mut left = ctx.n;
-                while left > 0 {
-                    let mut n = left;
-                    for (x, which) in &self.runs {
+                let mut remaining = ctx.n;
+                while remaining > 0 {
+                    let mut n = remaining;
+                    for (x, indices) in &self.runs {
                         for (step, row) in table.chunks_exact_mut(operands).enumerate() {
-                            let operand = &self.operands[which[0]];
-                            let (at, lanes) = walk(*x).run_at(ctx, bases(step), operand);
-                            n = n.min(lanes as usize);
-                            which.iter().for_each(|o| row[*o] = at);
+                            let operand = &self.operands[indices[0]];
+                            let (address, run_lanes) = walk(*x).run_at(ctx, bases(step), operand);
+                            n = n.min(run_lanes as usize);
+                            indices.iter().for_each(|o| row[*o] = address);
                         }
                     }
                     let (mut groups, mut runs) = (1, 1);
-                    if many {
+                    if batched {
                         enter(self, &self.code, table, n, table.len() / operands);
                     } else if self.steps {
-                        (groups, runs) = self.alike(ctx, table, n, left);
+                        (groups, runs) = self.call_rows(ctx, table, n, remaining);
                     } else {
-                        self.lanes(table, n);
+                        self.run_lanes(table, n);
                     }
-                    let gone = n * runs * groups;
-                    left -= gone;
-                    if left == 0 {
+                    let done = n * runs * groups;
+                    remaining -= done;
+                    if remaining == 0 {
                         return;
                     }
                     for (x, _) in &self.runs {
@@ -267,64 +267,66 @@ mod native {
                         }
                     }
                     for row in table.chunks_exact_mut(operands) {
-                        for (at, operand) in row.iter_mut().zip(&self.operands) {
-                            *at = at.wrapping_add(gone.wrapping_mul(operand.step));
+                        for (address, operand) in row.iter_mut().zip(&self.operands) {
+                            *address = address.wrapping_add(done.wrapping_mul(operand.step));
                         }
                     }
                 }
             }
         }
 
-        /// Runs over a run of `n` lanes whose operands `first` has, and over the following runs with even strides, all
-        /// among the remaining lanes. Returns the number of runs in a group, and the number of groups.
+        /// Calls the function once for the run of `n` lanes whose addresses are `first`, and for the following runs
+        /// with even strides, within the remaining lanes. Returns the number of groups, and of runs in a group.
         ///
         /// # Safety
         /// As for every instruction, and for [`Walk::run_at`](crate::tile::walk::Walk::run_at).
-        unsafe fn alike(
+        unsafe fn call_rows(
             &self,
             ctx: &Ctx,
             first: &[*mut u8],
             n: usize,
-            left: usize,
+            remaining: usize,
         ) -> (usize, usize) {
             let operands = self.operands.len();
-            let most = ADDRESSES / operands.max(3);
-            let mut runs = (left / n).clamp(1, most);
+            let max_rows = MAX_ADDRESSES / operands.max(3);
+            let mut runs = (remaining / n).clamp(1, max_rows);
             let walk = |x: u32| {
                 // SAFETY: walks are the program's.
                 unsafe { &*ctx.walks.add(x as usize) }
             };
             // The bytes from run to run, and from group to group.
-            let mut by = [(0, 0); MAX];
-            let mut table = [MaybeUninit::uninit(); ADDRESSES];
+            let mut strides = [(0, 0); MAX_OPERANDS];
+            let mut table = [MaybeUninit::uninit(); MAX_ADDRESSES];
             // SAFETY: the caller's.
             unsafe {
                 for (x, _) in &self.runs {
-                    runs = runs.min(walk(*x).alike(ctx, n as i64).0 as usize);
+                    runs = runs.min(walk(*x).even_runs(ctx, n as i64).0 as usize);
                 }
-                let mut groups = (left / (n * runs)).clamp(1, most / runs);
-                for ((run, group), operand) in by.iter_mut().zip(&self.operands) {
+                let mut groups = (remaining / (n * runs)).clamp(1, max_rows / runs);
+                for ((run, group), operand) in strides.iter_mut().zip(&self.operands) {
                     *run = n.wrapping_mul(operand.step);
                     *group = run.wrapping_mul(runs);
                 }
-                for (x, which) in &self.runs {
-                    let (_, apart) = walk(*x).alike(ctx, n as i64);
-                    let (alike, further) = walk(*x).groups(ctx, n as i64, runs as i64);
-                    groups = groups.min(alike as usize);
-                    for o in which {
+                for (x, indices) in &self.runs {
+                    let (_, stride) = walk(*x).even_runs(ctx, n as i64);
+                    let (even_groups, group_stride) = walk(*x).groups(ctx, n as i64, runs as i64);
+                    groups = groups.min(even_groups as usize);
+                    for o in indices {
                         let bytes = |elements: i64| {
                             (elements as usize).wrapping_mul(self.operands[*o].size)
                         };
-                        by[*o] = (bytes(apart), bytes(further));
+                        strides[*o] = (bytes(stride), bytes(group_stride));
                     }
                 }
                 let mut to = table.iter_mut();
                 for group in 0..groups {
                     for run in 0..runs {
-                        for ((first, by), to) in first.iter().zip(&by).zip(&mut to) {
-                            let apart = run.wrapping_mul(by.0);
-                            let apart = apart.wrapping_add(group.wrapping_mul(by.1));
-                            to.write(first.wrapping_add(apart));
+                        for ((first, (by_run, by_group)), to) in
+                            first.iter().zip(&strides).zip(&mut to)
+                        {
+                            let offset = run.wrapping_mul(*by_run);
+                            let offset = offset.wrapping_add(group.wrapping_mul(*by_group));
+                            to.write(first.wrapping_add(offset));
                         }
                     }
                 }
@@ -335,90 +337,91 @@ mod native {
             }
         }
 
-        /// Computes the addresses of the operands at the first lane, except those that are visited in runs, with the
-        /// outer axes at these bases.
+        /// Writes the addresses of the operands at the first lane to the table, for these bases of the outer axes.
+        /// Operands that are visited in runs get null.
         ///
         /// # Safety
         /// As for every instruction; the bases are as many as the program has.
         #[inline(always)]
-        unsafe fn addresses(
+        unsafe fn write_addresses(
             &self,
             ctx: &Ctx,
             bases: *const i64,
-            slot_at: usize,
+            slot_offset: usize,
             table: &mut [*mut u8],
         ) {
             for (to, operand) in table.iter_mut().zip(&self.operands) {
                 // SAFETY: walks, registers, slots and states are the program's.
                 *to = unsafe {
                     let walk = |x: u32| &*ctx.walks.add(x as usize);
-                    let element = |arg: usize, at: i64| match operand.number {
-                        true => at as *mut u8,
+                    let element = |arg: usize, index: i64| match operand.number {
+                        true => index as *mut u8,
                         false => (*ctx.args.add(arg))
-                            .wrapping_offset(at as isize * operand.size as isize),
+                            .wrapping_offset(index as isize * operand.size as isize),
                     };
                     match operand.location {
-                        OperandLocation::Line(x) => {
+                        OperandLocation::Contiguous(x) => {
                             let w = walk(x);
-                            element(w.arg, *bases.add(w.base_at) + ctx.at.start)
+                            element(w.arg, *bases.add(w.base_index) + ctx.pos.start)
                         }
-                        OperandLocation::Prefetch(x, by) => {
+                        OperandLocation::Prefetch(x, distance) => {
                             let w = walk(x);
-                            let base = *bases.add(w.base_at) + i64::from(by);
-                            element(w.arg, base + ctx.at.start)
+                            let base = *bases.add(w.base_index) + i64::from(distance);
+                            element(w.arg, base + ctx.pos.start)
                         }
-                        OperandLocation::First(x) => {
+                        OperandLocation::LaneZero(x) => {
                             let w = walk(x);
-                            element(w.arg, *bases.add(w.base_at))
+                            element(w.arg, *bases.add(w.base_index))
                         }
                         OperandLocation::Run(_) => std::ptr::null_mut(),
                         OperandLocation::Register(r) | OperandLocation::Transposed(_, r) => {
                             ctx.reg::<u8>(r)
                         }
                         OperandLocation::Slot(s) => {
-                            (*ctx.slots.add(s as usize)).wrapping_add(slot_at * operand.size)
+                            (*ctx.slots.add(s as usize)).wrapping_add(slot_offset * operand.size)
                         }
                         OperandLocation::State(x) => ctx.states.add(x as usize).cast(),
                         OperandLocation::Argument(arg) => *ctx.args.add(arg as usize),
-                        OperandLocation::Context => (&raw const ctx.at).cast_mut().cast(),
+                        OperandLocation::Context => (&raw const ctx.pos).cast_mut().cast(),
                         OperandLocation::Zero => std::ptr::null_mut(),
                     }
                 };
             }
         }
 
-        /// Runs over lanes whose operands are in the table.
+        /// Runs over `n` lanes from the addresses in the table. Lanes before the first aligned store, or all lanes if
+        /// stores differ in alignment, use the variant for unaligned memory.
         ///
         /// # Safety
         /// As for [`enter`].
-        unsafe fn lanes(&self, table: &mut [*mut u8], mut n: usize) {
-            let Some(plain) = &self.plain else {
+        unsafe fn run_lanes(&self, table: &mut [*mut u8], mut n: usize) {
+            let Some(unaligned) = &self.unaligned else {
                 // SAFETY: passed on to the caller.
                 return unsafe { enter(self, &self.code, table, n, 1) };
             };
             let mut streams = self.operands.iter().zip(&*table).filter(|(o, _)| o.streams);
-            let head = streams.next().map_or(0, |(o, at)| {
-                (at.addr().next_multiple_of(LINE) - at.addr()) / o.size
+            let head = streams.next().map_or(0, |(o, p)| {
+                (p.addr().next_multiple_of(LINE) - p.addr()) / o.size
             });
-            let aligned =
-                |at: &*mut u8, size: usize| (at.addr() + head * size).is_multiple_of(LINE);
-            let mut all = self.operands.iter().zip(&*table);
-            let fits = all.all(|(o, at)| !o.streams || aligned(at, o.size));
-            let first = if fits { head.min(n) } else { n };
+            let is_aligned =
+                |p: &*mut u8, size: usize| (p.addr() + head * size).is_multiple_of(LINE);
+            let mut operands = self.operands.iter().zip(&*table);
+            let can_align = operands.all(|(o, p)| !o.streams || is_aligned(p, o.size));
+            let head_lanes = if can_align { head.min(n) } else { n };
             // SAFETY: passed on to the caller; a part of the lanes is theirs too.
             unsafe {
-                if first > 0 {
-                    enter(self, plain, table, first, 1);
-                    n -= first;
+                if head_lanes > 0 {
+                    enter(self, unaligned, table, head_lanes, 1);
+                    n -= head_lanes;
                     if n == 0 {
                         return;
                     }
-                    for (at, o) in table.iter_mut().zip(&self.operands) {
-                        *at = at.wrapping_add(first.wrapping_mul(o.step));
+                    for (p, o) in table.iter_mut().zip(&self.operands) {
+                        *p = p.wrapping_add(head_lanes.wrapping_mul(o.step));
                     }
                     enter(self, &self.code, table, n, 1);
-                    for (at, o) in table.iter_mut().zip(&self.operands) {
-                        *at = at.wrapping_sub(first.wrapping_mul(o.step));
+                    for (p, o) in table.iter_mut().zip(&self.operands) {
+                        *p = p.wrapping_sub(head_lanes.wrapping_mul(o.step));
                     }
                     return;
                 }
@@ -430,7 +433,7 @@ mod native {
     }
 }
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-pub(super) use native::{call, steps};
+pub(super) use native::{call, call_steps};
 
 /// Code is never emitted for this machine.
 #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
@@ -438,7 +441,7 @@ pub(super) unsafe fn call(_: Call) {}
 
 /// As [`call`].
 #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
-pub(super) unsafe fn steps(
+pub(super) unsafe fn call_steps(
     _: &crate::tile::Ctx,
     _: &super::code::Instruction,
     _: usize,

@@ -1,4 +1,4 @@
-//! Instructions, the context that they run in, and lane-by-lane loops.
+//! Instructions, their context, and lane-by-lane loops.
 
 use super::emitted::Emitted;
 use super::walk::Walk;
@@ -22,7 +22,7 @@ pub(crate) struct Instruction {
     pub a: u32,
     pub b: u32,
     pub c: u32,
-    /// The number of a walk, slot, state, site or emitted function, depending on the instruction.
+    /// The index of a walk, slot, state, site or emitted function, depending on the instruction.
     pub x: u32,
     /// True if it calls an emitted function, whose number is `x`.
     pub is_call: bool,
@@ -43,8 +43,8 @@ pub(crate) struct Ctx {
     /// The number of lanes of this tile.
     pub n: usize,
     /// The first element of this tile in each slot.
-    pub slot_at: usize,
-    pub at: Position,
+    pub slot_offset: usize,
+    pub pos: Position,
 }
 
 impl Ctx {

@@ -4,23 +4,23 @@ use kiln_base::Compute;
 use kiln_kernel::bound::Bound;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
-/// Returns a rough estimate of the nanoseconds per point of the parallel axes. It determines the number of
-/// threads and the stage that prefetches.
-pub(super) fn cost(bound: &Bound) -> f64 {
+/// Estimates the nanoseconds per point of the parallel axes. The number of threads and the stage that prefetches depend
+/// on it.
+pub(super) fn estimate_cost(bound: &Bound) -> f64 {
     (0..bound.program.stages.len())
-        .map(|i| stage_cost(bound, i))
+        .map(|i| estimate_stage_cost(bound, i))
         .sum()
 }
 
-/// Returns the share of one stage in [`cost`].
-pub(super) fn stage_cost(bound: &Bound, index: usize) -> f64 {
+/// Estimates the nanoseconds of one stage per point of the parallel axes.
+pub(super) fn estimate_stage_cost(bound: &Bound, index: usize) -> f64 {
     let program = bound.program;
     let inst_cost = |inst: &Inst| match inst {
         Inst::Unary { op, a, .. } => {
-            let wide = program.registers[a.0 as usize] != Compute::F32;
+            let is_emulated = program.registers[a.0 as usize] != Compute::F32;
             if !op.is_expensive() {
                 0.04
-            } else if wide {
+            } else if is_emulated {
                 10.0
             } else {
                 0.3

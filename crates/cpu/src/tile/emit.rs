@@ -1,10 +1,10 @@
 //! The choice of the parts of a stage that are emitted, and of their form.
 
 use super::builder::{BodyBuilder, DetachedInst};
-use super::call::{self, MAX};
+use super::call::{self, MAX_OPERANDS};
 use super::code::Instruction;
 use super::emitted::{Emitted, OperandLocation};
-use super::link::{Linker, plain};
+use super::link::{Linker, instruction};
 use super::linked::Stage;
 use super::prefetch;
 use super::walk::{Shape, Walk};
@@ -14,25 +14,26 @@ use kiln_kernel::error::Result;
 use kiln_plan::tile::{Inst, Schedule};
 use std::sync::Arc;
 
-/// Returns the form in which an access is emitted, if it is; `one` says that there is one lane.
-pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, over_inner: bool) -> Option<Kind> {
+/// Returns the operand kind of an emitted access, or `None` if the access is interpreted. `single` is true if there is
+/// one lane.
+pub(super) fn kind_of(walk: &Walk, is_store: bool, single: bool, over_inner: bool) -> Option<Kind> {
     match walk.shape {
-        Shape::Contiguous => Some(Kind::Line),
-        Shape::Splat if is_store => one.then_some(Kind::Line),
+        Shape::Contiguous => Some(Kind::Lanes),
+        Shape::Splat if is_store => single.then_some(Kind::Lanes),
         Shape::Splat => Some(Kind::Splat),
-        // Elements that limits exclude must not be written.
+        // Excluded elements must not be written.
         Shape::General if is_store && !walk.limits.is_empty() => None,
-        Shape::General => match walk.long_runs(least_run(walk, over_inner))? {
-            1 => Some(Kind::Line),
+        Shape::General => match walk.long_runs(min_run(walk, over_inner))? {
+            1 => Some(Kind::Lanes),
             0 if !is_store => Some(Kind::Splat),
             _ => None,
         },
     }
 }
 
-/// Returns the smallest number of lanes of a run for which code pays. More calls are needed where several runs can't be
-/// one call. Limits cut a run into up to three calls.
-pub(super) fn least_run(walk: &Walk, over_inner: bool) -> i64 {
+/// Returns the minimum number of lanes of a run for which emitted code pays. It is higher if runs are not batched, and
+/// if limits split a run into up to three calls.
+pub(super) fn min_run(walk: &Walk, over_inner: bool) -> i64 {
     match over_inner {
         true => 32,
         false if walk.cuts_runs() => 128,
@@ -40,12 +41,12 @@ pub(super) fn least_run(walk: &Walk, over_inner: bool) -> i64 {
     }
 }
 
-/// Returns the code of a body, or `None` if it can't be emitted after all.
+/// Returns the machine code of a body from the cache, or emits it. `None` if it can't be emitted.
 fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
-    // Emission fails here, not in the cache: a body may turn out not to be emittable.
+    // The cache can't hold a failure.
     let mut failed = false;
     let name = || format!("fused work of {} instructions", body.code.len());
-    let code = cache::code(body.key(target), name, || {
+    let code = cache::code(body.cache_key(target), name, || {
         emit(body, target).unwrap_or_else(|_| {
             failed = true;
             vec![]
@@ -54,60 +55,60 @@ fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
     code.filter(|c| !failed && !c.bytes().is_empty())
 }
 
-/// The code of a body, and a variant without non-temporal stores if it has such stores.
-type Functions = (Arc<kiln_x86::Code>, Option<Arc<kiln_x86::Code>>);
+/// The machine code of a body, and a variant without non-temporal stores if it has such stores.
+type CodeVariants = (Arc<kiln_x86::Code>, Option<Arc<kiln_x86::Code>>);
 
-/// As [`code`], for aligned memory and for unaligned memory.
-fn functions(target: Target, body: &mut Body) -> Option<Functions> {
-    let first = code(target, body)?;
+/// Returns the machine code of a body for aligned memory, and for unaligned memory if it differs.
+fn code_variants(target: Target, body: &mut Body) -> Option<CodeVariants> {
+    let aligned = code(target, body)?;
     let streams = body.operands.iter().any(|(_, k)| *k == Kind::Stream);
     if !streams {
-        return Some((first, None));
+        return Some((aligned, None));
     }
     for (_, kind) in &mut body.operands {
         if *kind == Kind::Stream {
-            *kind = Kind::Line;
+            *kind = Kind::Lanes;
         }
     }
-    Some((first, Some(code(target, body)?)))
+    Some((aligned, Some(code(target, body)?)))
 }
 
 impl Linker<'_> {
-    /// Makes a stage one emitted function, with deferred instructions after it. Returns false if that is not possible.
-    pub(super) fn function(&mut self, index: usize, out: &mut Stage) -> Result<bool> {
+    /// Emits a stage as one function, followed by deferred instructions. Returns false if the stage can't be emitted.
+    pub(super) fn emit_stage(&mut self, index: usize, out: &mut Stage) -> Result<bool> {
         let program = self.bound.program;
         let stage = &program.stages[index];
         let Some(target) = Target::of(self.level) else {
             return Ok(false);
         };
-        let mut made = BodyBuilder::new(self, index);
+        let mut builder = BodyBuilder::new(self, index);
         for i in 0..stage.code.len() {
-            if !made.inst(self, i, out)? {
+            if !builder.add(self, i, out)? {
                 return Ok(false);
             }
         }
-        made.outputs(self);
+        builder.add_outputs(self);
         if prefetch::costliest_stage(self.bound) == Some(index) {
-            made.prefetches(self)?;
+            builder.add_prefetches(self)?;
         }
-        made.rows(self);
+        builder.batch_runs(self);
         let BodyBuilder {
             mut body,
             mut operands,
-            sums,
+            reductions,
             deferred,
             walks,
             ..
-        } = made;
+        } = builder;
         let streams = operands.iter().any(|o| o.streams);
-        if operands.len() > MAX {
+        if operands.len() > MAX_OPERANDS {
             return Ok(false);
         }
         // A stage whose instructions are all deferred has nothing to emit.
         let steps = body.steps;
         let function = match body.code.is_empty() && body.outputs.is_empty() {
             true => None,
-            false => match functions(target, &mut body) {
+            false => match code_variants(target, &mut body) {
                 Some(function) => Some(function),
                 None => return Ok(false),
             },
@@ -120,7 +121,7 @@ impl Linker<'_> {
         out.general.extend(runs);
         out.walks.extend(walks);
         let mut after = vec![];
-        for (i, operand) in sums {
+        for (i, operand) in reductions {
             let (state, flush) = self.reduction(&stage.code[i], 0, out);
             if let OperandLocation::State(x) = &mut operands[operand].location {
                 *x = state.x;
@@ -136,10 +137,10 @@ impl Linker<'_> {
                 }
             }
         }
-        if let Some((code, plain_code)) = function {
+        if let Some((code, unaligned)) = function {
             self.emitted.push(Emitted {
                 code,
-                plain: plain_code,
+                unaligned,
                 level: self.level,
                 operands,
                 steps,
@@ -148,16 +149,16 @@ impl Linker<'_> {
             out.steps = program.schedule == Schedule::Lanes && stage.over_inner && steps;
             out.body.push(Instruction {
                 is_call: true,
-                ..plain(call::call, 0, self.emitted.len() as u32 - 1)
+                ..instruction(call::call, 0, self.emitted.len() as u32 - 1)
             });
         }
         out.body.extend(after);
-        for DetachedInst { inst, from } in deferred {
+        for DetachedInst { inst, src: from } in deferred {
             match &stage.code[inst] {
                 Inst::Store { access, src } => {
-                    let moved = self.moved(*access, stage.over_inner, out)?;
+                    let walk = self.interpreted_walk(*access, stage.over_inner, out)?;
                     let ty = program.registers[usize::from(src.0)];
-                    self.store(from, ty, moved, out);
+                    self.store(from, ty, walk, out);
                 }
                 reduction => {
                     let (body, flush) = self.reduction(reduction, from, out);

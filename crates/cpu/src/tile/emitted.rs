@@ -6,18 +6,18 @@ use std::sync::Arc;
 /// The location of an operand of an emitted function.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum OperandLocation {
-    /// A line of consecutive elements, by its walk.
-    Line(u32),
-    /// A prefetch of the same line, this many elements further on.
+    /// Consecutive elements, by their walk.
+    Contiguous(u32),
+    /// A prefetch of the elements of a walk, at this distance in elements.
     Prefetch(u32, u32),
-    /// The element at lane index zero.
-    First(u32),
-    /// The element of a walk at the current lane: the lanes are then visited in runs.
+    /// The element of a walk at lane zero.
+    LaneZero(u32),
+    /// The element of a walk at the current lane; the function is called run by run.
     Run(u32),
     /// The elements of a register.
     Register(u32),
-    /// A copy of the elements of a walk with one stride between lanes: for one step in a register, for several in
-    /// memory of the steps.
+    /// A contiguous copy of the strided elements of a walk: in a register for one step, in
+    /// [`Steps`](super::call::Steps) for several.
     Transposed(u32, u32),
     Slot(u32),
     State(u32),
@@ -37,9 +37,9 @@ pub(crate) struct EmittedOperand {
     pub size: usize,
     /// The bytes to the next lane.
     pub step: usize,
-    /// True if it is written with non-temporal stores.
+    /// True if non-temporal stores write it.
     pub streams: bool,
-    /// True if it is the walk's number, not an address.
+    /// True if it is the walk's affine number instead of an address.
     pub number: bool,
 }
 
@@ -48,15 +48,15 @@ pub(crate) struct EmittedOperand {
 pub(crate) struct Emitted {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub code: Arc<kiln_x86::Code>,
-    /// The same without non-temporal stores, which need aligned memory.
+    /// A variant without non-temporal stores, for unaligned memory.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub plain: Option<Arc<kiln_x86::Code>>,
+    pub unaligned: Option<Arc<kiln_x86::Code>>,
     #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
-    pub none: Arc<std::convert::Infallible>,
+    pub never: Arc<std::convert::Infallible>,
     pub level: Features,
     pub operands: Vec<EmittedOperand>,
-    /// True if it is called with a row of addresses for each of several steps, or runs.
+    /// True if a call takes a row of addresses for each of several steps or runs.
     pub steps: bool,
-    /// The walks that are visited run by run, and the operands that each of them is.
+    /// The walks that are visited run by run, each with the indices of its operands.
     pub runs: Vec<(u32, Vec<usize>)>,
 }

@@ -10,7 +10,7 @@ use kiln_kernel::simd::erf::ErfTable;
 use kiln_kernel::simd::{Features, math};
 
 /// The loop of each variant, with the variant's number known to the compiler.
-macro_rules! each {
+macro_rules! dispatch {
     ($op:expr, $Enum:ident, $($f:ident: $($v:ident)*),*) => {
         match $op {
             $($($Enum::$v => $f::<T, { $Enum::$v as usize }>,)*)*
@@ -32,12 +32,12 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
     unsafe fn erf(call: Call) {
         let table = ErfTable::get();
         // SAFETY: the call is of this instruction, whose operand's type was checked.
-        unsafe { map1::<f32, f32>(call, |x| table.of(x)) }
+        unsafe { map1::<f32, f32>(call, |x| table.eval(x)) }
     }
     if (op, ty, level.width()) == (Unary::Erf, Compute::F32, Features::AVX512) {
         return erf;
     }
-    fn of_integer<T: Elem>(op: Unary) -> Op {
+    fn for_integer<T: Elem>(op: Unary) -> Op {
         match op {
             Unary::Neg => value::<T, { Unary::Neg as usize }>,
             Unary::Abs => value::<T, { Unary::Abs as usize }>,
@@ -46,19 +46,19 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
             _ => value::<T, { Unary::Trunc as usize }>,
         }
     }
-    fn of_float<T: Elem>(op: Unary) -> Op {
-        each!(op, Unary, value:
+    fn for_float<T: Elem>(op: Unary) -> Op {
+        dispatch!(op, Unary, value:
             Neg Abs Not Sqrt Rsqrt Recip Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan
             Sinh Cosh Tanh Asinh Acosh Atanh Sigmoid Erf Floor Ceil Round Trunc IsNan IsInf SignBit
             Erfc ErfInv LogNdtr Ndtri Lgamma Digamma I0 I0e I1 I1e)
     }
     if !op.gives_mask() {
         return match ty {
-            Compute::F32 => of_float::<f32>(op),
-            Compute::F64 => of_float::<f64>(op),
-            Compute::I32 => of_integer::<i32>(op),
-            Compute::I64 => of_integer::<i64>(op),
-            Compute::Mask => of_integer::<u8>(op),
+            Compute::F32 => for_float::<f32>(op),
+            Compute::F64 => for_float::<f64>(op),
+            Compute::I32 => for_integer::<i32>(op),
+            Compute::I64 => for_integer::<i64>(op),
+            Compute::Mask => for_integer::<u8>(op),
         };
     }
     with_compute!(ty, T => match op {
@@ -79,8 +79,8 @@ pub(super) fn binary(op: Binary, ty: Compute) -> Op {
             for i in 0..ctx.n {
                 let x = *a.add(i);
                 *d.add(i) = T::binary(Binary::ALL[N], x, *b.add(i)).unwrap_or_else(|| {
-                    let failure = ctx.at.failure(c.x, i, x.number().int(DType::I64), 0);
-                    (*ctx.at.failures).report(failure);
+                    let failure = ctx.pos.failure(c.x, i, x.number().int(DType::I64), 0);
+                    (*ctx.pos.failures).report(failure);
                     T::ZERO
                 });
             }
@@ -90,23 +90,23 @@ pub(super) fn binary(op: Binary, ty: Compute) -> Op {
         // SAFETY: the call is of this instruction, whose operands' types were checked.
         unsafe { map2::<T, T, u8>(call, |x, y| T::compare(Binary::ALL[N], x, y) as u8) }
     }
-    with_compute!(ty, T => each!(op, Binary,
+    with_compute!(ty, T => dispatch!(op, Binary,
         value: Add Sub Mul Div FloorDiv Rem FloorMod Pow Atan2 Hypot Zeta Gcd Lcm Max Min And Or Xor Shl Shr,
         compare: Eq Ne Lt Le Gt Ge))
 }
 
 /// Returns the loop of `mask ? a : b`; the mask is operand `a` of the code.
 pub(super) fn select(ty: Compute) -> Op {
-    unsafe fn of<T: Elem>(call: Call) {
+    unsafe fn run<T: Elem>(call: Call) {
         // SAFETY: the call is of this instruction, whose operands' types were checked.
         unsafe { map3::<u8, T, T, T>(call, |m, a, b| if m != 0 { a } else { b }) }
     }
-    with_compute!(ty, T => of::<T>)
+    with_compute!(ty, T => run::<T>)
 }
 
 /// Returns the loop that broadcasts the first element over the tile.
-pub(super) fn spread(ty: Compute) -> Op {
-    unsafe fn of<T: Elem>(call: Call) {
+pub(super) fn broadcast(ty: Compute) -> Op {
+    unsafe fn run<T: Elem>(call: Call) {
         // SAFETY: the call is of this instruction, whose operand's type was checked.
         unsafe {
             let (ctx, c) = (&*call.0, &*call.1);
@@ -117,12 +117,12 @@ pub(super) fn spread(ty: Compute) -> Op {
             }
         }
     }
-    with_compute!(ty, T => of::<T>)
+    with_compute!(ty, T => run::<T>)
 }
 
 /// Returns the loop that converts a value of dtype `from` to dtype `to`.
 pub(super) fn cast(from: DType, to: DType) -> Op {
-    unsafe fn of<S: Elem, D: Mem, const UNSIGNED: bool>(call: Call)
+    unsafe fn run<S: Elem, D: Mem, const UNSIGNED: bool>(call: Call)
     where
         D::C: Elem,
     {
@@ -130,8 +130,8 @@ pub(super) fn cast(from: DType, to: DType) -> Op {
         unsafe { map1::<S, D::C>(call, |x| cast_one::<S, D, UNSIGNED>(x)) }
     }
     with_dtype!(to, D => with_compute!(from.compute(), S => match from {
-        DType::U64 => of::<S, D, true>,
-        _ => of::<S, D, false>,
+        DType::U64 => run::<S, D, true>,
+        _ => run::<S, D, false>,
     }))
 }
 
@@ -145,7 +145,7 @@ fn normal_f32(words: [u32; 4]) -> f32 {
 pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
     macro_rules! random {
         ($kind:ident, $R:ty, $f:expr) => {{
-            unsafe fn of(call: Call) {
+            unsafe fn run(call: Call) {
                 // SAFETY: the call is of this instruction, whose operands' types were checked.
                 unsafe {
                     map3::<i64, i64, i64, $R>(call, |seed, offset, index| {
@@ -155,7 +155,7 @@ pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
                     })
                 }
             }
-            of
+            run
         }};
     }
     match (kind, ty) {

@@ -1,7 +1,7 @@
-//! Linking of a checked program to code.
+//! Linking of bound programs: the choice of tiles, registers and memory, and the code of each stage.
 
 use super::code::{Instruction, Op};
-use super::cost::cost;
+use super::cost::estimate_cost;
 use super::emitted::{Emitted, OperandLocation};
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
@@ -19,7 +19,7 @@ use kiln_plan::tile::{Inst, Schedule, TILE};
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const STREAM_BYTES: i64 = 32 << 20;
 
-/// The parts per thread: the last thread to end has little left to do, wherever it was interrupted.
+/// The parts per thread. More parts than threads balance the load.
 const PARTS_PER_THREAD: u8 = 4;
 
 /// The minimum number of elements of a tile.
@@ -36,17 +36,17 @@ pub(super) struct Linker<'a> {
     pub(super) level: Features,
     /// The types of physical registers.
     types: Vec<Compute>,
-    /// The registers that have a fixed place, by stage.
+    /// The registers whose values outlive a tile, by stage.
     pub(super) fixed: Vec<HashSet<u16>>,
-    /// The physical registers of the program's registers.
+    /// The physical registers by register of the program.
     globals: HashMap<u16, u32>,
-    /// The registers that code over the lanes of a row reads in each lane.
-    pub(super) spread: HashSet<u16>,
+    /// The registers that instructions over the lanes of a row read in each lane.
+    pub(super) broadcast: HashSet<u16>,
     pub(super) emitted: Vec<Emitted>,
     /// True if code is emitted.
     emits: bool,
     pub(super) walks: Vec<Walk>,
-    walk_of: HashMap<(usize, bool), u32>,
+    walk_ids: HashMap<(usize, bool), u32>,
     states: u32,
     /// The numbers of the program's `Index` and `LoadAt` instructions, by stage and position.
     pub(super) numbers: HashMap<(usize, usize), usize>,
@@ -59,11 +59,11 @@ pub(super) struct Linker<'a> {
 /// # Errors
 /// If it needs more axes or memory than the engine has.
 pub(crate) fn link(bound: &Bound, level: Features) -> Result<Linked> {
-    link_as(bound, level, true)
+    link_with(bound, level, true)
 }
 
-/// Links as [`link`] does; `emits` says that code is emitted where there is an emitter.
-pub(super) fn link_as(bound: &Bound, level: Features, emits: bool) -> Result<Linked> {
+/// As [`link`]; without `emits`, all stages are interpreted.
+pub(super) fn link_with(bound: &Bound, level: Features, emits: bool) -> Result<Linked> {
     let program = bound.program;
     let (mut indices, mut gathers) = (program.accesses.len(), 0);
     let mut numbers = HashMap::new();
@@ -78,49 +78,49 @@ pub(super) fn link_as(bound: &Bound, level: Features, emits: bool) -> Result<Lin
             *next += 1;
         }
     }
-    let mut l = Linker {
+    let mut linker = Linker {
         bound,
         level,
         types: vec![],
-        fixed: live::fixed(program),
+        fixed: live::fixed_registers(program),
         globals: HashMap::new(),
-        spread: HashSet::new(),
+        broadcast: HashSet::new(),
         emitted: vec![],
         emits,
         walks: vec![],
-        walk_of: HashMap::new(),
+        walk_ids: HashMap::new(),
         states: 0,
         numbers,
         dynamics: vec![],
         streams: false,
     };
     let mut stages = (0..program.stages.len())
-        .map(|i| l.stage(i))
+        .map(|i| linker.stage(i))
         .collect::<Result<Vec<_>>>()?;
-    l.spread(&mut stages);
-    l.finish(stages)
+    linker.broadcast(&mut stages);
+    linker.finish(stages)
 }
 
 impl Linker<'_> {
     /// Returns a new physical register, for none of the program's.
-    pub(super) fn fresh(&mut self, ty: Compute) -> u32 {
+    pub(super) fn new_register(&mut self, ty: Compute) -> u32 {
         self.types.push(ty);
         self.types.len() as u32 - 1
     }
 
     /// Returns the physical register of one of the program's.
-    pub(super) fn global(&mut self, r: u16) -> u32 {
+    pub(super) fn physical(&mut self, r: u16) -> u32 {
         if let Some(p) = self.globals.get(&r) {
             return *p;
         }
-        let p = self.fresh(self.bound.program.registers[usize::from(r)]);
+        let p = self.new_register(self.bound.program.registers[usize::from(r)]);
         self.globals.insert(r, p);
         p
     }
 
     pub(super) fn walk(&mut self, access: usize, over_inner: bool) -> Result<u32> {
         let key = (access, over_inner);
-        if let Some(w) = self.walk_of.get(&key) {
+        if let Some(w) = self.walk_ids.get(&key) {
             return Ok(*w);
         }
         let bound = self.bound;
@@ -137,13 +137,13 @@ impl Linker<'_> {
         walk.range = a.address.range(&extents);
         self.walks.push(walk);
         let id = self.walks.len() as u32 - 1;
-        self.walk_of.insert(key, id);
+        self.walk_ids.insert(key, id);
         Ok(id)
     }
 
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    /// True if a store to `arg` should bypass the cache: if the schedule says so or else it is large, and it is not
-    /// read here.
+    /// True if stores to `arg` bypass the cache: the schedule says so, or by default the argument is large; and the
+    /// program does not read it.
     pub(super) fn streams(&self, arg: usize) -> bool {
         let program = self.bound.program;
         let bytes = self.bound.lens[arg].saturating_mul(program.args[arg].dtype.size() as i64);
@@ -153,8 +153,8 @@ impl Linker<'_> {
             }
             _ => false,
         };
-        let large = || bytes >= STREAM_BYTES;
-        program.sizes.stream.unwrap_or_else(large)
+        let is_large = || bytes >= STREAM_BYTES;
+        program.sizes.stream.unwrap_or_else(is_large)
             && !program.stages.iter().flat_map(|s| &s.code).any(reads)
     }
 
@@ -174,13 +174,13 @@ impl Linker<'_> {
         };
         let mut out = empty();
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        let emitted = self.emits && self.function(index, &mut out)?;
+        let emitted = self.emits && self.emit_stage(index, &mut out)?;
         #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
         let emitted = false;
         if !emitted {
             out = empty();
             for (i, inst) in source.code.iter().enumerate() {
-                self.interpreted(index, i, inst, &mut out)?;
+                self.interpret(index, i, inst, &mut out)?;
             }
         }
         for list in [&mut out.walks, &mut out.general] {
@@ -192,51 +192,51 @@ impl Linker<'_> {
         Ok(out)
     }
 
-    /// Adds an instruction that is interpreted.
-    fn interpreted(&mut self, index: usize, i: usize, inst: &Inst, out: &mut Stage) -> Result<()> {
+    /// Adds an interpreted instruction.
+    fn interpret(&mut self, index: usize, i: usize, inst: &Inst, out: &mut Stage) -> Result<()> {
         let program = self.bound.program;
         let over_inner = program.stages[index].over_inner;
         let (reads, writes) = inst.operands();
         if over_inner {
-            self.spread.extend(reads.iter().map(|r| r.0));
+            self.broadcast.extend(reads.iter().map(|r| r.0));
         }
         let mut from = [0; 3];
         if !matches!(inst, Inst::LoadAt { .. }) {
             for (to, r) in from.iter_mut().zip(&reads) {
-                *to = self.global(r.0);
+                *to = self.physical(r.0);
             }
         }
-        let dst = writes.map_or(0, |r| self.global(r.0));
+        let dst = writes.map_or(0, |r| self.physical(r.0));
         let ty = |r: u16| program.registers[usize::from(r)];
         let code = |f, x| Instruction {
             a: from[0],
             b: from[1],
             c: from[2],
-            ..plain(f, dst, x)
+            ..instruction(f, dst, x)
         };
         let inst = match inst {
             Inst::Load { access, .. } => {
-                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                let (x, dtype) = self.interpreted_walk(*access, over_inner, out)?;
                 code(load::load(dtype), x)
             }
             Inst::Store { access, src } => {
-                let (x, dtype) = self.moved(*access, over_inner, out)?;
+                let (x, dtype) = self.interpreted_walk(*access, over_inner, out)?;
                 self.store(from[0], ty(src.0), (x, dtype), out);
                 return Ok(());
             }
             Inst::LoadAt { access, .. } => {
-                let (x, dtype) = self.moved(*access, over_inner, out)?;
-                // It reads outside the bounds of its walk.
+                let (x, dtype) = self.interpreted_walk(*access, over_inner, out)?;
+                // Its addresses are outside the range of the walk.
                 self.walks[x as usize].dynamic = true;
                 let mut list = self.bound.dynamics[self.numbers[&(index, i)]].clone();
                 for (d, r) in list.iter_mut().zip(&reads) {
-                    d.index = self.global(r.0);
+                    d.index = self.physical(r.0);
                 }
                 self.dynamics.push(list);
                 let a = self.dynamics.len() as u32 - 1;
                 Instruction {
                     a,
-                    ..plain(load::load_at(dtype), dst, x)
+                    ..instruction(load::load_at(dtype), dst, x)
                 }
             }
             Inst::Index { .. } => {
@@ -250,8 +250,8 @@ impl Linker<'_> {
             Inst::Select { a, .. } => code(kernels::select(ty(a.0)), 0),
             Inst::Convert { from, to, .. } => code(kernels::cast(*from, *to), 0),
             Inst::Random { kind, dst, .. } => code(kernels::random(*kind, ty(dst.0)), 0),
-            Inst::Keep { slot, src } => code(load::slot(ty(src.0), false), u32::from(*slot)),
-            Inst::Kept { slot, dst } => code(load::slot(ty(dst.0), true), u32::from(*slot)),
+            Inst::Keep { slot, src } => code(load::copy_slot(ty(src.0), false), u32::from(*slot)),
+            Inst::Kept { slot, dst } => code(load::copy_slot(ty(dst.0), true), u32::from(*slot)),
             Inst::Reduce { .. } | Inst::ArgReduce { .. } => {
                 let (body, after) = self.reduction(inst, from[0], out);
                 out.body.push(body);
@@ -263,8 +263,8 @@ impl Linker<'_> {
         Ok(())
     }
 
-    /// Returns the walk of an access that is interpreted, and the dtype in memory.
-    pub(super) fn moved(
+    /// Adds the walk of an interpreted access to a stage. Returns the walk and the dtype in memory.
+    pub(super) fn interpreted_walk(
         &mut self,
         access: u16,
         over_inner: bool,
@@ -287,20 +287,21 @@ impl Linker<'_> {
         out: &mut Stage,
     ) {
         if ty != dtype.compute() {
-            let converted = self.fresh(dtype.compute());
+            let converted = self.new_register(dtype.compute());
             out.body.push(Instruction {
                 a: from,
-                ..plain(kernels::cast(ty.dtype(), dtype), converted, 0)
+                ..instruction(kernels::cast(ty.dtype(), dtype), converted, 0)
             });
             from = converted;
         }
         out.body.push(Instruction {
             a: from,
-            ..plain(load::store(dtype), 0, x)
+            ..instruction(load::store(dtype), 0, x)
         });
     }
 
-    /// Adds the code before and after the tiles. Returns the code for each tile, and the code that may follow it.
+    /// Adds the code of a reduction before and after the tiles. Returns the code for each tile, and optional code after
+    /// that.
     pub(super) fn reduction(
         &mut self,
         inst: &Inst,
@@ -310,37 +311,37 @@ impl Linker<'_> {
         let rows = self.bound.program.schedule == Schedule::Rows;
         let steps: i64 = self.bound.outer.iter().product();
         let ty = |r: u16| self.bound.program.registers[usize::from(r)];
-        let (parts, beside, acc) = match inst {
+        let (fold, extra, acc) = match inst {
             Inst::Reduce { op, a, acc } => {
-                let parts = match rows {
-                    true => reduce::rows(*op, ty(a.0)),
-                    false => reduce::lanes(*op, ty(a.0), steps),
+                let fold = match rows {
+                    true => reduce::row_reduction(*op, ty(a.0)),
+                    false => reduce::lane_reduction(*op, ty(a.0), steps),
                 };
-                let beside = parts.after.map(|_| Compute::F64);
-                (parts, beside, acc)
+                let extra = fold.after.map(|_| Compute::F64);
+                (fold, extra, acc)
             }
             Inst::ArgReduce { op, a, acc } if rows => (reduce::arg_rows(*op, ty(a.0)), None, acc),
             Inst::ArgReduce { op, a, acc } => (reduce::arg_lanes(*op, ty(a.0)), Some(ty(a.0)), acc),
             _ => unreachable!("called for reductions only"),
         };
-        let acc = self.global(acc.0);
-        let beside = beside.map_or(0, |ty| self.fresh(ty));
+        let acc = self.physical(acc.0);
+        let extra = extra.map_or(0, |ty| self.new_register(ty));
         let x = self.states;
         self.states += 2;
         let code = |f, dst| Instruction {
             a,
-            b: beside,
-            ..plain(f, dst, x)
+            b: extra,
+            ..instruction(f, dst, x)
         };
-        for (i, f) in parts.begin.iter().enumerate() {
-            out.begin.push(code(*f, if i == 0 { acc } else { beside }));
+        for (i, f) in fold.begin.iter().enumerate() {
+            out.begin.push(code(*f, if i == 0 { acc } else { extra }));
         }
-        out.end.extend(parts.end.map(|f| code(f, acc)));
-        (code(parts.body, acc), parts.after.map(|f| code(f, acc)))
+        out.end.extend(fold.end.map(|f| code(f, acc)));
+        (code(fold.body, acc), fold.after.map(|f| code(f, acc)))
     }
 
-    /// Broadcasts the registers that are read over the lanes of a row, and written for the row as a whole.
-    fn spread(&self, stages: &mut [Stage]) {
+    /// Broadcasts the registers that are written once per row and read in each lane.
+    fn broadcast(&self, stages: &mut [Stage]) {
         let program = self.bound.program;
         if program.schedule != Schedule::Rows {
             return;
@@ -353,13 +354,13 @@ impl Linker<'_> {
                 })
                 .filter_map(|i| i.operands().1)
                 .map(|r| r.0)
-                .filter(|r| self.spread.contains(r) && self.globals.contains_key(r))
+                .filter(|r| self.broadcast.contains(r) && self.globals.contains_key(r))
                 .collect();
             written.sort();
             written.dedup();
             for r in written {
-                let f = kernels::spread(program.registers[r as usize]);
-                out.end.push(plain(f, self.globals[&r], 0));
+                let f = kernels::broadcast(program.registers[r as usize]);
+                out.end.push(instruction(f, self.globals[&r], 0));
             }
         }
     }
@@ -369,37 +370,37 @@ impl Linker<'_> {
         let program = bound.program;
         let (mut bases, mut coords) = (0, 0);
         for w in &mut self.walks {
-            (w.base_at, w.coord_at) = (bases, coords);
+            (w.base_index, w.coord_index) = (bases, coords);
             bases += 1 + w.limits.len();
-            coords += w.numbers();
+            coords += w.count_coords();
         }
         let outer_len: i64 = bound.outer.iter().product();
         let lane_len: i64 = bound.lane.iter().product();
         let slot_bytes: usize = program.slots.iter().map(|s| s.size()).sum();
-        let tile = self.tile(outer_len, slot_bytes);
+        let tile = self.tile_lanes(outer_len, slot_bytes);
         let rows = program.schedule == Schedule::Rows;
-        // A row's slot may end in a partial tile but never exceeds the row.
+        // The last tile of a row's slot may be partial.
         let slot_len = if rows {
             lane_len
         } else {
             outer_len.saturating_mul(tile as i64)
         };
-        let mut frame = 0usize;
-        let mut location = |elements: usize, size: usize| {
-            let at = frame;
+        let mut frame_bytes = 0usize;
+        let mut allocate = |elements: usize, size: usize| {
+            let start = frame_bytes;
             let bytes = elements.saturating_mul(size).saturating_add(ALIGN);
-            frame = frame.saturating_add(bytes / ALIGN * ALIGN);
-            at
+            frame_bytes = frame_bytes.saturating_add(bytes / ALIGN * ALIGN);
+            start
         };
-        let homes = self.types.iter().map(|t| location(tile, t.size()));
+        let homes = self.types.iter().map(|t| allocate(tile, t.size()));
         let homes: Vec<usize> = homes.collect();
         let slots = program
             .slots
             .iter()
-            .map(|t| location(slot_len as usize, t.size()));
+            .map(|t| allocate(slot_len as usize, t.size()));
         let slots: Vec<usize> = slots.collect();
-        if frame > FRAME_LIMIT {
-            return Err(damaged!("{} needs {frame} bytes of scratch", program.name));
+        if frame_bytes > FRAME_LIMIT {
+            return Err(damaged!("{} needs {frame_bytes} bytes", program.name));
         }
         let constants = (program.constants.iter())
             .filter_map(|(r, value)| {
@@ -424,12 +425,12 @@ impl Linker<'_> {
             constants,
             homes,
             slots,
-            frame,
+            frame_bytes,
             bases,
             coords,
             states: self.states as usize,
             streams: self.streams,
-            cost: cost(bound),
+            cost: estimate_cost(bound),
             parts: i64::from(program.sizes.parts.unwrap_or(PARTS_PER_THREAD)),
             parallel: bound.parallel,
             covered: bound.covered.clone(),
@@ -440,25 +441,25 @@ impl Linker<'_> {
         linked.set_steps();
         if let Some(last) = program.args.last() {
             let raw = program.args.len() - 1;
-            linked.in_place = linked.reads_in_place(raw).then(|| last.dtype.size());
+            linked.in_place = linked.accesses_in_place(raw).then(|| last.dtype.size());
         }
         Ok(linked)
     }
 
-    /// Returns the number of lanes of a tile. They are reduced if registers or transposed copies would exceed the
-    /// first-level cache, or the slots of a tile of rows the second.
-    fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
-        let live: usize = self.types.iter().map(|t| t.size()).sum();
+    /// Returns the number of lanes of a tile. It is limited by the first-level cache for registers and transposed
+    /// copies, and by the second-level cache for the slots of a tile of rows.
+    fn tile_lanes(&self, outer_len: i64, slot_bytes: usize) -> usize {
+        let lane_bytes: usize = self.types.iter().map(|t| t.size()).sum();
         if let Some(tile) = self.bound.program.sizes.tile {
             return usize::from(tile).clamp(MIN_TILE, TILE);
         }
         let mut tile = TILE;
-        while tile > 128 && live * tile > 32 << 10 {
+        while tile > 128 && lane_bytes * tile > 32 << 10 {
             tile /= 2;
         }
         if self.bound.program.schedule == Schedule::Lanes {
-            let slots = slot_bytes.saturating_mul(outer_len as usize);
-            while tile > MIN_TILE && slots.saturating_mul(tile) > 512 << 10 {
+            let row_slot_bytes = slot_bytes.saturating_mul(outer_len as usize);
+            while tile > MIN_TILE && row_slot_bytes.saturating_mul(tile) > 512 << 10 {
                 tile /= 2;
             }
             let steps = outer_len.min(reduce::FLUSH) as usize;
@@ -473,8 +474,8 @@ impl Linker<'_> {
     }
 }
 
-/// Returns code without operands.
-pub(super) fn plain(f: Op, dst: u32, x: u32) -> Instruction {
+/// Returns an instruction without source operands.
+pub(super) fn instruction(f: Op, dst: u32, x: u32) -> Instruction {
     Instruction {
         f,
         dst,

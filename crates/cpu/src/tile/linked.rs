@@ -1,4 +1,4 @@
-//! A program as code.
+//! Linked programs.
 
 use super::code::Instruction;
 use super::emitted::{Emitted, OperandLocation};
@@ -7,7 +7,7 @@ use kiln_base::Compute;
 use kiln_kernel::bound::BoundDynamic;
 use kiln_plan::tile::{Schedule, SerialPoints};
 
-/// A stage as code.
+/// The instructions of a stage.
 pub(crate) struct Stage {
     pub over_inner: bool,
     /// The points of the serial axes at which it runs.
@@ -29,7 +29,7 @@ pub(crate) struct Stage {
     pub step: usize,
 }
 
-/// A program as code for one CPU level.
+/// A program linked for one CPU level.
 pub(crate) struct Linked {
     pub schedule: Schedule,
     pub outer: Vec<i64>,
@@ -37,11 +37,11 @@ pub(crate) struct Linked {
     pub lane_len: i64,
     /// The number of points of the parallel axes.
     pub points: i64,
-    /// The number of these points that one thread runs in order.
+    /// The number of consecutive points that one thread runs in order.
     pub serial: i64,
     /// The lanes of a full tile.
     pub tile: usize,
-    /// The lanes that all stages run over at once, of tiles of the parallel axes; see [`Stage::step`].
+    /// The minimum of [`Stage::step`] over all stages.
     pub step: usize,
     /// The emitted functions.
     pub emitted: Vec<Emitted>,
@@ -53,8 +53,8 @@ pub(crate) struct Linked {
     pub homes: Vec<usize>,
     /// The byte offsets of the row slots in the frame.
     pub slots: Vec<usize>,
-    /// The bytes of the frame.
-    pub frame: usize,
+    /// The bytes of the frame: registers and row slots.
+    pub frame_bytes: usize,
     pub bases: usize,
     pub coords: usize,
     pub states: usize,
@@ -70,47 +70,47 @@ pub(crate) struct Linked {
     pub covered: Vec<bool>,
     /// The bytes of the arguments that it was bound for.
     pub sizes: Vec<usize>,
-    /// The bytes of an element of the last argument, if it is accessed only at the current place.
+    /// The bytes of an element of the last argument, if it is accessed only at the current point.
     pub in_place: Option<usize>,
-    /// Programs that together are equivalent to this one and take less time, if there are any.
+    /// Programs that together are equivalent to this one and faster; empty if it is not split.
     pub pieces: Vec<Linked>,
 }
 
 impl Linked {
-    /// Sets the number of lanes that stages run over at once.
+    /// Sets the lanes per step of all stages.
     pub(super) fn set_steps(&mut self) {
-        let steps: Vec<usize> = self.stages.iter().map(|s| step(self, s)).collect();
+        let steps: Vec<usize> = self.stages.iter().map(|s| step_lanes(self, s)).collect();
         for (stage, step) in self.stages.iter_mut().zip(&steps) {
             stage.step = *step;
         }
         self.step = steps.into_iter().min().unwrap_or(self.tile);
     }
 
-    /// True if the program writes its last argument, a part of a product, at the current place.
+    /// True if the program writes its last argument, a part of a product, at the current point.
     pub(crate) fn is_written_in_place(&self, raw: usize) -> bool {
-        let touched = self.walks.iter().any(|w| w.reads_memory && w.arg == raw);
-        (touched || self.points == 0) && self.reads_in_place(raw)
+        let is_accessed = self.walks.iter().any(|w| w.reads_memory && w.arg == raw);
+        (is_accessed || self.points == 0) && self.accesses_in_place(raw)
     }
 
-    /// True if the program accesses its last argument, a part of a product, only at the current place.
-    pub(crate) fn reads_in_place(&self, raw: usize) -> bool {
+    /// True if the program accesses its last argument, a part of a product, only at the current point.
+    pub(crate) fn accesses_in_place(&self, raw: usize) -> bool {
         let mut walks = self.walks.iter().filter(|w| w.reads_memory && w.arg == raw);
         walks.all(|w| {
             // A row of one element, or an array of at most one, does not have the shape of a line.
-            let (row, mut reach) = match self.schedule {
+            let (row, mut footprint) = match self.schedule {
                 Schedule::Lanes => (self.points, 0), // there are no outer axes
                 Schedule::Rows => (self.lane_len, self.lane_len),
             };
-            let line = w.shape == Shape::Contiguous || row <= 1;
+            let is_line = w.shape == Shape::Contiguous || row <= 1;
             let rows = w.address.outer.iter().zip(&self.outer).rev();
             let in_order = rows.fold(true, |in_order, (stride, extent)| {
-                let next = *stride == reach;
-                reach = reach.saturating_mul(*extent);
+                let next = *stride == footprint;
+                footprint = footprint.saturating_mul(*extent);
                 in_order && next
             });
-            let nothing = self.points == 0 || row == 0;
-            nothing
-                || line && in_order && w.limits.is_empty() && w.address.offset == 0 && !w.dynamic
+            let is_empty = self.points == 0 || row == 0;
+            is_empty
+                || is_line && in_order && w.limits.is_empty() && w.address.offset == 0 && !w.dynamic
         })
     }
 }
@@ -118,10 +118,11 @@ impl Linked {
 /// The lanes that emitted stages run over at once; a run can be cancelled between them.
 const STEP: usize = 1 << 15;
 
-/// Returns the number of lanes that a stage runs over at once.
-fn step(program: &Linked, stage: &Stage) -> usize {
+/// Returns the number of lanes that a stage runs over at once: a tile, or more if all its instructions are calls that
+/// keep no values per lane in registers.
+fn step_lanes(program: &Linked, stage: &Stage) -> usize {
     let is_call = |c: &Instruction| c.is_call;
-    let whole = |c: &Instruction| {
+    let keeps_no_lanes = |c: &Instruction| {
         let operands = &program.emitted[c.x as usize].operands;
         operands.iter().all(|o| match o.location {
             OperandLocation::Register(_) => o.step == 0,
@@ -130,10 +131,10 @@ fn step(program: &Linked, stage: &Stage) -> usize {
         })
     };
     let rows = program.schedule == Schedule::Rows;
-    let long = stage.over_inner == rows
+    let is_uninterrupted = stage.over_inner == rows
         && !stage.body.is_empty()
-        && stage.body.iter().all(|c| is_call(c) && whole(c));
-    if long {
+        && stage.body.iter().all(|c| is_call(c) && keeps_no_lanes(c));
+    if is_uninterrupted {
         STEP.max(program.tile)
     } else {
         program.tile

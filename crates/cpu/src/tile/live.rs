@@ -1,4 +1,4 @@
-//! The registers of a stage that need storage of their own.
+//! Live ranges of registers across stages.
 
 use hashbrown::HashSet;
 use kiln_plan::tile::{Inst, Stage, TileProgram};
@@ -6,9 +6,9 @@ use kiln_plan::tile::{Inst, Stage, TileProgram};
 /// Returns, for each stage, the registers whose values outlive one tile: accumulators, and registers that are live into
 /// this or a later stage.
 ///
-/// The other registers hold a new value in each stage. A stage may read such a value in place from memory, or write it
+/// Other registers are redefined in each stage, so a stage may read such a value directly from memory, or write it
 /// directly to its destination.
-pub(super) fn fixed(program: &TileProgram) -> Vec<HashSet<u16>> {
+pub(super) fn fixed_registers(program: &TileProgram) -> Vec<HashSet<u16>> {
     let mut stages: Vec<HashSet<u16>> = Vec::new();
     // The registers that are live into a later stage.
     let mut live_out: HashSet<u16> = HashSet::new();
@@ -80,7 +80,7 @@ mod tests {
             s.sort();
             s
         };
-        fixed(&program).into_iter().map(sorted).collect()
+        fixed_registers(&program).into_iter().map(sorted).collect()
     }
 
     fn load(dst: Reg) -> Inst {

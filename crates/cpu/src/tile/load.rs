@@ -12,7 +12,9 @@ use kiln_kernel::simd::convert::{Mem, with_dtype};
 /// # Safety
 /// As for every instruction; `x` is a walk.
 #[inline(always)]
-pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Instruction, &'a Walk, *mut T) {
+pub(super) unsafe fn args_of<'a, T>(
+    (ctx, code): Call,
+) -> (&'a Ctx, &'a Instruction, &'a Walk, *mut T) {
     // SAFETY: the context is the program's, which has the walk `x` and the walk's argument.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
@@ -23,13 +25,13 @@ pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Instruction, 
 
 /// Returns the instruction of a load.
 pub(super) fn load(dtype: DType) -> Op {
-    unsafe fn of<M: Mem>(call: Call)
+    unsafe fn run<M: Mem>(call: Call)
     where
         M::C: Elem,
     {
         // SAFETY: binding proved what the limits allow to be within the argument.
         unsafe {
-            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let (ctx, code, walk, memory) = args_of::<M::Raw>(call);
             let d = ctx.reg::<M::C>(code.dst);
             let fill = <M::C>::from_bits(walk.fill);
             walk.runs(ctx, |lane, address, stride, len, low, high| {
@@ -47,15 +49,15 @@ pub(super) fn load(dtype: DType) -> Op {
             });
         }
     }
-    with_dtype!(dtype, M => of::<M>)
+    with_dtype!(dtype, M => run::<M>)
 }
 
 /// Returns the instruction of a store.
 pub(super) fn store(dtype: DType) -> Op {
-    unsafe fn of<M: Mem>(call: Call) {
+    unsafe fn run<M: Mem>(call: Call) {
         // SAFETY: binding proved what the limits allow to be within the argument.
         unsafe {
-            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let (ctx, code, walk, memory) = args_of::<M::Raw>(call);
             let s = ctx.reg::<M::C>(code.a);
             walk.runs(ctx, |lane, address, stride, _, low, high| {
                 let (s, d) = (s.add(lane), memory.wrapping_offset(address as isize));
@@ -68,18 +70,19 @@ pub(super) fn store(dtype: DType) -> Op {
             });
         }
     }
-    with_dtype!(dtype, M => of::<M>)
+    with_dtype!(dtype, M => run::<M>)
 }
 
-/// Reads lane by lane at data-dependent addresses: `x` is the walk, `a` the list of dynamic parts.
+/// Returns the instruction of a lane-by-lane load at data-dependent addresses. `x` is the walk, `a` the list of dynamic
+/// parts.
 pub(super) fn load_at(dtype: DType) -> Op {
-    unsafe fn of<M: Mem>(call: Call)
+    unsafe fn run<M: Mem>(call: Call)
     where
         M::C: Elem,
     {
         // SAFETY: every address is checked against the argument's length before it is read.
         unsafe {
-            let (ctx, code, walk, memory) = at::<M::Raw>(call);
+            let (ctx, code, walk, memory) = args_of::<M::Raw>(call);
             let dynamic = &*ctx.dynamics.add(code.a as usize);
             let d = ctx.reg::<M::C>(code.dst);
             let fill = <M::C>::from_bits(walk.fill);
@@ -92,13 +95,13 @@ pub(super) fn load_at(dtype: DType) -> Op {
                     for part in dynamic {
                         let index = *ctx.reg::<i64>(part.index).add(lane + i);
                         if index as u64 >= part.extent as u64 {
-                            let failure = ctx.at.failure(part.site, lane + i, index, part.extent);
-                            (*ctx.at.failures).report(failure);
+                            let failure = ctx.pos.failure(part.site, lane + i, index, part.extent);
+                            (*ctx.pos.failures).report(failure);
                         } else {
                             address = address.wrapping_add(index.wrapping_mul(part.stride));
                         }
                     }
-                    // An empty or badly described argument has nothing to read.
+                    // Without an address in bounds, nothing is read.
                     *d.add(lane + i) = if (address as u64) < walk.len as u64 {
                         M::load(*memory.add(address as usize))
                     } else {
@@ -108,7 +111,7 @@ pub(super) fn load_at(dtype: DType) -> Op {
             });
         }
     }
-    with_dtype!(dtype, M => of::<M>)
+    with_dtype!(dtype, M => run::<M>)
 }
 
 /// Writes the affine number itself, or with `LANES` only the part that the lanes contribute.
@@ -119,7 +122,7 @@ pub(super) unsafe fn index<const LANES: bool>((ctx, code): Call) {
         let d = ctx.reg::<i64>(code.dst);
         let walk = &*ctx.walks.add(code.x as usize);
         let base = if LANES {
-            *ctx.bases.add(walk.base_at)
+            *ctx.bases.add(walk.base_index)
         } else {
             0
         };
@@ -136,34 +139,34 @@ pub(super) fn is_direct(dtype: DType) -> bool {
     with_dtype!(dtype, M => M::DIRECT)
 }
 
-/// Returns the bytes in memory whose load gives these bits of a register; the bits must be those of an element.
-pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
+/// Converts an element from its bits in a register to its bytes in memory.
+pub(super) fn memory_bytes(bits: u64, dtype: DType) -> Vec<u8> {
     fn bytes<M: Mem>(bits: u64) -> Vec<u8>
     where
         M::C: Elem,
     {
         let raw = M::store(<M::C>::from_bits(bits));
-        let at = (&raw const raw).cast::<u8>();
+        let data = (&raw const raw).cast::<u8>();
         // SAFETY: elements in memory are numbers, which are bytes without gaps.
-        unsafe { std::slice::from_raw_parts(at, size_of::<M::Raw>()) }.to_vec()
+        unsafe { std::slice::from_raw_parts(data, size_of::<M::Raw>()) }.to_vec()
     }
     with_dtype!(dtype, M => bytes::<M>(bits))
 }
 
-/// Returns the instruction that writes a register to its place in the row slot `x`, or reads it from there.
-pub(super) fn slot(ty: Compute, reads: bool) -> Op {
-    unsafe fn of<T: Elem, const READS: bool>((ctx, code): Call) {
+/// Returns the instruction that copies a register to the row slot `x`, or with `reads` from it.
+pub(super) fn copy_slot(ty: Compute, reads: bool) -> Op {
+    unsafe fn run<T: Elem, const READS: bool>((ctx, code): Call) {
         // SAFETY: a slot has room for every inner point of a row or of a tile of rows.
         unsafe {
             let (ctx, code) = (&*ctx, &*code);
             let slot = *ctx.slots.add(code.x as usize);
-            let slot = slot.cast::<T>().add(ctx.slot_at);
-            let (from, to) = match READS {
+            let slot = slot.cast::<T>().add(ctx.slot_offset);
+            let (src, dst) = match READS {
                 true => (slot, ctx.reg::<T>(code.dst)),
                 false => (ctx.reg::<T>(code.a), slot),
             };
-            std::ptr::copy_nonoverlapping(from, to, ctx.n);
+            std::ptr::copy_nonoverlapping(src, dst, ctx.n);
         }
     }
-    with_compute!(ty, T => if reads { of::<T, true> } else { of::<T, false> })
+    with_compute!(ty, T => if reads { run::<T, true> } else { run::<T, false> })
 }

@@ -1,4 +1,4 @@
-//! The parts of an emitted body that depend on the position of lanes.
+//! Emission of affine indices and of loads at data-dependent addresses.
 
 use super::blocks;
 use super::builder::BodyBuilder;
@@ -32,11 +32,11 @@ impl BodyBuilder {
             Shape::General => self.run_stride(walk),
         };
         let new = match stride {
-            None if self.lane_by_lane => {
-                // The contribution of the lanes is the same at every step.
+            None if self.by_lane => {
+                // The lanes contribute the same at every step.
                 let index = blocks::index::<true>(&mut linker.walks[x as usize], linker.level);
-                let lanes = self.before(linker, Compute::I64, (index, x), (out, true))?;
-                let base = self.linear(OperandLocation::First(x), 0)?;
+                let lanes = self.prepend(linker, Compute::I64, (index, x), (out, true))?;
+                let base = self.linear(OperandLocation::LaneZero(x), 0)?;
                 let new = self.register(Compute::I64)?;
                 self.body.code.push(Inst::Binary {
                     op: Binary::Add,
@@ -49,7 +49,7 @@ impl BodyBuilder {
             }
             None => {
                 let index = blocks::index::<false>(&mut linker.walks[x as usize], linker.level);
-                self.before(linker, Compute::I64, (index, x), (out, false))?
+                self.prepend(linker, Compute::I64, (index, x), (out, false))?
             }
             Some(stride) => {
                 let location = BodyBuilder::location(walk, x);
@@ -65,7 +65,7 @@ impl BodyBuilder {
     fn linear(&mut self, location: OperandLocation, stride: i64) -> Result<Reg> {
         let new = self.register(Compute::I64)?;
         let n = self.operands.len() as u16;
-        self.operand(Key::Number(n), Kind::Number, location);
+        self.add_operand(Key::Number(n), Kind::Number, location);
         self.operands[usize::from(n)].step = stride as usize;
         self.body.code.push(Inst::Index {
             dst: new,
@@ -79,8 +79,8 @@ impl BodyBuilder {
     pub(super) fn enable_reports(&mut self) {
         if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
             self.body.steps = false;
-            self.operand(Key::Context, Kind::Context, OperandLocation::Context);
-            let lane = self.operand(Key::Lane, Kind::Number, OperandLocation::Zero);
+            self.add_operand(Key::Context, Kind::Context, OperandLocation::Context);
+            let lane = self.add_operand(Key::Lane, Kind::Number, OperandLocation::Zero);
             self.operands[lane].step = 1;
         }
     }
@@ -102,42 +102,42 @@ impl BodyBuilder {
         linker.walks[x as usize].dynamic = true;
         let parts = linker.bound.dynamics[linker.numbers[&(self.stage, i)]].clone();
         let walk = &linker.walks[x as usize];
-        let fits = walk.limits.is_empty() && stays(walk, &parts);
+        let fits = walk.limits.is_empty() && stays_in_bounds(walk, &parts);
         let wide = dtype.size() == 8 || dtype.size() == 4 && walk.len <= i64::from(i32::MAX);
         let consecutive = match walk.shape {
             Shape::Contiguous => true,
-            Shape::Splat => self.one,
+            Shape::Splat => self.scalar,
             Shape::General => self.run_stride(walk) == Some(1),
         };
-        let is_uniform = self.one || indices.iter().all(|r| self.body.is_same(*r));
+        let is_uniform = self.scalar || indices.iter().all(|r| self.body.is_uniform(*r));
         let is_contiguous = consecutive && is_uniform;
         if !fits || !is_contiguous && !wide || self.stored.contains(&arg) {
             return Ok(None);
         }
         let lanes = self.lane_indices(linker, x, out)?;
         let extent = linker.walks[x as usize].len;
-        let first = |index: Reg, of: Elements| Dynamic {
+        let base = |index: Reg, elements: Elements| Dynamic {
             index,
             stride: 1i64.into(),
             extent: extent.into(),
-            site: of as u32,
+            site: elements as u32,
         };
-        let rest = parts.iter().zip(indices).map(|(part, index)| Dynamic {
+        let tail = parts.iter().zip(indices).map(|(part, index)| Dynamic {
             index: *index,
             stride: part.stride.into(),
             extent: part.extent.into(),
             site: part.site,
         });
-        let rest: Vec<Dynamic> = rest.collect();
+        let tail: Vec<Dynamic> = tail.collect();
         self.enable_reports();
         let location = OperandLocation::Argument(arg.into());
         if !is_contiguous {
-            let access = self.memory(dtype, Kind::Memory, location);
-            let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);
+            let access = self.access(dtype, Kind::Memory, location);
+            let dynamic = [base(lanes, Elements::Gathered)].into_iter().chain(tail);
             return Ok(Some((access, dynamic.collect())));
         }
         // The first lane's address covers all lanes; it is checked once, before them.
-        let access = self.memory(dtype, Kind::LineAt, location);
+        let access = self.access(dtype, Kind::LanesAt, location);
         let [start, address] = [self.register(Compute::I64)?, self.register(Compute::I64)?];
         let number = self.body.code.iter().find_map(|inst| match inst {
             Inst::Index { dst, offset, .. } if *dst == lanes => Some(offset.clone()),
@@ -151,22 +151,22 @@ impl BodyBuilder {
             offset,
             strides: vec![0i64.into()],
         });
-        let dynamic = [first(start, Elements::Address)].into_iter().chain(rest);
+        let dynamic = [base(start, Elements::Address)].into_iter().chain(tail);
         self.body.code.push(Inst::LoadAt {
             dst: address,
             access,
             dynamic: dynamic.collect(),
         });
-        Ok(Some((access, vec![first(address, Elements::SideBySide)])))
+        Ok(Some((access, vec![base(address, Elements::Contiguous)])))
     }
 }
 
 /// True if addresses stay within the argument for any data.
-fn stays(walk: &Walk, parts: &[BoundDynamic]) -> bool {
+fn stays_in_bounds(walk: &Walk, parts: &[BoundDynamic]) -> bool {
     let (mut low, mut high) = walk.range;
     for part in parts {
-        let far = i128::from(part.stride) * i128::from((part.extent - 1).max(0));
-        (low, high) = (low + far.min(0), high + far.max(0));
+        let span = i128::from(part.stride) * i128::from((part.extent - 1).max(0));
+        (low, high) = (low + span.min(0), high + span.max(0));
     }
     low >= 0 && high < i128::from(walk.len)
 }

@@ -12,8 +12,6 @@ mod code;
 mod cost;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod emit;
-#[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
-mod emit_tests;
 mod emitted;
 mod fills;
 mod kernels;
@@ -29,13 +27,15 @@ mod prefetch;
 mod reduce;
 mod run;
 mod runs;
+#[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
+mod tests;
 mod walk;
 mod work;
 
-pub(crate) use blocks::blocks;
+pub(crate) use blocks::split as split_blocks;
 pub(crate) use code::Ctx;
 pub(crate) use kiln_kernel::bind::bind;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;
-pub(crate) use pieces::pieces;
+pub(crate) use pieces::split as split_pieces;
 pub(crate) use run::{ProgramLaunch, run_all, run_lines};

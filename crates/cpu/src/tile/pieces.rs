@@ -1,5 +1,5 @@
-//! Programs over a space that splits into pieces, as a concatenation's does. Where a program tests on which side of a
-//! limit an index is, each side becomes a separate program. It needs no test, and reads only the elements of its side.
+//! Splitting of programs whose masks compare an index with constants, as a concatenation's do. Each side of a constant
+//! becomes a separate program without the comparison, which reads only the elements of its side.
 
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Binary;
@@ -14,39 +14,40 @@ const MAX_PIECES: usize = 32;
 /// The minimum average number of points of a piece.
 const MIN_POINTS: i64 = 1 << 10;
 
-/// Returns the pieces of a pointwise program whose masks test on which side of limits its points are.
+/// Returns the pieces of a pointwise program whose masks compare an index with constants; the list is empty if there is
+/// nothing to gain.
 ///
 /// # Errors
 /// If its sizes have no values.
-pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TileProgram>> {
-    let asks = |inst: &Inst| matches!(inst, Inst::Select { .. });
-    if !is_plain(program) || !program.stages[0].code.iter().any(asks) {
+pub(crate) fn split(program: &TileProgram, values: &[i64]) -> Result<Vec<TileProgram>> {
+    let is_select = |inst: &Inst| matches!(inst, Inst::Select { .. });
+    if !is_plain(program) || !program.stages[0].code.iter().any(is_select) {
         return Ok(Vec::new());
     }
     let extents: Vec<i64> = (program.axes.iter())
         .map(|axis| extent(axis, values))
         .collect::<Result<_>>()?;
     for (axis, len) in extents.iter().enumerate() {
-        let mut cuts = vec![0, *len];
+        let mut splits = vec![0, *len];
         for bound in program.accesses.iter().flat_map(|a| &a.bounds) {
-            if let Some((from, to)) = along(bound, axis, (&extents, values))? {
-                cuts.extend([from, to].into_iter().filter(|at| (1..*len).contains(at)));
+            if let Some((from, to)) = axis_range(bound, axis, (&extents, values))? {
+                splits.extend([from, to].into_iter().filter(|i| (1..*len).contains(i)));
             }
         }
-        cuts.sort_unstable();
-        cuts.dedup();
-        let count = cuts.len() - 1;
+        splits.sort_unstable();
+        splits.dedup();
+        let count = splits.len() - 1;
         let points: i64 = extents.iter().product();
         if !(2..=MAX_PIECES).contains(&count) || points / (count as i64) < MIN_POINTS {
             continue;
         }
-        let all = cuts
+        let pieces = splits
             .windows(2)
-            .map(|w| piece(program, axis, (w[0], w[1]), (&extents, values)));
-        let all: Vec<Option<TileProgram>> = all.collect::<Result<_>>()?;
-        // Each piece must have lost a test.
-        if let Some(all) = all.into_iter().collect() {
-            return Ok(all);
+            .map(|w| simplified_piece(program, axis, (w[0], w[1]), (&extents, values)));
+        let pieces: Vec<Option<TileProgram>> = pieces.collect::<Result<_>>()?;
+        // Splitting pays only if every piece loses a comparison.
+        if let Some(pieces) = pieces.into_iter().collect() {
+            return Ok(pieces);
         }
     }
     Ok(Vec::new())
@@ -58,111 +59,112 @@ pub(super) fn is_plain(program: &TileProgram) -> bool {
     single && matches!(&program.stages[..], [stage] if !stage.over_inner)
 }
 
-/// The steps of a number along one axis, where the other axes add less than one step.
+/// An affine number as a function of one axis's index, where the other axes add less than one step.
 struct Steps {
     offset: i64,
     /// The contribution of an index.
     step: i64,
-    /// The maximum that the other axes add.
-    most: i64,
+    /// The maximum contribution of the other axes.
+    high: i64,
 }
 
 impl Steps {
-    fn along(
+    fn new(
         axis: usize,
         offset: &Dim,
         strides: &[Dim],
         (axes, values): (&[i64], &[i64]),
     ) -> Result<Option<Steps>> {
         let offset = eval(offset, values)?;
-        let (mut step, mut most) = (0, Some(0i64));
+        let (mut step, mut high) = (0, Some(0i64));
         for (d, (stride, len)) in strides.iter().zip(axes).enumerate() {
             let stride = eval(stride, values)?;
             if d == axis {
                 step = stride;
             } else {
-                let far = stride.checked_mul((len - 1).max(0));
-                most = (most.zip(far))
+                let span = stride.checked_mul((len - 1).max(0));
+                high = (high.zip(span))
                     .and_then(|(a, b)| a.checked_add(b))
                     .filter(|_| stride >= 0);
             }
         }
-        let most = most.filter(|most| *most < step || (*most, step) == (0, 0));
-        Ok(most.map(|most| Steps { offset, step, most }))
+        let high = high.filter(|high| *high < step || (*high, step) == (0, 0));
+        Ok(high.map(|high| Steps { offset, step, high }))
     }
 
-    /// Returns the bounds of the indices for which a limit to numbers below `end` holds.
-    fn within(&self, end: i64) -> Option<(i64, i64)> {
+    /// Returns the bounds of the indices whose numbers are in `0..end`.
+    fn indices_below(&self, end: i64) -> Option<(i64, i64)> {
         let steps = |n: i64| (n.checked_rem(self.step) == Some(0)).then(|| n / self.step);
         let from = steps(self.offset)?.checked_neg()?;
         Some((from, from.checked_add(steps(end)?)?))
     }
 
-    /// Returns the smallest and the largest number of `count` indices.
+    /// Returns the minimum and the maximum of the number over `count` indices.
     fn range(&self, count: i64) -> Option<(i64, i64)> {
-        let far = (count - 1).checked_mul(self.step)?.checked_add(self.most)?;
-        Some((self.offset, self.offset.checked_add(far)?))
+        let span = (count - 1).checked_mul(self.step)?.checked_add(self.high)?;
+        Some((self.offset, self.offset.checked_add(span)?))
     }
 }
 
-/// Returns the bounds of an axis's indices for which a limit holds, if it tests no other axis.
-fn along(bound: &Bound, axis: usize, space: (&[i64], &[i64])) -> Result<Option<(i64, i64)>> {
-    let steps = Steps::along(axis, &bound.offset, &bound.strides, space)?;
+/// Returns the bounds of the indices of an axis for which a limit holds, if the limit depends on no other axis.
+fn axis_range(bound: &Bound, axis: usize, space: (&[i64], &[i64])) -> Result<Option<(i64, i64)>> {
+    let steps = Steps::new(axis, &bound.offset, &bound.strides, space)?;
     let end = extent(&bound.extent, space.1)?;
-    Ok(steps.and_then(|steps| steps.within(end)))
+    Ok(steps.and_then(|steps| steps.indices_below(end)))
 }
 
-/// Returns the program for the indices `from..to` of an axis alone.
-pub(super) fn part(program: &TileProgram, axis: usize, (from, to): (i64, i64)) -> TileProgram {
-    let mut part = program.clone();
-    part.axes[axis] = Dim::from(to - from);
-    let moved = |offset: &mut Dim, strides: &[Dim], from: i64| {
+/// Returns the program restricted to the indices `from..to` of an axis.
+pub(super) fn restrict(program: &TileProgram, axis: usize, (from, to): (i64, i64)) -> TileProgram {
+    let mut restricted = program.clone();
+    restricted.axes[axis] = Dim::from(to - from);
+    let shift = |offset: &mut Dim, strides: &[Dim], from: i64| {
         *offset = &*offset + &(&strides[axis] * &Dim::from(from));
     };
-    for a in &mut part.accesses {
+    for a in &mut restricted.accesses {
         for bound in &mut a.bounds {
-            moved(&mut bound.offset, &bound.strides, from);
+            shift(&mut bound.offset, &bound.strides, from);
         }
         let from = bug(
             "a piece of a concatenation begins with the first element",
             from,
             |_| 0,
         );
-        moved(&mut a.offset, &a.strides, from);
+        shift(&mut a.offset, &a.strides, from);
     }
-    for inst in &mut part.stages[0].code {
+    for inst in &mut restricted.stages[0].code {
         if let Inst::Index {
             offset, strides, ..
         } = inst
         {
-            moved(offset, strides, from);
+            shift(offset, strides, from);
         }
     }
-    part
+    restricted
 }
 
-/// Returns the program for the indices `from..to` of an axis alone, or `None` if no choice is decided there.
-fn piece(
+/// Returns the program restricted to the indices `from..to` of an axis, without the limits and selects that hold there
+/// throughout. Returns `None` if no select is decided.
+fn simplified_piece(
     program: &TileProgram,
     axis: usize,
     (from, to): (i64, i64),
     space: (&[i64], &[i64]),
 ) -> Result<Option<TileProgram>> {
-    let mut piece = part(program, axis, (from, to));
+    let mut piece = restrict(program, axis, (from, to));
     for Access { bounds, .. } in &mut piece.accesses {
         let mut kept = Vec::new();
         for bound in bounds.drain(..) {
             let holds = |(low, high): (i64, i64)| low <= 0 && to - from <= high;
-            if !along(&bound, axis, space)?.is_some_and(holds) {
+            if !axis_range(&bound, axis, space)?.is_some_and(holds) {
                 kept.push(bound);
             }
         }
         *bounds = kept;
     }
-    // The known facts about registers: ranges, truth values, and equality with another register.
+    // Facts about registers: ranges, truth values, and the register that each one equals.
     let mut ranges: HashMap<Reg, (i64, i64)> = HashMap::new();
     let mut truths: HashMap<Reg, bool> = HashMap::new();
-    let mut same: HashMap<Reg, Reg> = HashMap::new();
+    let mut equal_to: HashMap<Reg, Reg> = HashMap::new();
     for (r, value) in &program.constants {
         if let Scalar::Int(n) = value {
             ranges.insert(*r, (*n, *n));
@@ -170,23 +172,25 @@ fn piece(
     }
     let (mut code, mut changed) = (Vec::new(), false);
     for mut inst in piece.stages[0].code.drain(..) {
-        rename(&mut inst, &same);
-        let chosen = match inst {
-            Inst::Select { mask, a, b, .. } => truths.get(&mask).map(|is| if *is { a } else { b }),
+        replace_reads(&mut inst, &equal_to);
+        let selected = match inst {
+            Inst::Select { mask, a, b, .. } => {
+                truths.get(&mask).map(|yes| if *yes { a } else { b })
+            }
             _ => None,
         };
-        let (_, to_reg) = inst.operands();
-        if chosen.is_some() && chosen == to_reg {
+        let (_, dst) = inst.operands();
+        if selected.is_some() && selected == dst {
             changed = true;
             continue;
         }
-        if let Some(r) = to_reg {
-            if same.values().any(|of| *of == r) {
+        if let Some(r) = dst {
+            if equal_to.values().any(|source| *source == r) {
                 return Ok(None);
             }
             ranges.remove(&r);
             truths.remove(&r);
-            same.remove(&r);
+            equal_to.remove(&r);
         }
         match &mut inst {
             Inst::Index {
@@ -194,7 +198,7 @@ fn piece(
                 offset,
                 strides,
             } => {
-                let steps = Steps::along(axis, offset, strides, space)?;
+                let steps = Steps::new(axis, offset, strides, space)?;
                 if let Some(range) = steps.and_then(|s| s.range(to - from)) {
                     ranges.insert(*dst, range);
                 }
@@ -203,13 +207,13 @@ fn piece(
                 let sides = ranges.get(a).zip(ranges.get(b));
                 truths.extend(
                     sides
-                        .and_then(|(a, b)| truth(*op, *a, *b))
+                        .and_then(|(a, b)| evaluate_comparison(*op, *a, *b))
                         .map(|t| (*dst, t)),
                 );
             }
             Inst::Select { dst, .. } => {
-                if let Some(chosen) = chosen {
-                    same.insert(*dst, chosen);
+                if let Some(selected) = selected {
+                    equal_to.insert(*dst, selected);
                     changed = true;
                     continue;
                 }
@@ -221,12 +225,12 @@ fn piece(
     if !changed {
         return Ok(None);
     }
-    piece.stages[0].code = wanted(code);
+    piece.stages[0].code = eliminate_dead_code(code);
     Ok(Some(piece))
 }
 
-/// Returns true if a comparison holds for all numbers in these ranges, false if for none, and otherwise `None`.
-fn truth(op: Binary, a: (i64, i64), b: (i64, i64)) -> Option<bool> {
+/// Evaluates a comparison of numbers in these ranges; `None` if the ranges don't decide it.
+fn evaluate_comparison(op: Binary, a: (i64, i64), b: (i64, i64)) -> Option<bool> {
     let less = |a: (i64, i64), b: (i64, i64)| match () {
         () if a.1 < b.0 => Some(true),
         () if a.0 >= b.1 => Some(false),
@@ -241,28 +245,28 @@ fn truth(op: Binary, a: (i64, i64), b: (i64, i64)) -> Option<bool> {
     }
 }
 
-/// Replaces the registers that an instruction reads by equal ones.
-fn rename(inst: &mut Inst, same: &HashMap<Reg, Reg>) {
-    let of = |r: &mut Reg| *r = *same.get(r).unwrap_or(r);
+/// Replaces each register that an instruction reads with the one that it equals.
+fn replace_reads(inst: &mut Inst, equal_to: &HashMap<Reg, Reg>) {
+    let replace = |r: &mut Reg| *r = *equal_to.get(r).unwrap_or(r);
     match inst {
-        Inst::Unary { a, .. } | Inst::Convert { a, .. } => of(a),
-        Inst::Binary { a, b, .. } => [a, b].into_iter().for_each(of),
-        Inst::Select { mask, a, b, .. } => [mask, a, b].into_iter().for_each(of),
+        Inst::Unary { a, .. } | Inst::Convert { a, .. } => replace(a),
+        Inst::Binary { a, b, .. } => [a, b].into_iter().for_each(replace),
+        Inst::Select { mask, a, b, .. } => [mask, a, b].into_iter().for_each(replace),
         Inst::Random {
             seed,
             offset,
             index,
             ..
-        } => [seed, offset, index].into_iter().for_each(of),
-        Inst::Reduce { a, .. } | Inst::ArgReduce { a, .. } => of(a),
-        Inst::Keep { src, .. } | Inst::Store { src, .. } => of(src),
-        Inst::LoadAt { dynamic, .. } => dynamic.iter_mut().for_each(|d| of(&mut d.index)),
+        } => [seed, offset, index].into_iter().for_each(replace),
+        Inst::Reduce { a, .. } | Inst::ArgReduce { a, .. } => replace(a),
+        Inst::Keep { src, .. } | Inst::Store { src, .. } => replace(src),
+        Inst::LoadAt { dynamic, .. } => dynamic.iter_mut().for_each(|d| replace(&mut d.index)),
         Inst::Load { .. } | Inst::Index { .. } | Inst::Kept { .. } => {}
     }
 }
 
-/// Returns the instructions that have a use.
-fn wanted(code: Vec<Inst>) -> Vec<Inst> {
+/// Returns the instructions whose results are used.
+fn eliminate_dead_code(code: Vec<Inst>) -> Vec<Inst> {
     let mut live: HashSet<Reg> = HashSet::new();
     let mut kept = Vec::new();
     for inst in code.into_iter().rev() {
@@ -288,7 +292,7 @@ mod tests {
 
     /// Returns the concatenation of arrays of these extents along the middle of three axes, with 1 added.
     fn concat(outer: i64, parts: &[i64], inner: i64) -> TileProgram {
-        let all: i64 = parts.iter().sum();
+        let total: i64 = parts.iter().sum();
         let dims = |list: &[i64]| list.iter().map(|n| Dim::from(*n)).collect::<Vec<_>>();
         let f32 = |written| Arg {
             dtype: DType::F32,
@@ -315,22 +319,22 @@ mod tests {
             offset: Dim::from(0),
             strides: dims(&[0, 1, 0]),
         });
-        let mut first = 0;
+        let mut start = 0;
         let mut chosen: Option<Reg> = None;
         let mut limits = vec![];
         for (i, len) in parts.iter().enumerate() {
             let bound = Bound {
-                offset: Dim::from(-first),
+                offset: Dim::from(-start),
                 strides: dims(&[0, 1, 0]),
                 extent: Dim::from(*len),
             };
-            accesses.push(access(i as u16, -first * inner, *len, vec![bound]));
+            accesses.push(access(i as u16, -start * inner, *len, vec![bound]));
             code.push(Inst::Load {
                 dst: Reg(i as u16),
                 access: i as u16,
             });
-            first += len;
-            limits.push(first);
+            start += len;
+            limits.push(start);
         }
         for (i, limit) in limits.iter().enumerate().rev() {
             let part = Reg(i as u16);
@@ -366,7 +370,7 @@ mod tests {
             b: one,
             site: 0,
         });
-        accesses.push(access(count, 0, all, vec![]));
+        accesses.push(access(count, 0, total, vec![]));
         code.push(Inst::Store {
             access: count,
             src: sum,
@@ -377,7 +381,7 @@ mod tests {
             .chain([f32(true)])
             .collect();
         TileProgram {
-            axes: dims(&[outer, all, inner]),
+            axes: dims(&[outer, total, inner]),
             args,
             accesses,
             registers,
@@ -390,18 +394,22 @@ mod tests {
         }
     }
 
-    /// Returns the program with its middle axis split in two, and the selected value in the register of the first part.
+    /// Returns the program with its middle axis split by a factor, and the selected value in the register of the first
+    /// part.
     fn shared(mut program: TileProgram, by: i64) -> TileProgram {
-        let two = |list: &mut Vec<Dim>| {
+        let split2 = |list: &mut Vec<Dim>| {
             let step = list[1].clone();
             list.splice(1..2, [&step * &Dim::from(by), step]);
         };
         for access in &mut program.accesses {
-            two(&mut access.strides);
-            access.bounds.iter_mut().for_each(|b| two(&mut b.strides));
+            split2(&mut access.strides);
+            access
+                .bounds
+                .iter_mut()
+                .for_each(|b| split2(&mut b.strides));
         }
-        let all = program.axes[1].as_const().unwrap();
-        program.axes.splice(1..2, [all / by, by].map(Dim::from));
+        let len = program.axes[1].as_const().unwrap();
+        program.axes.splice(1..2, [len / by, by].map(Dim::from));
         let code = &mut program.stages[0].code;
         let last = code.iter().rev().find_map(|inst| match inst {
             Inst::Select { dst, .. } => Some(*dst),
@@ -409,7 +417,7 @@ mod tests {
         });
         for inst in code {
             match inst {
-                Inst::Index { strides, .. } => two(strides),
+                Inst::Index { strides, .. } => split2(strides),
                 Inst::Select { dst, .. } if Some(*dst) == last => *dst = Reg(0),
                 Inst::Binary { a, .. } if Some(*a) == last => *a = Reg(0),
                 _ => {}
@@ -419,17 +427,17 @@ mod tests {
     }
 
     /// Returns the result of a program on its operands.
-    fn run(program: &TileProgram, cut: bool, operands: &[Vec<f32>], len: usize) -> Vec<f32> {
+    fn run(program: &TileProgram, is_split: bool, operands: &[Vec<f32>], len: usize) -> Vec<f32> {
         let lens = operands.iter().map(|x| x.len() as i64).chain([len as i64]);
         let lens: Vec<i64> = lens.collect();
         let level = Features::current().unwrap();
-        let linked = |p: &TileProgram| link(&bind(p, &[], &lens).unwrap(), level).unwrap();
-        let mut whole = linked(program);
-        if cut {
-            whole.pieces = pieces(program, &[]).unwrap().iter().map(linked).collect();
-            assert!(!whole.pieces.is_empty());
+        let bound = |p: &TileProgram| link(&bind(p, &[], &lens).unwrap(), level).unwrap();
+        let mut linked = bound(program);
+        if is_split {
+            linked.pieces = split(program, &[]).unwrap().iter().map(bound).collect();
+            assert!(!linked.pieces.is_empty());
             assert!(
-                whole
+                linked
                     .pieces
                     .iter()
                     .all(|p| p.walks.iter().all(|w| w.limits.is_empty()))
@@ -437,12 +445,12 @@ mod tests {
         }
         let mut memory = operands.to_vec();
         memory.push(vec![0f32; len]);
-        run_on(&whole, &mut memory, true, &Failures::default());
+        run_on(&linked, &mut memory, true, &Failures::default());
         memory.pop().unwrap()
     }
 
     #[test]
-    fn pieces_of_a_concatenation_are_the_whole() {
+    fn pieces_of_a_concatenation_compute_the_same() {
         let cases: [(i64, &[i64], i64); 8] = [
             (8, &[64, 128, 64], 16),
             (5, &[33, 63, 9], 11),
@@ -466,30 +474,33 @@ mod tests {
                 .enumerate()
                 .map(|(i, len)| numbers(i, *len))
                 .collect();
-            let mut wanted = vec![];
+            let mut expected = vec![];
             for o in 0..outer {
                 for (x, len) in operands.iter().zip(parts) {
                     let row = (len * inner) as usize;
-                    wanted.extend(x[o as usize * row..][..row].iter().map(|v| v + 1.0));
+                    expected.extend(x[o as usize * row..][..row].iter().map(|v| v + 1.0));
                 }
             }
-            // Axes that parts share have whole steps of the first in each part.
+            // The factors that divide every part.
             let step = [64, 16, 3]
                 .into_iter()
                 .find(|by| parts.iter().all(|n| n % by == 0));
-            let two = step.map(|by| shared(program.clone(), by));
-            for program in [program].iter().chain(&two) {
-                for cut in [false, true] {
-                    let found = run(program, cut, &operands, wanted.len());
-                    assert!(found == wanted, "{parts:?} of {outer} and {inner}, {cut}");
+            let shared_axis = step.map(|by| shared(program.clone(), by));
+            for program in [program].iter().chain(&shared_axis) {
+                for is_split in [false, true] {
+                    let actual = run(program, is_split, &operands, expected.len());
+                    assert!(
+                        actual == expected,
+                        "{parts:?} of {outer} and {inner}, {is_split}"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn small_spaces_and_programs_without_choices_stay_whole() {
-        assert!(pieces(&concat(2, &[3, 4], 5), &[]).unwrap().is_empty());
-        assert!(pieces(&concat(2, &[9000], 5), &[]).unwrap().is_empty());
+    fn small_programs_and_programs_without_selects_are_not_split() {
+        assert!(split(&concat(2, &[3, 4], 5), &[]).unwrap().is_empty());
+        assert!(split(&concat(2, &[9000], 5), &[]).unwrap().is_empty());
     }
 }

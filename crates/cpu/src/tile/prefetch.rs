@@ -1,6 +1,6 @@
 //! Software prefetches of emitted code, which overlap memory accesses with computation.
 
-use super::cost::stage_cost;
+use super::cost::estimate_stage_cost;
 use super::walk::{Shape, Walk};
 use kiln_kernel::bound::Bound;
 use kiln_plan::tile::{Schedule, SerialPoints};
@@ -11,25 +11,25 @@ const MIN_ARGUMENT_BYTES: i64 = 4 << 20;
 /// cache.
 const MAX_ROW_BYTES: i64 = 128 << 10;
 
-/// Returns the costliest stage over the lanes of a row, if there are several. The first stage reads the rows from
-/// memory, so this one prefetches the next row.
+/// Returns the costliest stage over the lanes of a row, if there are several such stages. It prefetches the next row
+/// while it computes.
 pub(super) fn costliest_stage(bound: &Bound) -> Option<usize> {
     let stages = &bound.program.stages;
-    let mut inner: Vec<usize> = (0..stages.len())
+    let mut candidates: Vec<usize> = (0..stages.len())
         .filter(|i| stages[*i].over_inner && stages[*i].serial_points == SerialPoints::Every)
         .collect();
-    if bound.program.schedule != Schedule::Rows || inner.len() < 2 {
+    if bound.program.schedule != Schedule::Rows || candidates.len() < 2 {
         return None;
     }
-    inner.sort_by(|a, b| {
-        let cost = |i: &usize| stage_cost(bound, *i);
+    candidates.sort_by(|a, b| {
+        let cost = |i: &usize| estimate_stage_cost(bound, *i);
         cost(b).total_cmp(&cost(a))
     });
-    Some(inner[0])
+    Some(candidates[0])
 }
 
-/// Returns the distance in elements from a row to the next one, if a walk's rows are prefetched.
-pub(super) fn distance(bound: &Bound, walk: &Walk) -> Option<u32> {
+/// Returns the distance in elements from a row to the next, if the rows of a walk are prefetched.
+pub(super) fn prefetch_distance(bound: &Bound, walk: &Walk) -> Option<u32> {
     let arg = bound.program.args[walk.arg];
     let size = arg.dtype.size() as i64;
     let row_bytes = bound.lane.iter().product::<i64>().saturating_mul(size);

@@ -33,8 +33,8 @@ const PROD: usize = Reduction::Prod as usize;
 const MAX: usize = Reduction::Max as usize;
 const MIN: usize = Reduction::Min as usize;
 
-/// Calls a function for a type and a reduction that are known at compile time.
-macro_rules! of {
+/// Instantiates a generic function for a type and a reduction.
+macro_rules! dispatch {
     ($f:ident, $op:expr, $ty:expr) => {
         with_compute!($ty, T => match $op {
             Reduction::Sum => $f::<T, SUM>(),
@@ -48,7 +48,7 @@ macro_rules! of {
 /// The number of lane accumulators of a row's reduction.
 const WIDTH: usize = 64;
 
-/// Combines `n` elements: lane accumulators first, then pairwise.
+/// Reduces `n` elements: into lane accumulators, which are then combined pairwise.
 ///
 /// # Safety
 /// There are `n` elements at `a`.
@@ -66,11 +66,11 @@ unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
 /// The inner steps after which a lane's f32 sum is added to an f64.
 pub(super) const FLUSH: i64 = 256;
 
-/// The instructions before the first tile or step, at each, and after the last.
+/// The instructions of a reduction before the first tile or step, at each, and after the last.
 pub(super) struct FoldCode {
     pub begin: Vec<Op>,
     pub body: Op,
-    /// Runs after `body`, with an f64 register besides the reduction's own; `begin` clears that one last.
+    /// Runs after `body`, with an additional f64 register, which the last instruction of `begin` clears.
     pub after: Option<Op>,
     pub end: Option<Op>,
 }
@@ -89,8 +89,8 @@ impl FoldCode {
 // SAFETY, of all that follows: the types were checked. State `x` and the one after it belong to the reduction and can
 // hold a value of its type. Linking made `b` a register of the extra type that the reduction needs.
 
-/// True if a row's running sum is in f64.
-const fn is_long<T: Elem, const OP: usize>() -> bool {
+/// True if the running value of a row is an f64 sum.
+const fn sums_in_f64<T: Elem, const OP: usize>() -> bool {
     T::IS_F32 && OP == SUM
 }
 
@@ -98,7 +98,7 @@ unsafe fn row_begin<T: Elem, const OP: usize>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let state = (*ctx).states.add((*code).x as usize);
-        match is_long::<T, OP>() {
+        match sums_in_f64::<T, OP>() {
             true => *state.cast::<f64>() = 0.0,
             false => *state.cast::<T>() = identity::<T, OP>(),
         }
@@ -111,7 +111,7 @@ unsafe fn row_body<T: Elem, const OP: usize>((ctx, code): Call) {
         let (ctx, code) = (&*ctx, &*code);
         let state = ctx.states.add(code.x as usize);
         let tile = fold::<T, OP>(ctx.reg::<T>(code.a), ctx.n);
-        match is_long::<T, OP>() {
+        match sums_in_f64::<T, OP>() {
             true => *state.cast::<f64>() += tile.number().float(),
             false => {
                 let state = state.cast::<T>();
@@ -126,20 +126,20 @@ unsafe fn row_end<T: Elem, const OP: usize>((ctx, code): Call) {
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
         let state = ctx.states.add(code.x as usize);
-        *ctx.reg::<T>(code.dst) = match is_long::<T, OP>() {
+        *ctx.reg::<T>(code.dst) = match sums_in_f64::<T, OP>() {
             true => T::cast(Number::Float(*state.cast()), DType::F32),
             false => *state.cast(),
         };
     }
 }
 
-/// Returns a reduction across the lanes of a row; `x` is its state.
-pub(super) fn rows(op: Reduction, ty: Compute) -> FoldCode {
-    fn parts<T: Elem, const OP: usize>() -> FoldCode {
+/// Returns the code of a reduction across the lanes of a row; `x` is its state.
+pub(super) fn row_reduction(op: Reduction, ty: Compute) -> FoldCode {
+    fn instantiate<T: Elem, const OP: usize>() -> FoldCode {
         let end = Some(row_end::<T, OP> as Op);
         FoldCode::new(row_begin::<T, OP>, row_body::<T, OP>, end)
     }
-    of!(parts, op, ty)
+    dispatch!(instantiate, op, ty)
 }
 
 unsafe fn lane_begin<T: Elem, const OP: usize>((ctx, code): Call) {
@@ -163,28 +163,28 @@ unsafe fn flush((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
-        if ctx.at.outer % FLUSH == FLUSH - 1 {
-            let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+        if ctx.pos.outer % FLUSH == FLUSH - 1 {
+            let (d, f64_sums) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
             for i in 0..ctx.n {
-                *long.add(i) += *d.add(i) as f64;
+                *f64_sums.add(i) += *d.add(i) as f64;
                 *d.add(i) = 0.0;
             }
         }
     }
 }
 
-unsafe fn long_end((ctx, code): Call) {
+unsafe fn f64_end((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
-        let (d, long) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
-        (0..ctx.n).for_each(|i| *d.add(i) = (*long.add(i) + *d.add(i) as f64) as f32);
+        let (d, f64_sums) = (ctx.reg::<f32>(code.dst), ctx.reg::<f64>(code.b));
+        (0..ctx.n).for_each(|i| *d.add(i) = (*f64_sums.add(i) + *d.add(i) as f64) as f32);
     }
 }
 
-/// Returns a reduction lane by lane over `steps` inner points.
-pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> FoldCode {
-    fn parts<T: Elem, const OP: usize>() -> FoldCode {
+/// Returns the code of a lane-by-lane reduction over `steps` inner points.
+pub(super) fn lane_reduction(op: Reduction, ty: Compute, steps: i64) -> FoldCode {
+    fn instantiate<T: Elem, const OP: usize>() -> FoldCode {
         FoldCode::new(lane_begin::<T, OP>, lane_body::<T, OP>, None)
     }
     if (op, ty) == (Reduction::Sum, Compute::F32) && steps > FLUSH {
@@ -192,15 +192,15 @@ pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> FoldCode {
             begin: vec![lane_begin::<f32, SUM>, lane_begin::<f64, SUM>],
             body: lane_body::<f32, SUM>,
             after: Some(flush),
-            end: Some(long_end),
+            end: Some(f64_end),
         };
     }
-    of!(parts, op, ty)
+    dispatch!(instantiate, op, ty)
 }
 
-/// True if `x` replaces `best`: it is strictly better, or the first NaN.
+/// True if `x` replaces `best`: it is strictly better, or the first NaN so far.
 #[inline(always)]
-fn beats<T: Elem, const IS_MAX: bool>(x: T, best: T) -> bool {
+fn is_better<T: Elem, const IS_MAX: bool>(x: T, best: T) -> bool {
     let better = if IS_MAX { x > best } else { x < best };
     better | (x.is_nan() & !best.is_nan())
 }
@@ -210,39 +210,39 @@ fn worst<T: Elem, const IS_MAX: bool>() -> T {
 }
 
 /// Initialises state `x`, the best value so far, and state `x + 1`, its index.
-unsafe fn best_row_begin<T: Elem, const L: bool>((ctx, code): Call) {
+unsafe fn arg_row_begin<T: Elem, const IS_MAX: bool>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let state = (*ctx).states.add((*code).x as usize);
-        *state.cast::<T>() = worst::<T, L>();
+        *state.cast::<T>() = worst::<T, IS_MAX>();
         *state.add(1).cast::<i64>() = 0;
     }
 }
 
-unsafe fn best_row_body<T: Elem, const L: bool>((ctx, code): Call) {
+unsafe fn arg_row_body<T: Elem, const IS_MAX: bool>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
         let a = ctx.reg::<T>(code.a);
         let state = ctx.states.add(code.x as usize);
         let best = state.cast::<T>();
-        let tile = match L {
+        let tile = match IS_MAX {
             true => fold::<T, MAX>(a, ctx.n),
             false => fold::<T, MIN>(a, ctx.n),
         };
-        if !beats::<T, L>(tile, *best) {
+        if !is_better::<T, IS_MAX>(tile, *best) {
             return;
         }
-        let same = |x: T| x == tile || x.is_nan() && tile.is_nan();
-        if let Some(i) = (0..ctx.n).find(|i| same(*a.add(*i))) {
+        let is_best = |x: T| x == tile || x.is_nan() && tile.is_nan();
+        if let Some(i) = (0..ctx.n).find(|i| is_best(*a.add(*i))) {
             *best = tile;
-            *state.add(1).cast::<i64>() = ctx.at.start + i as i64;
+            *state.add(1).cast::<i64>() = ctx.pos.start + i as i64;
         }
     }
 }
 
 /// Writes the index, which is the state after `x`.
-unsafe fn best_row_end((ctx, code): Call) {
+unsafe fn arg_row_end((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let value = *(*ctx).states.add((*code).x as usize + 1).cast::<i64>();
@@ -251,18 +251,18 @@ unsafe fn best_row_end((ctx, code): Call) {
 }
 
 /// Initialises the result, and register `b`, the best value so far.
-unsafe fn best_lane_begin<T: Elem, const L: bool>((ctx, code): Call) {
+unsafe fn arg_lane_begin<T: Elem, const IS_MAX: bool>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (d, best) = ((*ctx).reg::<i64>((*code).dst), (*ctx).reg::<T>((*code).b));
         for i in 0..(*ctx).n {
             *d.add(i) = 0;
-            *best.add(i) = worst::<T, L>();
+            *best.add(i) = worst::<T, IS_MAX>();
         }
     }
 }
 
-unsafe fn best_lane_body<T: Elem, const L: bool>((ctx, code): Call) {
+unsafe fn arg_lane_body<T: Elem, const IS_MAX: bool>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
@@ -270,32 +270,36 @@ unsafe fn best_lane_body<T: Elem, const L: bool>((ctx, code): Call) {
         let a = ctx.reg::<T>(code.a);
         for i in 0..ctx.n {
             let (x, old) = (*a.add(i), *best.add(i));
-            let wins = beats::<T, L>(x, old);
-            *best.add(i) = if wins { x } else { old };
-            *d.add(i) = if wins { ctx.at.outer } else { *d.add(i) };
+            let better = is_better::<T, IS_MAX>(x, old);
+            *best.add(i) = if better { x } else { old };
+            *d.add(i) = if better { ctx.pos.outer } else { *d.add(i) };
         }
     }
 }
 
-/// Returns an arg-reduction across the lanes of a row; `x` is the first of its two states.
+/// Returns the code of an arg-reduction across the lanes of a row; `x` is the first of its two states.
 pub(super) fn arg_rows(op: Reduction, ty: Compute) -> FoldCode {
-    fn parts<T: Elem, const L: bool>() -> FoldCode {
-        let end = Some(best_row_end as Op);
-        FoldCode::new(best_row_begin::<T, L>, best_row_body::<T, L>, end)
+    fn instantiate<T: Elem, const IS_MAX: bool>() -> FoldCode {
+        let end = Some(arg_row_end as Op);
+        FoldCode::new(arg_row_begin::<T, IS_MAX>, arg_row_body::<T, IS_MAX>, end)
     }
     match op {
-        Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
-        _ => with_compute!(ty, T => parts::<T, false>()),
+        Reduction::Max => with_compute!(ty, T => instantiate::<T, true>()),
+        _ => with_compute!(ty, T => instantiate::<T, false>()),
     }
 }
 
-/// Returns an arg-reduction lane by lane; register `b` holds the best value.
+/// Returns the code of a lane-by-lane arg-reduction; register `b` holds the best value.
 pub(super) fn arg_lanes(op: Reduction, ty: Compute) -> FoldCode {
-    fn parts<T: Elem, const L: bool>() -> FoldCode {
-        FoldCode::new(best_lane_begin::<T, L>, best_lane_body::<T, L>, None)
+    fn instantiate<T: Elem, const IS_MAX: bool>() -> FoldCode {
+        FoldCode::new(
+            arg_lane_begin::<T, IS_MAX>,
+            arg_lane_body::<T, IS_MAX>,
+            None,
+        )
     }
     match op {
-        Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
-        _ => with_compute!(ty, T => parts::<T, false>()),
+        Reduction::Max => with_compute!(ty, T => instantiate::<T, true>()),
+        _ => with_compute!(ty, T => instantiate::<T, false>()),
     }
 }

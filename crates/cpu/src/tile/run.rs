@@ -19,11 +19,11 @@ pub(crate) struct Runner<'a> {
     program: &'a Linked,
     ctx: Ctx,
     point: Vec<i64>,
-    /// The number of lanes whose constants are in place.
+    /// The number of lanes whose constants are filled.
     filled: usize,
     steps: Steps,
-    /// The stage that `steps` is for, if it covers all steps of that stage.
-    stepped: Option<*const Stage>,
+    /// The stage whose steps are all in `steps`, if there is one.
+    steps_stage: Option<*const Stage>,
     // The context points into these.
     _frame: Storage,
     _tables: Vec<usize>,
@@ -40,11 +40,11 @@ impl<'a> Runner<'a> {
         failures: &'a Failures,
     ) -> Result<Runner<'a>> {
         let holder = Holder::unknown(Category::Workspaces);
-        let frame = Storage::held_by(program.frame, holder)?;
-        let at = |offset: usize| frame.ptr().wrapping_add(offset) as usize;
-        let homes = program.homes.iter().map(|o| at(*o));
+        let frame = Storage::held_by(program.frame_bytes, holder)?;
+        let address = |offset: usize| frame.ptr().wrapping_add(offset) as usize;
+        let homes = program.homes.iter().map(|o| address(*o));
         let mut tables: Vec<usize> = homes.collect();
-        tables.extend(program.slots.iter().map(|o| at(*o)));
+        tables.extend(program.slots.iter().map(|o| address(*o)));
         tables.resize(
             tables.len() + program.bases + program.coords + 2 * program.states,
             0,
@@ -66,8 +66,8 @@ impl<'a> Runner<'a> {
             slots: slots.cast(),
             states: coords.wrapping_add(program.coords).cast(),
             n: 0,
-            slot_at: 0,
-            at: Position {
+            slot_offset: 0,
+            pos: Position {
                 start: 0,
                 outer: 0,
                 outer_step: if lanes { 1 } else { program.lane_len },
@@ -86,7 +86,7 @@ impl<'a> Runner<'a> {
             point,
             filled: 0,
             steps: Steps::default(),
-            stepped: None,
+            steps_stage: None,
             _frame: frame,
             _tables: tables,
         })
@@ -95,20 +95,20 @@ impl<'a> Runner<'a> {
     /// Runs points `from..to` of the parallel axes.
     ///
     /// # Safety
-    /// As for [`Runner::new`]; the range lies within the program's points, and begins and ends between those that run
+    /// As for [`Runner::new`]; the range is within the program's points, and begins and ends between those that run
     /// in order.
-    pub(crate) unsafe fn range(&mut self, from: i64, to: i64) {
+    pub(crate) unsafe fn run_points(&mut self, from: i64, to: i64) {
         let p = self.program;
-        let widest = match p.schedule {
+        let max_lanes = match p.schedule {
             Schedule::Lanes => (to - from).min(p.tile as i64),
             Schedule::Rows => p.lane_len.min(p.tile as i64).max(1),
         };
         // SAFETY: arguments and range are the program's; constants are filled for the widest tile that follows.
         unsafe {
-            self.fill_constants(widest as usize);
+            self.fill_constants(max_lanes as usize);
             match p.schedule {
-                Schedule::Lanes => self.lanes(from, to),
-                Schedule::Rows => self.rows(from, to),
+                Schedule::Lanes => self.run_lane_tiles(from, to),
+                Schedule::Rows => self.run_rows(from, to),
             }
         }
         #[cfg(all(target_arch = "x86_64", not(portable)))]
@@ -138,23 +138,23 @@ impl<'a> Runner<'a> {
     }
 
     /// # Safety
-    /// As [`Runner::range`]; the constants are filled.
-    unsafe fn lanes(&mut self, from: i64, to: i64) {
+    /// As [`Runner::run_points`]; the constants are filled.
+    unsafe fn run_lane_tiles(&mut self, from: i64, to: i64) {
         let p = self.program;
         let mut start = from;
-        while start < to && !self.cancelled() {
+        while start < to && !self.is_cancelled() {
             self.ctx.n = (to - start).min(p.step as i64) as usize;
-            self.ctx.at.start = start;
+            self.ctx.pos.start = start;
             for stage in &p.stages {
                 // SAFETY: the range is within the program's points, so every tile of it is.
                 unsafe {
-                    self.set_start(stage, start);
+                    self.set_stage_coords(stage, start);
                     if stage.steps {
-                        self.lanes_steps(stage);
+                        self.run_batched_lane_steps(stage);
                     } else if stage.over_inner {
-                        self.lanes_inner(stage);
+                        self.run_lane_steps(stage);
                     } else {
-                        self.ctx.at.outer = 0;
+                        self.ctx.pos.outer = 0;
                         self.ctx.run(&stage.body);
                     }
                 }
@@ -164,21 +164,21 @@ impl<'a> Runner<'a> {
     }
 
     /// # Safety
-    /// As [`Runner::lanes`]; the start of the tile is set.
-    unsafe fn lanes_inner(&mut self, stage: &Stage) {
+    /// As [`Runner::run_lane_tiles`]; the start of the tile is set.
+    unsafe fn run_lane_steps(&mut self, stage: &Stage) {
         let p = self.program;
         self.point.fill(0);
         // SAFETY: the tile is set, and every step is one of the program's.
         unsafe {
-            self.ctx.at.outer = 0;
+            self.ctx.pos.outer = 0;
             self.ctx.run(&stage.begin);
             for step in 0..p.outer_len {
-                if step % LOOK == LOOK - 1 && self.cancelled() {
+                if step % STEPS_PER_CHECK == STEPS_PER_CHECK - 1 && self.is_cancelled() {
                     return;
                 }
-                self.ctx.at.outer = step;
-                self.ctx.slot_at = step as usize * p.tile;
-                self.set_outer(stage);
+                self.ctx.pos.outer = step;
+                self.ctx.slot_offset = step as usize * p.tile;
+                self.set_stage_bases(stage);
                 self.ctx.run(&stage.body);
                 advance(&mut self.point, &p.outer);
             }
@@ -186,11 +186,11 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// As [`Runner::lanes_inner`], with many steps per call.
+    /// As [`Runner::run_lane_steps`], with several steps per call.
     ///
     /// # Safety
     /// As there.
-    unsafe fn lanes_steps(&mut self, stage: &Stage) {
+    unsafe fn run_batched_lane_steps(&mut self, stage: &Stage) {
         let p = self.program;
         let calls = stage.body.iter().filter(|c| c.is_call);
         let runs = calls
@@ -199,33 +199,33 @@ impl<'a> Runner<'a> {
         let inner = p.outer.iter().rev().find(|e| **e > 1).copied().unwrap_or(1);
         // SAFETY: the tile is set, every step is one of the program's, and there are `p.bases` bases.
         unsafe {
-            self.ctx.at.outer = 0;
+            self.ctx.pos.outer = 0;
             self.ctx.run(&stage.begin);
             for first in (0..p.outer_len).step_by(FLUSH as usize) {
-                if self.cancelled() {
+                if self.is_cancelled() {
                     return;
                 }
                 let count = FLUSH.min(p.outer_len - first);
                 // Steps along one axis have even strides.
-                let even = runs == 0 && first % inner + count <= inner;
-                if self.stepped != Some(stage) {
+                let is_even = runs == 0 && first % inner + count <= inner;
+                if self.steps_stage != Some(stage) {
                     self.set_point(first);
-                    self.steps.given = if even { count.min(2) } else { count } as usize;
+                    self.steps.known = if is_even { count.min(2) } else { count } as usize;
                     self.steps.bases.clear();
-                    for _ in 0..self.steps.given {
-                        self.set_outer(stage);
+                    for _ in 0..self.steps.known {
+                        self.set_stage_bases(stage);
                         let bases = std::slice::from_raw_parts(self.ctx.bases, p.bases);
                         self.steps.bases.extend_from_slice(bases);
                         advance(&mut self.point, &p.outer);
                     }
                     self.steps.count = count as usize;
-                    self.stepped = (count == p.outer_len).then_some(stage);
+                    self.steps_stage = (count == p.outer_len).then_some(stage);
                 }
-                self.ctx.at.outer = first + count - 1;
-                self.ctx.slot_at = first as usize * p.tile;
+                self.ctx.pos.outer = first + count - 1;
+                self.ctx.slot_offset = first as usize * p.tile;
                 for c in &stage.body {
                     match c.is_call {
-                        true => call::steps(&self.ctx, c, p.tile, &mut self.steps),
+                        true => call::call_steps(&self.ctx, c, p.tile, &mut self.steps),
                         false => (c.f)((&mut self.ctx, c)),
                     }
                 }
@@ -235,29 +235,29 @@ impl<'a> Runner<'a> {
     }
 
     /// # Safety
-    /// As [`Runner::range`]; the constants are filled.
-    unsafe fn rows(&mut self, from: i64, to: i64) {
+    /// As [`Runner::run_points`]; the constants are filled.
+    unsafe fn run_rows(&mut self, from: i64, to: i64) {
         let p = self.program;
         self.set_point(from);
         for row in from..to {
-            if self.cancelled() {
+            if self.is_cancelled() {
                 return;
             }
-            self.ctx.at.outer = row;
-            let at = row % p.serial;
+            self.ctx.pos.outer = row;
+            let serial_index = row % p.serial;
             for stage in &p.stages {
                 match stage.serial_points {
-                    SerialPoints::First if at > 0 => continue,
-                    SerialPoints::Last if at < p.serial - 1 => continue,
+                    SerialPoints::First if serial_index > 0 => continue,
+                    SerialPoints::Last if serial_index < p.serial - 1 => continue,
                     _ => {}
                 }
                 // SAFETY: the row is one of the program's, and so is every tile of it.
                 unsafe {
-                    self.set_outer(stage);
+                    self.set_stage_bases(stage);
                     if stage.over_inner {
-                        self.row_tiles(stage);
+                        self.run_row_tiles(stage);
                     } else {
-                        (self.ctx.at.start, self.ctx.n) = (0, 1);
+                        (self.ctx.pos.start, self.ctx.n) = (0, 1);
                         self.ctx.run(&stage.body);
                         self.ctx.n = p.lane_len.min(p.tile as i64) as usize;
                         self.ctx.run(&stage.end);
@@ -269,18 +269,18 @@ impl<'a> Runner<'a> {
     }
 
     /// # Safety
-    /// As [`Runner::rows`]; the row is set.
-    unsafe fn row_tiles(&mut self, stage: &Stage) {
+    /// As [`Runner::run_rows`]; the row is set.
+    unsafe fn run_row_tiles(&mut self, stage: &Stage) {
         let p = self.program;
         // SAFETY: the row is set, and tiles stop at its end.
         unsafe {
             self.ctx.run(&stage.begin);
             let mut start = 0;
-            while start < p.lane_len && !self.cancelled() {
+            while start < p.lane_len && !self.is_cancelled() {
                 self.ctx.n = (p.lane_len - start).min(stage.step as i64) as usize;
-                self.ctx.at.start = start;
-                self.ctx.slot_at = start as usize;
-                self.set_start(stage, start);
+                self.ctx.pos.start = start;
+                self.ctx.slot_offset = start as usize;
+                self.set_stage_coords(stage, start);
                 self.ctx.run(&stage.body);
                 start += self.ctx.n as i64;
             }
@@ -289,28 +289,28 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Sets the point of the outer axes, given its linear index.
-    fn set_point(&mut self, mut number: i64) {
+    /// Sets the point of the outer axes from its linear index.
+    fn set_point(&mut self, mut index: i64) {
         for (i, e) in self.point.iter_mut().zip(&self.program.outer).rev() {
-            *i = number % e;
-            number /= e;
+            *i = index % e;
+            index /= e;
         }
     }
 
     /// True if the run was cancelled.
-    fn cancelled(&self) -> bool {
+    fn is_cancelled(&self) -> bool {
         // SAFETY: the sink outlives the run that this context belongs to.
-        unsafe { &*self.ctx.at.failures }.cancelled()
+        unsafe { &*self.ctx.pos.failures }.is_cancelled()
     }
 
-    unsafe fn set_outer(&mut self, stage: &Stage) {
+    unsafe fn set_stage_bases(&mut self, stage: &Stage) {
         for w in &stage.moving {
             // SAFETY: the tables have room for every walk's numbers.
             unsafe { self.program.walks[*w as usize].set_outer(self.ctx.bases, &self.point) };
         }
     }
 
-    unsafe fn set_start(&mut self, stage: &Stage, start: i64) {
+    unsafe fn set_stage_coords(&mut self, stage: &Stage, start: i64) {
         for w in &stage.general {
             // SAFETY: the tables have room for every walk's numbers.
             unsafe { self.program.walks[*w as usize].set_start(self.ctx.coords, start) };
@@ -339,9 +339,9 @@ fn advance(point: &mut [i64], extents: &[i64]) {
     }
 }
 
-/// Runs a program that accesses its last argument in place, over some lines of its linear space. They have `width`
-/// elements and begin at `first`, `step` apart. Their part of the last argument is `part`, in lines `pitch` elements
-/// apart.
+/// Runs a program that accesses its last argument in place over runs of its linear index space. The runs have `width`
+/// elements and stride `step`; the first one begins at `first`. `part` holds their elements of the last argument, with
+/// stride `pitch`.
 ///
 /// # Errors
 /// If memory is short.
@@ -357,24 +357,24 @@ pub(crate) fn run_lines(
     width: i64,
     failures: &Failures,
 ) -> Result<()> {
-    let mut all: SmallVec<[*mut u8; 12]> = SmallVec::from_slice(args.addresses());
-    all.push(std::ptr::null_mut());
-    // The elements of a point: a row, or one.
+    let mut addresses: SmallVec<[*mut u8; 12]> = SmallVec::from_slice(args.addresses());
+    addresses.push(std::ptr::null_mut());
+    // The elements of a point: those of a row, or a single one.
     let point = match program.schedule {
         Schedule::Rows => program.lane_len.max(1),
         Schedule::Lanes => 1,
     };
-    // Contiguous lines are one.
+    // Contiguous lines are merged.
     let (lines, width) = match pitch == step && width == step {
         true => (1, lines * step),
         false => (lines, width),
     };
     let [low, high] = span([(lines, step), (width, 1)]);
-    let fit = (program.sizes.iter().zip(args.sizes())).all(|(own, size)| own <= size);
+    let fits = (program.sizes.iter().zip(args.sizes())).all(|(bound, size)| bound <= size);
     let size = program.in_place.unwrap_or(0) as i64;
     assert!(
-        fit && size > 0
-            && program.sizes.len() == all.len()
+        fits && size > 0
+            && program.sizes.len() == addresses.len()
             && first + low >= 0
             && first + high <= program.points * point
             && [width, first].map(|n| n % point) == [0; 2]
@@ -382,25 +382,25 @@ pub(crate) fn run_lines(
         "{lines} lines of {width} from {first} are not those of a program"
     );
     let part = part.address_mut(span([(lines, pitch * size), (width * size, 1)]));
-    let last = all.len() - 1;
-    // SAFETY: the arguments have the bytes that the program was bound for, and the last one the elements of the lines
-    // at their places. The points are the program's.
+    let last = addresses.len() - 1;
+    // SAFETY: the arguments have the sizes that the program was bound for, and the last one covers the elements of the
+    // lines. The points are the program's.
     unsafe {
-        let args = all.as_mut_ptr();
+        let args = addresses.as_mut_ptr();
         let mut runner = Runner::new(program, args, failures)?;
         for line in 0..lines {
-            let at = first + line * step;
-            *args.add(last) = part.wrapping_offset(((line * pitch - at) * size) as isize);
-            runner.range(at / point, (at + width) / point);
+            let start = first + line * step;
+            *args.add(last) = part.wrapping_offset(((line * pitch - start) * size) as isize);
+            runner.run_points(start / point, (start + width) / point);
         }
     }
     Ok(())
 }
 
-/// The number of steps of a reduction between two checks for cancellation.
-const LOOK: i64 = 64;
+/// The number of steps of a reduction between checks for cancellation.
+const STEPS_PER_CHECK: i64 = 64;
 
-/// Nanoseconds of work that make it worth waking another thread.
+/// The minimum nanoseconds of a part, below which waking a thread does not pay.
 const PART_NS: f64 = 5_000.0;
 
 /// A program with its arguments. `parallel` is true if its points may be computed concurrently.
@@ -418,98 +418,97 @@ impl<'a> ProgramLaunch<'a> {
             true => &program.pieces[..],
             false => &[],
         };
-        let whole = pieces.is_empty().then_some(program);
-        let all = pieces.iter().chain(whole);
-        all.map(move |program| ProgramLaunch {
+        let unsplit = pieces.is_empty().then_some(program);
+        let programs = pieces.iter().chain(unsplit);
+        programs.map(move |program| ProgramLaunch {
             program,
             args,
             parallel,
         })
     }
 
-    /// Returns the number of parts that its points are divided into, and the unit of points that parts are multiples
-    /// of.
+    /// Returns the number of parts of its points, and the number of points that the size of a part is a multiple of.
     fn parts(&self, threads: i64) -> (i64, i64) {
         let points = self.program.points;
         let wanted = (self.program.cost * points as f64 / PART_NS) as i64;
-        let most = self.program.parts * threads;
-        if !self.parallel || wanted < 2 || most <= 1 || threads <= 1 {
+        let max_parts = self.program.parts * threads;
+        if !self.parallel || wanted < 2 || max_parts <= 1 || threads <= 1 {
             return (1, points);
         }
         let unit = match self.program.schedule {
             Schedule::Rows => self.program.serial,
-            // Whole tiles where there are enough of them; otherwise whole cache lines.
-            Schedule::Lanes if points >= 2 * most * self.program.tile as i64 => {
+            // Full tiles if there are enough of them, or else full cache lines.
+            Schedule::Lanes if points >= 2 * max_parts * self.program.tile as i64 => {
                 self.program.tile as i64
             }
             Schedule::Lanes => 64,
         };
-        (wanted.min(most).min(ceil(points, unit)), unit)
+        (wanted.min(max_parts).min(ceil(points, unit)), unit)
     }
 
     /// Runs one of its parts.
-    fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
+    fn run_part(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
         let points = self.program.points;
         let units = ceil(points, unit);
-        let first = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
-        let edge = |i: i64| first(i).saturating_mul(unit).min(points);
+        let first_unit = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
+        let start = |i: i64| first_unit(i).saturating_mul(unit).min(points);
         let args = self.args.addresses();
-        // SAFETY: parts lie within the program's points, and arguments have the bytes that it was bound for.
+        // SAFETY: parts are within the program's points, and arguments have the bytes that it was bound for.
         unsafe {
             match Runner::new(self.program, args.as_ptr(), failures) {
-                Ok(mut runner) => runner.range(edge(part), edge(part + 1)),
-                Err(e) => failures.broken(e),
+                Ok(mut runner) => runner.run_points(start(part), start(part + 1)),
+                Err(e) => failures.report_error(e),
             }
         }
     }
 }
 
-/// Runs all points of some programs that don't touch what the others write, on several threads where
+/// Runs all points of several programs, none of which accesses memory that another one writes. Uses several threads if
 /// that pays.
 ///
 /// # Panics
 /// If arguments are shorter than those that a program was bound for.
 pub(crate) fn run_all(launches: &[ProgramLaunch], failures: &Failures) {
-    for l in launches {
-        let sizes = l.args.sizes();
-        let fit = l
+    for piece in launches {
+        let sizes = piece.args.sizes();
+        let fits = piece
             .program
             .sizes
             .iter()
             .zip(sizes)
-            .all(|(own, size)| own <= size);
+            .all(|(bound_size, size)| bound_size <= size);
         assert!(
-            fit && l.program.sizes.len() <= sizes.len(),
+            fits && piece.program.sizes.len() <= sizes.len(),
             "short arguments"
         );
     }
     let pool = Pool::global();
     let threads = pool.threads() as i64;
-    let busy = launches.iter().flat_map(ProgramLaunch::pieces);
-    let busy = busy.filter(|l| l.program.points > 0);
-    // The first part of each launch, counted over all launches.
-    let mut parts = 0;
-    type Share<'a> = (i64, ProgramLaunch<'a>, (i64, i64));
-    let mut shared: SmallVec<[Share; 4]> = SmallVec::new();
+    let nonempty = launches.iter().flat_map(ProgramLaunch::pieces);
+    let nonempty = nonempty.filter(|piece| piece.program.points > 0);
+    // The number of parts so far; each share begins at its value.
+    let mut total_parts = 0;
+    type FirstPartLaunch<'a> = (i64, ProgramLaunch<'a>, (i64, i64));
+    let mut shares: SmallVec<[FirstPartLaunch; 4]> = SmallVec::new();
     let mut cost = 0.0;
-    for l in busy {
-        let division = l.parts(threads);
-        parts += division.0;
-        cost += l.program.cost * l.program.points as f64;
-        shared.push((parts - division.0, l, division));
+    for piece in nonempty {
+        let division = piece.parts(threads);
+        total_parts += division.0;
+        cost += piece.program.cost * piece.program.points as f64;
+        shares.push((total_parts - division.0, piece, division));
     }
     let run = |part: usize| {
-        let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;
-        let (first, launch, division) = &shared[at];
-        launch.run(part as i64 - first, *division, failures)
+        let index = shares.partition_point(|(first, ..)| *first <= part as i64) - 1;
+        let (first, launch, division) = &shares[index];
+        launch.run_part(part as i64 - first, *division, failures)
     };
     match cost < 2.0 * PART_NS {
-        true => (0..parts as usize).for_each(run),
-        false => pool.run(parts as usize, run),
+        true => (0..total_parts as usize).for_each(run),
+        false => pool.run(total_parts as usize, run),
     }
 }
 
-/// Runs all points of a program whose arguments lie in this memory.
+/// Runs all points of a program whose arguments are in this memory.
 #[cfg(test)]
 pub(crate) fn run_on<T: kiln_kernel::view::Plain>(
     program: &Linked,
@@ -518,11 +517,11 @@ pub(crate) fn run_on<T: kiln_kernel::view::Plain>(
     failures: &Failures,
 ) {
     let sizes: Vec<usize> = memory.iter().map(|m| size_of_val(&m[..])).collect();
-    let at: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
+    let addresses: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
     let launch = ProgramLaunch {
         program,
         // SAFETY: the memory is borrowed, and has these sizes.
-        args: unsafe { Arguments::new(&at, &sizes) },
+        args: unsafe { Arguments::new(&addresses, &sizes) },
         parallel,
     };
     run_all(&[launch], failures);

@@ -1,4 +1,4 @@
-//! The runs of a tile's lanes in memory: emitted code is called once for each.
+//! The decomposition of a tile's lanes into runs along the innermost axis. Emitted code is called once per run.
 
 use super::emitted::EmittedOperand;
 use super::fills::{Fills, Line};
@@ -12,32 +12,32 @@ use kiln_kernel::bugs::bug;
 const BLOCK: i64 = 512;
 
 impl Walk {
-    /// Returns the stride of the innermost axis, if at least `least` lanes are along it.
-    pub(super) fn long_runs(&self, least: i64) -> Option<i64> {
+    /// Returns the stride of the innermost axis, if at least `min_lanes` lanes are along it.
+    pub(super) fn long_runs(&self, min_lanes: i64) -> Option<i64> {
         let inner = self.lanes.last()?;
-        (inner.extent >= least).then_some(inner.stride)
+        (inner.extent >= min_lanes).then_some(inner.stride)
     }
 
     /// True if limits may exclude a part of a run along the innermost axis.
     pub(super) fn cuts_runs(&self) -> bool {
-        let along = |limit: &(Split, i64)| limit.0.lane.last() != Some(&0);
-        self.limits.iter().any(along)
+        let varies = |limit: &(Split, i64)| limit.0.lane.last() != Some(&0);
+        self.limits.iter().any(varies)
     }
 
-    /// True if it has one stride between lanes, and elements that are copied unchanged.
-    pub(super) fn turns(&self, dtype: DType) -> bool {
+    /// True if the lanes have one stride, and elements are copied without conversion.
+    pub(super) fn is_transposable(&self, dtype: DType) -> bool {
         let plain = self.lanes.len() == 1 && self.limits.is_empty() && !self.dynamic;
         plain && load::is_direct(dtype) && matches!(dtype.size(), 4 | 8)
     }
 
-    /// Allocates the fill values that are read in place of excluded elements; the innermost stride is 0 or 1.
+    /// Allocates the fill values that emitted code reads instead of excluded elements. The innermost stride is 0 or 1.
     pub(super) fn make_fills(&mut self, dtype: DType) {
         let inner = self.lanes[self.lanes.len() - 1];
         if self.limits.is_empty() || self.fills.lanes > 0 {
             return;
         }
         let lanes = if inner.stride == 0 { i64::MAX } else { BLOCK };
-        let element = load::in_memory(self.fill, dtype);
+        let element = load::memory_bytes(self.fill, dtype);
         let bytes: Vec<u8> = element.repeat(self.fill_elements() as usize);
         let line = |bytes: &[u8]| {
             let mut line = Line([0; 64]);
@@ -45,11 +45,11 @@ impl Walk {
             line
         };
         let lines = bytes.chunks(64).map(line).collect();
-        let whole = !self.cuts_runs();
+        let uniform = !self.cuts_runs();
         self.fills = Fills {
             lines,
             lanes,
-            whole,
+            uniform,
         };
     }
 
@@ -62,9 +62,9 @@ impl Walk {
         }
     }
 
-    /// Returns the count of numbers that the context keeps: the coordinates of a tile's first lane; and the
-    /// coordinates, address and limits' values of the current lane.
-    pub(super) fn numbers(&self) -> usize {
+    /// Returns the length of this walk's slice of the context's coordinates: the coordinates of the tile's first lane,
+    /// then the coordinates, address and limits' values of the current lane.
+    pub(super) fn count_coords(&self) -> usize {
         2 * self.lanes.len() + 1 + self.limits.len()
     }
 
@@ -81,20 +81,21 @@ impl Walk {
     ) {
         let last = self.lanes.len() - 1;
         let inner = self.lanes[last];
-        let mut at = 0;
+        let mut lane = 0;
         // SAFETY: the numbers are this walk's, which are set.
         unsafe {
             let bases =
-                std::slice::from_raw_parts(ctx.bases.add(self.base_at), 1 + self.limits.len());
+                std::slice::from_raw_parts(ctx.bases.add(self.base_index), 1 + self.limits.len());
             self.begin_runs(ctx);
-            while at < ctx.n {
-                let here = Here::of(self, ctx);
-                let len = (ctx.n - at).min((inner.extent - here.coords[last]) as usize);
-                let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
+            while lane < ctx.n {
+                let cursor = LaneCursor::of(self, ctx);
+                let len = (ctx.n - lane).min((inner.extent - cursor.coords[last]) as usize);
+                let values = cursor.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
                 let (low, high) = self.allowed(values, len);
-                f(at, bases[0] + *here.address, inner.stride, len, low, high);
-                at += len;
-                if at == ctx.n {
+                let start = bases[0] + *cursor.address;
+                f(lane, start, inner.stride, len, low, high);
+                lane += len;
+                if lane == ctx.n {
                     return;
                 }
                 self.end_runs(ctx, len, 1);
@@ -102,7 +103,7 @@ impl Walk {
         }
     }
 
-    /// Goes to the first lane of the tile; [`Walk::run_at`] adds the contribution of the outer axes.
+    /// Moves to the first lane of the tile; [`Walk::run_at`] adds the contribution of the outer axes.
     ///
     /// # Safety
     /// The context's coordinates are set.
@@ -110,21 +111,21 @@ impl Walk {
     pub(super) unsafe fn begin_runs(&self, ctx: &Ctx) {
         // SAFETY: the numbers are this walk's; those that are read are set.
         unsafe {
-            let mut here = Here::of(self, ctx);
-            *here.address = 0;
-            here.limits.fill(0);
-            here.coords.fill(0);
+            let mut cursor = LaneCursor::of(self, ctx);
+            *cursor.address = 0;
+            cursor.limits.fill(0);
+            cursor.coords.fill(0);
             for d in 0..self.lanes.len() {
-                let by = *ctx.coords.add(self.coord_at + d);
+                let by = *ctx.coords.add(self.coord_index + d);
                 if by != 0 {
-                    here.move_by(d, by);
+                    cursor.move_by(d, by);
                 }
             }
         }
     }
 
-    /// Returns the address of the current lane's element, or its number if that is the operand. Also returns the number
-    /// of lanes from there for which this continues along the innermost axis. A store has no limits.
+    /// Returns the address of the current lane's element, or the walk's number there if the operand is a number. Also
+    /// returns how many lanes the run continues along the innermost axis. A store has no limits.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile; the fills are made, and the program's bases are set.
@@ -136,20 +137,20 @@ impl Walk {
         operand: &EmittedOperand,
     ) -> (*mut u8, i64) {
         // SAFETY: the numbers are this walk's, and set; the argument is the program's.
-        let (here, memory, bases) = unsafe {
-            let numbers = 1 + self.limits.len();
-            let bases = std::slice::from_raw_parts(bases.add(self.base_at), numbers);
-            (Here::of(self, ctx), *ctx.args.add(self.arg), bases)
+        let (cursor, memory, bases) = unsafe {
+            let count = 1 + self.limits.len();
+            let bases = std::slice::from_raw_parts(bases.add(self.base_index), count);
+            (LaneCursor::of(self, ctx), *ctx.args.add(self.arg), bases)
         };
         let last = self.lanes.len() - 1;
-        let left = self.lanes[last].extent - here.coords[last];
-        let number = bases[0] + *here.address;
-        let at = match operand.number {
+        let remaining = self.lanes[last].extent - cursor.coords[last];
+        let number = bases[0] + *cursor.address;
+        let element = match operand.number {
             true => number as *mut u8,
             false => memory.wrapping_offset(number as isize * operand.size as isize),
         };
         if self.limits.is_empty() {
-            return (at, left);
+            return (element, remaining);
         }
         // This is a load, so the fill values are not written.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
@@ -159,77 +160,74 @@ impl Walk {
             self.fill_elements() as usize * operand.size,
             false,
         );
-        if self.fills.whole {
-            let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
+        if self.fills.uniform {
+            let values = cursor.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
             let mut limits = values.zip(&self.limits);
             if limits.all(|(v, (_, extent))| (0..*extent).contains(&v)) {
-                return (at, left);
+                return (element, remaining);
             }
-            return (fills, left.min(self.fills.lanes));
+            return (fills, remaining.min(self.fills.lanes));
         }
-        let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
-        let (low, high) = self.allowed(values, left as usize);
+        let values = cursor.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
+        let (low, high) = self.allowed(values, remaining as usize);
         if low == 0 && high > 0 {
-            return (at, high as i64);
+            return (element, high as i64);
         }
-        let excluded = if low > 0 { low as i64 } else { left };
+        let excluded = if low > 0 { low as i64 } else { remaining };
         (fills, excluded.min(self.fills.lanes))
     }
 
-    /// Returns the number of runs from the current lane on, of `n` lanes each, with an even stride between them, as
-    /// parts of one run have; and this stride in elements.
+    /// Returns the number of runs of `n` lanes, from the current lane on, whose starts have an even stride, and this
+    /// stride in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
     #[inline]
-    pub(super) unsafe fn alike(&self, ctx: &Ctx, n: i64) -> (i64, i64) {
+    pub(super) unsafe fn even_runs(&self, ctx: &Ctx, n: i64) -> (i64, i64) {
         // SAFETY: the numbers are this walk's, and set.
-        let here = unsafe { Here::of(self, ctx) };
+        let cursor = unsafe { LaneCursor::of(self, ctx) };
         let inner = self.lanes[self.lanes.len() - 1];
-        let left = inner.extent - here.coords[here.coords.len() - 1];
-        let (runs, apart) = match (&self.lanes[..], &*here.coords) {
+        let remaining = inner.extent - cursor.coords[cursor.coords.len() - 1];
+        let (runs, stride) = match (&self.lanes[..], &*cursor.coords) {
             ([.., outer, _], [.., row, 0]) if inner.extent == n => {
                 (outer.extent - row, outer.stride)
             }
             // Otherwise the runs are parts of the current one.
-            _ => (left / n, n * inner.stride),
+            _ => (remaining / n, n * inner.stride),
         };
         match self.limits.is_empty() {
-            true => (
-                runs.max(1),
-                bug("runs that are alike lie side by side", apart, |_| n),
-            ),
+            true => (runs.max(1), bug("even runs are contiguous", stride, |_| n)),
             false => (1, 0),
         }
     }
 
-    /// Returns the number of groups of `runs` runs of `n` lanes, with an even stride between them, from the current
-    /// lane on; and this stride in elements.
+    /// Returns the number of groups of `runs` runs of `n` lanes, from the current lane on, whose starts have an even
+    /// stride, and this stride in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
     #[inline]
     pub(super) unsafe fn groups(&self, ctx: &Ctx, n: i64, runs: i64) -> (i64, i64) {
         // SAFETY: the numbers are this walk's, and set.
-        let here = unsafe { Here::of(self, ctx) };
-        let (lanes, last) = (n * runs, here.coords.len() - 1);
+        let cursor = unsafe { LaneCursor::of(self, ctx) };
+        let (group_lanes, last) = (n * runs, cursor.coords.len() - 1);
         let inner = self.lanes[last];
-        let left = inner.extent - here.coords[last];
-        let (groups, apart) = match (&self.lanes[..], &*here.coords) {
-            // The runs are whole rows, all or some of a matrix, or parts of a row.
-            ([.., next, outer, _], [.., at, 0, 0]) if inner.extent == n && outer.extent == runs => {
-                (next.extent - at, next.stride)
+        let remaining = inner.extent - cursor.coords[last];
+        let (groups, stride) = match (&self.lanes[..], &*cursor.coords) {
+            // A group is a matrix of full rows, a part of one, or a single row; the last case splits a row.
+            ([.., next, outer, _], [.., i, 0, 0]) if inner.extent == n && outer.extent == runs => {
+                (next.extent - i, next.stride)
             }
             ([.., outer, _], [.., row, 0]) if inner.extent == n => {
                 ((outer.extent - row) / runs, runs * outer.stride)
             }
-            ([.., outer, _], [.., row, 0]) if inner.extent == lanes => {
+            ([.., outer, _], [.., row, 0]) if inner.extent == group_lanes => {
                 (outer.extent - row, outer.stride)
             }
-            _ => (left / lanes, lanes * inner.stride),
+            _ => (remaining / group_lanes, group_lanes * inner.stride),
         };
         match self.limits.is_empty() {
-            true => (groups.max(1), apart),
+            true => (groups.max(1), stride),
             false => (1, 0),
         }
     }
@@ -241,52 +239,53 @@ impl Walk {
     #[inline]
     pub(super) unsafe fn end_runs(&self, ctx: &Ctx, n: usize, runs: i64) {
         // SAFETY: the numbers are this walk's, and set.
-        let mut here = unsafe { Here::of(self, ctx) };
+        let mut cursor = unsafe { LaneCursor::of(self, ctx) };
         let last = self.lanes.len() - 1;
-        let (at, extent) = (here.coords[last], self.lanes[last].extent);
-        let whole = extent == n as i64;
-        let by = n as i64 * runs;
-        if !whole && at + by < extent {
-            return here.move_by(last, by);
+        let (at, extent) = (cursor.coords[last], self.lanes[last].extent);
+        let is_full_axis = extent == n as i64;
+        let step = n as i64 * runs;
+        if !is_full_axis && at + step < extent {
+            return cursor.move_by(last, step);
         }
         if at != 0 {
-            here.move_by(last, -at);
+            cursor.move_by(last, -at);
         }
-        let mut by = if whole { runs } else { 1 };
+        let mut step = if is_full_axis { runs } else { 1 };
         for (d, lane) in self.lanes[..last].iter().enumerate().rev() {
-            here.move_by(d, by);
-            let at = here.coords[d];
+            cursor.move_by(d, step);
+            let at = cursor.coords[d];
             if at < lane.extent {
                 return;
             }
-            here.move_by(d, -at);
-            by = 1;
+            cursor.move_by(d, -at);
+            step = 1;
         }
     }
 }
 
-/// The numbers of the current lane.
-struct Here<'a> {
+/// The coordinates, address and limits' values of the current lane.
+struct LaneCursor<'a> {
     walk: &'a Walk,
     coords: &'a mut [i64],
     address: &'a mut i64,
     limits: &'a mut [i64],
 }
 
-impl<'a> Here<'a> {
+impl<'a> LaneCursor<'a> {
     /// # Safety
-    /// The context is that of a runner of the walk's program, and there is no other of this walk meanwhile.
+    /// The context is that of a runner of the walk's program, and no other cursor of this walk is alive.
     #[inline(always)]
-    unsafe fn of(walk: &'a Walk, ctx: &'a Ctx) -> Here<'a> {
+    unsafe fn of(walk: &'a Walk, ctx: &'a Ctx) -> LaneCursor<'a> {
         let lanes = walk.lanes.len();
-        // SAFETY: there is room for `numbers`, of which these are the last, and the runner alone has them.
+        // SAFETY: the coordinates have [`Walk::count_coords`] entries, of which these are the last, and only the runner
+        // has them.
         unsafe {
-            let at = ctx.coords.add(walk.coord_at + lanes);
-            Here {
+            let numbers = ctx.coords.add(walk.coord_index + lanes);
+            LaneCursor {
                 walk,
-                coords: std::slice::from_raw_parts_mut(at, lanes),
-                address: &mut *at.add(lanes),
-                limits: std::slice::from_raw_parts_mut(at.add(lanes + 1), walk.limits.len()),
+                coords: std::slice::from_raw_parts_mut(numbers, lanes),
+                address: &mut *numbers.add(lanes),
+                limits: std::slice::from_raw_parts_mut(numbers.add(lanes + 1), walk.limits.len()),
             }
         }
     }
@@ -295,8 +294,8 @@ impl<'a> Here<'a> {
     fn move_by(&mut self, axis: usize, by: i64) {
         self.coords[axis] += by;
         *self.address += by * self.walk.lanes[axis].stride;
-        for (l, (limit, _)) in self.limits.iter_mut().zip(&self.walk.limits) {
-            *l += by * limit.lane[axis];
+        for (value, (limit, _)) in self.limits.iter_mut().zip(&self.walk.limits) {
+            *value += by * limit.lane[axis];
         }
     }
 }

@@ -9,7 +9,7 @@ use kiln_plan::tile::TILE;
 /// The maximum number of lane axes (after merging), and of limits of one access.
 const MAX: usize = 16;
 
-/// The minimum number of elements of a row that is visited as a run; shorter rows use a table of places.
+/// The minimum number of elements of a row that is visited as a run; shorter rows use a table of lane offsets.
 const MIN_RUN: i64 = 16;
 
 /// The shape of an access over the lanes of a tile.
@@ -40,9 +40,9 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// True if axis `i`, of extent `e`, is contiguous with the one before it.
-    fn joins(&self, i: usize, e: i64) -> bool {
-        self.lane[i].checked_mul(e) == Some(self.lane[i - 1])
+    /// True if axis `i`, of extent `len`, is contiguous with the one before it.
+    fn joins(&self, i: usize, len: i64) -> bool {
+        self.lane[i].checked_mul(len) == Some(self.lane[i - 1])
     }
 
     /// Returns the limit for axes i - 1 and `i`, of extent `e`, merged. A limit that counts the indices of the first
@@ -54,12 +54,12 @@ impl Split {
         if (self.lane[i - 1], self.lane[i]) != (1, 0) {
             return None;
         }
-        let times =
-            |all: &[i64]| -> Option<Vec<i64>> { all.iter().map(|s| s.checked_mul(e)).collect() };
+        let scale =
+            |list: &[i64]| -> Option<Vec<i64>> { list.iter().map(|s| s.checked_mul(e)).collect() };
         let mut finer = Split {
             offset: self.offset.checked_mul(e)?,
-            outer: times(&self.outer)?,
-            lane: times(&self.lane)?,
+            outer: scale(&self.outer)?,
+            lane: scale(&self.lane)?,
         };
         finer.lane[i] = 1;
         Some((finer, extent.checked_mul(e)?))
@@ -77,11 +77,11 @@ pub(crate) struct Walk {
     pub address: Split,
     /// Each limit's value and extent.
     pub limits: Vec<(Split, i64)>,
-    /// The place in the context of the address for lane index zero; the limits' values follow.
-    pub base_at: usize,
-    /// The place in the context of the lane coordinates of the tile's first element; numbers of the current lane
+    /// The index in the context's bases of the address at lane zero; the limits' values follow.
+    pub base_index: usize,
+    /// The index in the context's coordinates of those of the tile's first lane; the numbers of the current lane
     /// follow.
-    pub coord_at: usize,
+    pub coord_index: usize,
     /// The number of elements of the argument.
     pub len: i64,
     /// True if this is an access, not the number of an `Index`.
@@ -94,13 +94,14 @@ pub(crate) struct Walk {
     pub fill: u64,
     /// The same in memory, where emitted code reads it.
     pub fills: Fills,
-    /// The places of a tile's lanes, from the start of the first one's row, if rows are short; see [`Walk::look_up`].
-    pub places: Vec<i32>,
+    /// The offsets of a tile's lanes from the start of the first lane's row, if rows are short; see
+    /// [`Walk::tabulate_lane_offsets`].
+    pub lane_offsets: Vec<i32>,
 }
 
 impl Walk {
-    /// The walk of an access whose strides are for the `outer` axes, then the `lane` axes. With
-    /// `scalar`, there is one lane, at lane index zero.
+    /// Returns the walk of an access whose strides are for the `outer` axes, then the `lane` axes. With `scalar`, there
+    /// is only lane zero.
     pub(crate) fn new(
         a: &BoundAccess,
         outer: usize,
@@ -124,15 +125,15 @@ impl Walk {
                 .iter()
                 .map(|l| (split(&l.value), l.extent))
                 .collect(),
-            base_at: 0,
-            coord_at: 0,
+            base_index: 0,
+            coord_index: 0,
             len: 0,
             reads_memory: true,
             range: (0, 0),
             dynamic: false,
             fill,
             fills: Fills::default(),
-            places: vec![],
+            lane_offsets: vec![],
         };
         let extents = w.merge(lane);
         let strides = w.address.lane.iter();
@@ -163,18 +164,18 @@ impl Walk {
         Ok(w)
     }
 
-    /// True if the two can never touch the same element at different points: they move alike, or use different parts of
-    /// memory.
-    pub(crate) fn keeps_clear_of(&self, other: &Walk) -> bool {
+    /// True if two walks never access the same element at different points: their strides and offsets are equal, or
+    /// their ranges of memory are disjoint.
+    pub(crate) fn is_disjoint_from(&self, other: &Walk) -> bool {
         let lanes = |w: &Walk| -> Vec<(i64, i64)> {
             w.lanes.iter().map(|l| (l.extent, l.stride)).collect()
         };
-        let apart =
+        let disjoint =
             self.arg == other.arg && (self.range.1 < other.range.0 || other.range.1 < self.range.0);
-        let alike = self.address.offset == other.address.offset
+        let equal = self.address.offset == other.address.offset
             && self.address.outer == other.address.outer
             && lanes(self) == lanes(other);
-        !self.dynamic && !other.dynamic && (apart || alike)
+        !self.dynamic && !other.dynamic && (disjoint || equal)
     }
 
     /// Merges neighbouring lane axes that act as one; returns the merged extents.
@@ -182,19 +183,19 @@ impl Walk {
         let mut extents = lane.to_vec();
         let mut i = 1;
         while i < extents.len() {
-            let e = extents[i];
-            self.free_stride(i - 1, e);
+            let len = extents[i];
+            self.free_stride(i - 1, len);
             let limits: Option<Vec<_>> = (self.limits.iter())
-                .map(|(limit, extent)| limit.finer(*extent, i, e))
+                .map(|(limit, extent)| limit.finer(*extent, i, len))
                 .collect();
-            if let (true, Some(limits)) = (e > 0 && self.address.joins(i, e), limits) {
+            if let (true, Some(limits)) = (len > 0 && self.address.joins(i, len), limits) {
                 self.limits = limits;
                 self.address.lane.remove(i - 1);
                 for l in &mut self.limits {
                     l.0.lane.remove(i - 1);
                 }
-                let gone = extents.remove(i - 1);
-                extents[i - 1] *= gone;
+                let outer = extents.remove(i - 1);
+                extents[i - 1] *= outer;
             } else {
                 i += 1;
             }
@@ -202,8 +203,8 @@ impl Walk {
         extents
     }
 
-    /// Frees the stride of an axis of which limits allow one index: the address may then move along it as if it were
-    /// contiguous with the next axis, of extent `next`.
+    /// Makes an axis contiguous with the next axis, of extent `next`, if limits allow only one index of it. Its stride
+    /// is then irrelevant, and the offset absorbs the difference.
     fn free_stride(&mut self, axis: usize, next: i64) {
         let only = self.limits.iter().find_map(|(limit, extent)| {
             let is_own = |(d, s): (usize, &i64)| *s == i64::from(d == axis);
@@ -232,20 +233,20 @@ impl Walk {
         moves(&self.address) || self.limits.iter().any(|l| moves(&l.0))
     }
 
-    /// Sets the bases for a point of the outer axes.
+    /// Sets the bases of this walk for a point of the outer axes.
     ///
     /// # Safety
     /// `bases` has room for this walk's numbers.
     pub(crate) unsafe fn set_outer(&self, bases: *mut i64, point: &[i64]) {
-        let at = |s: &Split| {
-            let moved = s.outer.iter().zip(point).map(|(s, i)| s * i);
-            s.offset + moved.sum::<i64>()
+        let evaluate = |s: &Split| {
+            let terms = s.outer.iter().zip(point).map(|(s, i)| s * i);
+            s.offset + terms.sum::<i64>()
         };
         // SAFETY: the numbers are one for the address and one a limit, for which there is room.
         unsafe {
-            *bases.add(self.base_at) = at(&self.address);
+            *bases.add(self.base_index) = evaluate(&self.address);
             for (i, (limit, _)) in self.limits.iter().enumerate() {
-                *bases.add(self.base_at + 1 + i) = at(limit);
+                *bases.add(self.base_index + 1 + i) = evaluate(limit);
             }
         }
     }
@@ -257,70 +258,70 @@ impl Walk {
     pub(crate) unsafe fn set_start(&self, coords: *mut i64, mut start: i64) {
         for (d, lane) in self.lanes.iter().enumerate().rev() {
             // SAFETY: there is one number per lane axis, and room for them.
-            let c = unsafe { &mut *coords.add(self.coord_at + d) };
+            let coord = unsafe { &mut *coords.add(self.coord_index + d) };
             if d == 0 {
-                *c = start;
+                *coord = start;
             } else {
-                *c = start % lane.extent;
+                *coord = start % lane.extent;
                 start /= lane.extent;
             }
         }
     }
 
-    /// Makes the table of places of lanes, if rows are so short that visiting them costs more than a look-up per lane.
-    pub(super) fn look_up(&mut self) {
+    /// Tabulates the lane offsets if rows are short. Visiting such rows costs more than a look-up per lane.
+    pub(super) fn tabulate_lane_offsets(&mut self) {
         let [outer, inner] = self.lanes[..] else {
             return;
         };
         if !(2..MIN_RUN).contains(&inner.extent) || !self.limits.is_empty() {
             return;
         }
-        let location = |i: i64| {
+        let lane_offset = |i: i64| {
             let row = (i / inner.extent).checked_mul(outer.stride)?;
-            let all = row.checked_add((i % inner.extent).checked_mul(inner.stride)?)?;
-            i32::try_from(all).ok()
+            let offset = row.checked_add((i % inner.extent).checked_mul(inner.stride)?)?;
+            i32::try_from(offset).ok()
         };
-        let places = (0..TILE as i64 + inner.extent).map(location);
-        self.places = places.collect::<Option<_>>().unwrap_or_default();
+        let offsets = (0..TILE as i64 + inner.extent).map(lane_offset);
+        self.lane_offsets = offsets.collect::<Option<_>>().unwrap_or_default();
     }
 
-    /// Returns the address where the row of the tile's first lane starts, and the places of the tile's lanes from
-    /// there.
+    /// Returns the start address of the row with the tile's first lane, and the offsets of the tile's lanes from it.
     ///
     /// # Safety
-    /// The context's bases and coordinates are set, and the walk has places.
+    /// The context's bases and coordinates are set, and the walk has a table of lane offsets.
     #[inline(always)]
-    pub(super) unsafe fn looked_up(&self, ctx: &Ctx) -> (i64, *const i32) {
-        // SAFETY: the numbers are this walk's, which are set; there are places for a tile from any lane of a row on.
+    pub(super) unsafe fn tile_lane_offsets(&self, ctx: &Ctx) -> (i64, *const i32) {
+        // SAFETY: the numbers are this walk's, which are set; the table covers a tile that begins at any lane of a row.
         unsafe {
-            let [row, lane] = [0, 1].map(|d| *ctx.coords.add(self.coord_at + d));
-            let first = *ctx.bases.add(self.base_at) + row * self.lanes[0].stride;
-            (first, self.places.as_ptr().add(lane as usize))
+            let [row, lane] = [0, 1].map(|d| *ctx.coords.add(self.coord_index + d));
+            let first = *ctx.bases.add(self.base_index) + row * self.lanes[0].stride;
+            (first, self.lane_offsets.as_ptr().add(lane as usize))
         }
     }
 
-    /// Returns the part of a run of `len` lanes where every limit holds, given the limits' first values.
+    /// Returns the bounds of the lanes of a run for which every limit holds, given the limits' values at its first
+    /// lane.
     #[inline(always)]
-    pub(super) fn allowed(&self, first: impl Iterator<Item = i64>, len: usize) -> (usize, usize) {
+    pub(super) fn allowed(&self, values: impl Iterator<Item = i64>, len: usize) -> (usize, usize) {
         let (mut low, mut high) = (0i64, len as i64);
-        for (v, (limit, extent)) in first.zip(&self.limits) {
-            let s = limit.lane[limit.lane.len() - 1];
+        for (v, (limit, extent)) in values.zip(&self.limits) {
+            let stride = limit.lane[limit.lane.len() - 1];
             let ceil = |a: i64, b: i64| -(-a).div_euclid(b);
-            match s {
+            match stride {
                 0 if v < 0 || v >= *extent => high = 0,
                 0 => {}
                 1 => {
                     low = low.max(-v);
                     high = high.min(extent - v);
                 }
-                s if s > 0 => {
-                    low = low.max(ceil(-v, s));
-                    high = high.min(ceil(extent - v, s));
+                stride if stride > 0 => {
+                    low = low.max(ceil(-v, stride));
+                    high = high.min(ceil(extent - v, stride));
                 }
-                s => {
+                stride => {
                     // v + i·s < extent, and v + i·s > -1
-                    low = low.max(ceil(v - extent + 1, -s));
-                    high = high.min(ceil(v + 1, -s));
+                    low = low.max(ceil(v - extent + 1, -stride));
+                    high = high.min(ceil(v + 1, -stride));
                 }
             }
         }

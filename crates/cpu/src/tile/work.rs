@@ -26,27 +26,27 @@ impl LinkedKernel for Linked {
         if !self.pieces.is_empty() {
             return Some(format!("in {} pieces", self.pieces.len()));
         }
-        let codes = |s: &'_ Stage| -> Vec<Instruction> {
+        let instructions_of = |s: &'_ Stage| -> Vec<Instruction> {
             [&s.begin, &s.body, &s.end]
                 .into_iter()
                 .flatten()
                 .copied()
                 .collect()
         };
-        let loops = self.stages.iter().flat_map(codes);
+        let instructions = self.stages.iter().flat_map(instructions_of);
         let (emitted, interpreted): (Vec<Instruction>, Vec<Instruction>) =
-            loops.partition(|c| c.is_call);
+            instructions.partition(|c| c.is_call);
         let count = |n: usize, what: &str| match n {
             0 => None,
             1 => Some(format!("1 {what} loop")),
             n => Some(format!("{n} {what} loops")),
         };
-        let all = [
+        let counts = [
             count(emitted.len(), "emitted"),
             count(interpreted.len(), "interpreted"),
         ];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        (!all.is_empty()).then(|| all.join(", "))
+        let counts: Vec<String> = counts.into_iter().flatten().collect();
+        (!counts.is_empty()).then(|| counts.join(", "))
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
@@ -63,12 +63,12 @@ impl Program for Linked {
         self.parallel
     }
 
-    fn keeps_apart(&self, args: &[usize]) -> bool {
+    fn never_overlap(&self, args: &[usize]) -> bool {
         let walks = self.walks.iter();
         let walks: Vec<&Walk> = walks
             .filter(|w| w.reads_memory && args.contains(&w.arg))
             .collect();
-        let clear = |(i, w): (usize, &&Walk)| walks[..i].iter().all(|v| w.keeps_clear_of(v));
+        let clear = |(i, w): (usize, &&Walk)| walks[..i].iter().all(|v| w.is_disjoint_from(v));
         walks.iter().enumerate().all(clear)
     }
 

@@ -32,15 +32,14 @@ impl View {
                 .try_fold(size, |a, n| a.checked_mul(n))
         };
         let bytes = product(&self.shape).filter(|n| *n <= isize::MAX as u128);
-        let last_offset = self
-            .shape
-            .iter()
-            .zip(&self.strides)
-            .try_fold(self.offset as u128, |at, (n, stride)| {
-                at.checked_add(*stride as u128 * (*n as u128).saturating_sub(1))
-            });
-        let is_inside = last_offset.is_some_and(|at| {
-            at.saturating_add(1).saturating_mul(size) <= u128::from(storage.bytes)
+        let last_offset = self.shape.iter().zip(&self.strides).try_fold(
+            self.offset as u128,
+            |offset, (n, stride)| {
+                offset.checked_add(*stride as u128 * (*n as u128).saturating_sub(1))
+            },
+        );
+        let is_inside = last_offset.is_some_and(|offset| {
+            offset.saturating_add(1).saturating_mul(size) <= u128::from(storage.bytes)
         });
         match bytes.is_some() && (self.len() == 0 || is_inside) {
             true => Ok(()),
@@ -177,7 +176,7 @@ impl Storages {
                 });
                 Node::Dict(pairs.collect::<Result<_, _>>()?)
             }
-            (Global::Size, [Node::Tuple(all) | Node::List(all)]) => Node::Tuple(all.clone()),
+            (Global::Size, [Node::Tuple(items) | Node::List(items)]) => Node::Tuple(items.clone()),
             (Global::Device, [Node::Str(device)]) => Node::Str(device.clone()),
             (Global::Device, [Node::Str(device), Node::Int(index)]) => {
                 Node::Str(format!("{device}:{index}").into())
@@ -192,7 +191,7 @@ impl Storages {
                 Global::Parameter | Global::TensorClass | Global::RebuildParameter,
                 [tensor @ (Node::Tensor(_) | Node::Refused(_)), ..],
             ) => (*tensor).clone(),
-            (Global::Tensor, all) => match all.get(6) {
+            (Global::Tensor, items) => match items.get(6) {
                 Some(Node::Dict(entries)) if !entries.is_empty() => Node::Refused(
                     "a view of conjugates or of negatives; in PyTorch, save x.resolve_conj().resolve_neg()".into(),
                 ),
@@ -204,13 +203,13 @@ impl Storages {
                 Global::Refused(why) => Node::Refused(why.clone()),
                 other => return Err(format!("a tensor of the dtype {other:?}")),
             },
-            (Global::FromType, [Node::Global(function), Node::Global(class), Node::Tuple(all), ..])
+            (Global::FromType, [Node::Global(function), Node::Global(class), Node::Tuple(items), ..])
                 if matches!(**class, Global::TensorClass | Global::Parameter)
                     && **function != Global::FromType
-                    && all.len() <= MAX_ARGUMENTS =>
+                    && items.len() <= MAX_ARGUMENTS =>
             {
-                let all = all.clone();
-                return self.build(graph, function, &all);
+                let items = items.clone();
+                return self.build(graph, function, &items);
             }
             _ => {
                 let kinds: Vec<&str> = nodes.iter().map(|n| kind(n)).collect();

@@ -128,7 +128,7 @@ pub(super) fn tensors(
         let mut bytes = Vec::new();
         container
             .with_reader(storage, &mut |file| {
-                bytes = Budget::new().exactly(file, storage.bytes, "the storage")?;
+                bytes = Budget::new().read_exact(file, storage.bytes, "the storage")?;
                 Ok(())
             })
             .map_err(name)?;

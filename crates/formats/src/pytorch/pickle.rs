@@ -307,7 +307,10 @@ impl Machine<'_> {
     }
 
     fn take(&mut self, len: u64) -> Result<Vec<u8>, Fault> {
-        let bytes = self.graph.budget.exactly(self.file, len, "what is here")?;
+        let bytes = self
+            .graph
+            .budget
+            .read_exact(self.file, len, "what is here")?;
         self.at += len;
         Ok(bytes)
     }

@@ -150,7 +150,7 @@ fn damage_is_named() {
             f4("(3,)"),
             "the array takes 12 bytes, but the file ends after 8 of them",
         ),
-        (f4("(1,)"), "there are bytes behind the array of shape [1]"),
+        (f4("(1,)"), "there are bytes after the array of shape [1]"),
         (f4("(99999999999, 99999999999)"), "can't be addressed"),
         (
             f4("(999999999999999999999999,)"),

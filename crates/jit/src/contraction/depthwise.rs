@@ -20,13 +20,13 @@ use kiln_kernel::bugs::bug;
 pub struct Depthwise {
     /// The tile: its rows are positions, its taps those of a line. It does not describe A.
     pub tile: Tile,
-    /// The distances from row to row, and from tap to tap, in positions.
+    /// The strides of rows and of taps, in positions.
     pub stride: u32,
     pub dilation: u32,
     /// The dtype of A. Elements with fewer bits than the accumulators are widened as they are loaded. With integers of
     /// fewer bits, weights are i16, each followed by a zero.
     pub reads: DType,
-    /// The distance of two positions, in bytes.
+    /// The stride of positions, in bytes.
     pub position: i64,
     /// The range of taps of each row that are within the line; empty if all are. The other taps read zeros.
     pub inside: Vec<[u32; 2]>,
@@ -36,17 +36,17 @@ pub struct Depthwise {
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const MAX_TAPS: u32 = 64;
 
-/// Returns the number of taps of a line whose weights are in registers at a time.
+/// Returns the number of taps of a line whose weights are in registers at once.
 fn held_taps(level: Features, taps: u32) -> u8 {
-    let most = if level.width() == Features::AVX512 {
+    let max = if level.width() == Features::AVX512 {
         8
     } else {
         5
     };
-    taps.clamp(1, most) as u8
+    taps.clamp(1, max) as u8
 }
 
-/// Returns the largest number of rows of a tile. Beside the accumulators, registers hold weights, two elements, for
+/// Returns the maximum number of rows of a tile. Beside the accumulators, registers hold weights, two elements, for
 /// integers also a product that is still to be added, and with VEX the mask of the last vector. More rows than the
 /// limit make code longer but not faster.
 pub fn max_depthwise_rows(level: Features, dtype: DType, taps: u32) -> u8 {
@@ -73,15 +73,17 @@ impl Depthwise {
     /// True if a tap of a row is within the line.
     pub(super) fn is_inside(&self, row: u8, tap: u32) -> bool {
         let taps = self.inside.get(usize::from(row));
-        let to = |to: &u32| {
-            bug("a tap behind a line is left out too early", *to, |to| {
-                to.max(1) - 1
-            })
+        let limit = |limit: &u32| {
+            bug(
+                "a tap after a line is left out too early",
+                *limit,
+                |limit| limit.max(1) - 1,
+            )
         };
-        taps.is_none_or(|[from, last]| (*from..to(last)).contains(&tap))
+        taps.is_none_or(|[from, last]| (*from..limit(last)).contains(&tap))
     }
 
-    /// True if code is emitted for its level, and all of its distances fit into instructions.
+    /// True if code is emitted for the level, and all strides fit into instructions.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn is_emitted(&self) -> bool {
         let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
@@ -100,19 +102,19 @@ impl Depthwise {
         let taps = i64::from(tile.taps);
         let inside = |row: u8| (0..tile.taps).filter(move |tap| self.is_inside(row, *tap));
         let position = |row: u8, tap: u32| {
-            let at = u64::from(self.stride) * u64::from(row);
-            (at + u64::from(self.dilation) * u64::from(tap)) as i64
+            let start = u64::from(self.stride) * u64::from(row);
+            (start + u64::from(self.dilation) * u64::from(tap)) as i64
         };
-        let read = (0..tile.rows.count).flat_map(|row| {
+        let positions = (0..tile.rows.count).flat_map(|row| {
             let taps = [inside(row).next(), inside(row).next_back()];
             taps.into_iter()
                 .flatten()
                 .map(move |tap| position(row, tap))
         });
-        let read: Vec<i64> = read.collect();
-        let ends = read.iter().min().zip(read.iter().max());
+        let positions: Vec<i64> = positions.collect();
+        let bounds = positions.iter().min().zip(positions.iter().max());
         let bytes = i64::from(tile.columns) * self.reads.size() as i64;
-        let left = ends.map_or([0; 2], |(first, last)| {
+        let left = bounds.map_or([0; 2], |(first, last)| {
             [first * self.position, last * self.position + bytes]
         });
         let (step, bytes) = (tile.right.step, tile.right_bytes());

@@ -527,7 +527,9 @@ impl Emitter<'_> {
         let sums = self.tile.rows.count * self.vectors;
         let all = self.asm.registers();
         let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
-        let needs = lines.needs().clamp(Lines::MIN_REGISTERS, usize::from(all));
+        let needs = lines
+            .pressure()
+            .clamp(Lines::MIN_REGISTERS, usize::from(all));
         let missing = needs.saturating_sub(free.len()).min(usize::from(sums));
         let kept = sums - missing as u8;
         self.asm.mov(FRAME, Gpr::RSP);
@@ -543,7 +545,7 @@ impl Emitter<'_> {
         }
         let location = |sum: Vreg| match sum.0 < kept {
             true => LaneLocation::Register {
-                at: [sum; 2],
+                registers: [sum; 2],
                 last: false,
             },
             false => LaneLocation::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),

@@ -1,8 +1,8 @@
 //! Epilogues that are applied to the accumulators of a register tile while they are in registers.
 //!
-//! An epilogue of a product or convolution is a tile program over the linear space of the results. Each of its accesses
-//! must have one stride from row to row, and a stride of 1 or 0 from column to column. Then its code is emitted after
-//! the sums, which it reads from registers.
+//! An epilogue of a product or convolution is a tile program over the linear index space of the results. If each of its
+//! accesses has one stride from row to row, and a stride of 1 or 0 from column to column, its code is emitted after the
+//! sums, which it reads from registers.
 
 use kiln_kernel::bound::Bound;
 use kiln_kernel::view::Arguments;
@@ -23,7 +23,7 @@ pub struct Accesses<'a> {
     /// The addresses for the first result, and the strides from row to row and from column to column, in bytes; null
     /// for the accumulators themselves.
     first: SmallVec<[(*mut u8, [isize; 2]); 8]>,
-    at: SmallVec<[*mut u8; 8]>,
+    current: SmallVec<[*mut u8; 8]>,
     epilogue: Option<&'a RegisterEpilogue>,
     arguments: PhantomData<Arguments<'a>>,
 }
@@ -40,7 +40,10 @@ impl<'a> Accesses<'a> {
             .iter()
             .zip(args.sizes())
             .all(|(bound, size)| bound <= size);
-        assert!(fit && bound.len() <= args.sizes().len(), "short arguments");
+        assert!(
+            fit && bound.len() <= args.sizes().len(),
+            "arguments are too short"
+        );
         let location = |location: &Option<BodyAccess>| match location {
             None => (std::ptr::null_mut(), [0; 2]),
             Some(p) => {
@@ -57,7 +60,7 @@ impl<'a> Accesses<'a> {
             .map(location)
             .collect();
         Accesses {
-            at: first.iter().map(|location| location.0).collect(),
+            current: first.iter().map(|location| location.0).collect(),
             first,
             epilogue,
             arguments: PhantomData,
@@ -67,31 +70,38 @@ impl<'a> Accesses<'a> {
     /// Returns the addresses for the result in this row and column.
     #[inline]
     pub(super) fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
-        for (at, (first, [down, across])) in self.at.iter_mut().zip(&self.first) {
-            *at = first.wrapping_offset(row as isize * down + column as isize * across);
+        for (address, (first, [row_stride, column_stride])) in
+            self.current.iter_mut().zip(&self.first)
+        {
+            *address =
+                first.wrapping_offset(row as isize * row_stride + column as isize * column_stride);
         }
-        &self.at
+        &self.current
     }
 
-    /// As [`Accesses::at`], for code of an epilogue that accesses these rows and columns from there on.
+    /// As [`Accesses::at`], for code of the `expected` epilogue, which accesses rows from `min_row` to `max_row` and
+    /// this number of columns, relative to `at`.
     ///
     /// # Panics
     /// If there are no such results, or these are the addresses of another epilogue.
     #[inline]
     pub(super) fn checked(
         &mut self,
-        of: &RegisterEpilogue,
+        expected: &RegisterEpilogue,
         at: (i64, i64),
-        [low, high]: [i64; 2],
+        [min_row, max_row]: [i64; 2],
         columns: i64,
     ) -> *const *mut u8 {
-        let own = self
+        let epilogue = self
             .epilogue
-            .filter(|own| std::ptr::eq(*own, of) || *own == of);
-        let is_inside = own.is_some_and(|own| {
-            at.0 + low >= 0 && at.0 + high <= own.rows && at.1 >= 0 && at.1 + columns <= own.width
+            .filter(|epilogue| std::ptr::eq(*epilogue, expected) || *epilogue == expected);
+        let is_inside = epilogue.is_some_and(|epilogue| {
+            at.0 + min_row >= 0
+                && at.0 + max_row <= epilogue.rows
+                && at.1 >= 0
+                && at.1 + columns <= epilogue.width
         });
-        assert!(is_inside, "an epilogue beyond its results");
+        assert!(is_inside, "an epilogue outside its results");
         self.at(at).as_ptr()
     }
 }
@@ -101,18 +111,18 @@ impl<'a> Accesses<'a> {
 pub struct RegisterEpilogue {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) body: Body,
-    /// The place of each access of the body; `None` for the accumulators themselves.
+    /// The location of each access of the body; `None` for the accumulators themselves.
     pub(super) locations: Vec<Option<BodyAccess>>,
-    /// All that emitted code depends on.
+    /// Everything that emitted code depends on.
     key: Vec<u8>,
-    /// The rows of all results, and their width.
+    /// The number of rows of all results, and of columns.
     rows: i64,
     width: i64,
-    /// The bytes of the arguments, without the accumulators.
+    /// The sizes of the arguments without the accumulators, in bytes.
     sizes: Vec<usize>,
 }
 
-/// The place of an access of the body.
+/// The location of an access of the body.
 #[derive(Clone, Debug)]
 pub(super) struct BodyAccess {
     pub arg: usize,
@@ -146,20 +156,20 @@ impl RegisterEpilogue {
         let program = bound.program;
         let target = Target::of(level)?;
         let stages = &program.stages;
-        let plain = program.slots.is_empty() && bound.outer.is_empty();
-        if !plain || stages.iter().any(|s| s.over_inner) {
+        let is_simple = program.slots.is_empty() && bound.outer.is_empty();
+        if !is_simple || stages.iter().any(|s| s.over_inner) {
             return None;
         }
         let raw = bound.lens.len() - 1;
         // Instructions that depend on the position, or that may fail, can't follow accumulators.
-        let asks = |inst: &Inst| match inst {
+        let is_unsupported = |inst: &Inst| match inst {
             Inst::Index { .. } | Inst::LoadAt { .. } => true,
             Inst::Binary { op, a, .. } => {
                 op.divides() && !program.registers[usize::from(a.0)].is_float()
             }
             _ => false,
         };
-        if stages.iter().flat_map(|s| &s.code).any(asks) {
+        if stages.iter().flat_map(|s| &s.code).any(is_unsupported) {
             return None;
         }
         let body = Body {
@@ -172,15 +182,15 @@ impl RegisterEpilogue {
             ..Body::default()
         };
         let is_written = |i: usize| {
-            let by =
+            let stores =
                 |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
-            body.code.iter().any(by)
+            body.code.iter().any(stores)
         };
         let location = |(i, access): (usize, &BoundAccess)| -> Option<Option<BodyAccess>> {
             if access.arg == Some(raw) {
-                let single = matches!(body.dtypes[i], DType::F32 | DType::I32);
-                let sums = single && !is_written(i);
-                return sums.then_some(None);
+                let has_32_bits = matches!(body.dtypes[i], DType::F32 | DType::I32);
+                let is_accumulator = has_32_bits && !is_written(i);
+                return is_accumulator.then_some(None);
             }
             let (row, column) = rows(&access.address, &bound.lane, width)?;
             let fits = access.limits.is_empty() && (column == 1 || column == 0 && !is_written(i));
@@ -196,20 +206,20 @@ impl RegisterEpilogue {
         let locations = bound.accesses.iter().take(program.accesses.len());
         let locations: Vec<Option<BodyAccess>> =
             locations.enumerate().map(location).collect::<Option<_>>()?;
-        // The check that it can be emitted at all.
+        // Checks that the code can be emitted.
         RegisterEpilogue::lines(&body, target)?;
-        let mut key = body.key(target);
+        let mut key = body.cache_key(target);
         for location in &locations {
             let location = location.as_ref().map_or([-1, -1], |p| [p.row, p.column]);
             location.iter().for_each(|n| key.extend(n.to_le_bytes()));
         }
-        let near = |p: &BodyAccess| {
+        let has_small_stride = |p: &BodyAccess| {
             p.row
                 .checked_mul(32 * p.size as i64)
                 .is_some_and(|n| n.abs() < 1 << 30)
         };
-        let all_near = locations.iter().flatten().all(near);
-        all_near.then_some(RegisterEpilogue {
+        let have_small_strides = locations.iter().flatten().all(has_small_stride);
+        have_small_strides.then_some(RegisterEpilogue {
             rows: bound.axes_len() * bound.inner_len() / width.max(1),
             width,
             sizes: bound.sizes().take(raw).collect(),
@@ -233,52 +243,61 @@ impl RegisterEpilogue {
 
     /// Returns the largest stride of an access from row to row, in bytes.
     pub(super) fn farthest_row(&self) -> i64 {
-        let far = |p: &BodyAccess| p.row.saturating_abs().saturating_mul(p.size as i64);
-        self.locations.iter().flatten().map(far).max().unwrap_or(0)
+        let row_bytes = |p: &BodyAccess| p.row.saturating_abs().saturating_mul(p.size as i64);
+        self.locations
+            .iter()
+            .flatten()
+            .map(row_bytes)
+            .max()
+            .unwrap_or(0)
     }
 }
 
 /// Returns the strides of an access from row to row, and from column to column, of a space of rows of `width` elements;
-/// `None` if they are uneven.
+/// `None` if there is no single stride.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
-    // The (extent, stride) of the axes of a row and of the preceding ones, the last first; an axis may be part of both.
+    // The (extent, stride) of the axes of a row, and of the preceding ones, in reverse; one axis may be part of both.
     let (mut columns, mut rows) = (vec![], vec![]);
     if extents.contains(&0) || width == 0 {
         return None;
     }
-    let mut left = width;
+    let mut remaining = width;
     for (extent, stride) in extents.iter().zip(&address.strides).rev() {
-        if left == 1 {
+        if remaining == 1 {
             rows.push((*extent, *stride));
-        } else if left % extent == 0 {
+        } else if remaining % extent == 0 {
             columns.push((*extent, *stride));
-            left /= extent;
-        } else if extent % left == 0 {
-            columns.push((left, *stride));
-            rows.push((extent / left, stride * left));
-            left = 1;
+            remaining /= extent;
+        } else if extent % remaining == 0 {
+            columns.push((remaining, *stride));
+            rows.push((extent / remaining, stride * remaining));
+            remaining = 1;
         } else {
             return None;
         }
     }
-    let even = |axes: &[(i64, i64)]| -> Option<i64> {
+    let single_stride = |axes: &[(i64, i64)]| -> Option<i64> {
         let mut axes = axes.iter().filter(|(extent, _)| *extent != 1);
-        let Some((extent, step)) = axes.next() else {
+        let Some((extent, first_stride)) = axes.next() else {
             return Some(0);
         };
-        let mut next = step * extent;
+        let mut next = first_stride * extent;
         for (extent, stride) in axes {
             if *stride != next {
                 return None;
             }
             next *= extent;
         }
-        Some(*step)
+        Some(*first_stride)
     };
     // A single column does not determine a stride.
-    let column = if width == 1 { 1 } else { even(&columns)? };
-    (left == 1).then_some((even(&rows)?, column))
+    let column = if width == 1 {
+        1
+    } else {
+        single_stride(&columns)?
+    };
+    (remaining == 1).then_some((single_stride(&rows)?, column))
 }
 
 #[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
@@ -287,23 +306,23 @@ mod tests {
 
     #[test]
     fn rows_and_columns_of_a_space_are_found() {
-        let of = |extents: &[i64], strides: &[i64], width| {
+        let strides_of = |extents: &[i64], strides: &[i64], width| {
             let address = Affine {
                 offset: 3,
                 strides: strides.to_vec(),
             };
             rows(&address, extents, width)
         };
-        // All in one axis, rows of 5; a bias; a residual; one per row.
-        assert_eq!(of(&[30], &[1], 5), Some((5, 1)));
-        assert_eq!(of(&[6, 5], &[0, 1], 5), Some((0, 1)));
-        assert_eq!(of(&[2, 3, 5], &[15, 5, 1], 5), Some((5, 1)));
-        assert_eq!(of(&[6, 5], &[1, 0], 5), Some((1, 0)));
+        // Everything in one axis, with rows of 5; a bias; a residual; one element per row.
+        assert_eq!(strides_of(&[30], &[1], 5), Some((5, 1)));
+        assert_eq!(strides_of(&[6, 5], &[0, 1], 5), Some((0, 1)));
+        assert_eq!(strides_of(&[2, 3, 5], &[15, 5, 1], 5), Some((5, 1)));
+        assert_eq!(strides_of(&[6, 5], &[1, 0], 5), Some((1, 0)));
         // Rows of two axes, and axes that don't make rows.
-        assert_eq!(of(&[4, 2, 3], &[6, 3, 1], 6), Some((6, 1)));
-        assert_eq!(of(&[4, 2, 3], &[6, 1, 2], 6), None);
-        assert_eq!(of(&[2, 3, 5], &[5, 0, 1], 5), None);
-        assert_eq!(of(&[4, 6], &[6, 1], 4), None);
-        assert_eq!(of(&[1, 7], &[9, 1], 7), Some((0, 1)));
+        assert_eq!(strides_of(&[4, 2, 3], &[6, 3, 1], 6), Some((6, 1)));
+        assert_eq!(strides_of(&[4, 2, 3], &[6, 1, 2], 6), None);
+        assert_eq!(strides_of(&[2, 3, 5], &[5, 0, 1], 5), None);
+        assert_eq!(strides_of(&[4, 6], &[6, 1], 4), None);
+        assert_eq!(strides_of(&[1, 7], &[9, 1], 7), Some((0, 1)));
     }
 }

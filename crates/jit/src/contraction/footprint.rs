@@ -6,10 +6,10 @@ pub(super) struct Footprint {
     pub left: [i64; 2],
     pub right: [i64; 2],
     pub out: [i64; 2],
-    /// The rows of the result, and its columns.
+    /// The range of rows of the result, and its columns.
     pub rows: [i64; 2],
     pub columns: i64,
-    /// The distance of two tiles of a call, in bytes of the left operand and of the result, and in rows.
+    /// The stride of tiles of a call, in bytes of the left operand and of the result, and in rows.
     pub strip: [i64; 3],
     /// The length of the list of taps, if it is read.
     pub taps: usize,
@@ -17,12 +17,12 @@ pub(super) struct Footprint {
     pub weights: Option<[[i64; 2]; 2]>,
 }
 
-/// Returns what several tiles reach, `apart` apart; nothing if one reaches nothing, as where there are no taps.
+/// Returns the range that several tiles with this stride access: the empty one if that of one tile is empty.
 #[inline(always)]
-pub(super) fn strip([low, high]: [i64; 2], apart: i64, tiles: i64) -> [i64; 2] {
-    if low >= high {
+pub(super) fn strip([min, max]: [i64; 2], stride: i64, tiles: i64) -> [i64; 2] {
+    if min >= max {
         return [0; 2];
     }
-    let far = (tiles - 1) * apart;
-    [low + far.min(0), high + far.max(0)]
+    let last = (tiles - 1) * stride;
+    [min + last.min(0), max + last.max(0)]
 }

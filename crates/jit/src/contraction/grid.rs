@@ -1,7 +1,7 @@
 //! The driver of all contractions: a grid of register tiles next to each other, with smaller ones at the ends.
 //!
 //! A schedule gives the whole tile, the order of calls, and the source of either operand. The rest follows from the
-//! tile, because lines and rows are even distances apart, both in the A and in the result.
+//! tile, because lines and rows have constant strides, in A and in the result.
 
 use super::depthwise::Depthwise;
 use super::kernel::{Kernel, Left, Output};
@@ -22,12 +22,12 @@ pub trait PanelSource {
     fn panel(&mut self, column: i64) -> Result<View<'_, u8>>;
 }
 
-/// A B in memory: panels one after the other, or a matrix in place.
+/// A B in memory: contiguous panels, or a matrix in place.
 #[derive(Copy, Clone)]
 pub struct Columns<'a> {
     /// The memory from the first column on.
     pub first: View<'a, u8>,
-    /// The bytes of a panel per column, or the distance of two columns.
+    /// The bytes of a panel per column, or the stride of columns.
     pub column: i64,
 }
 
@@ -51,7 +51,7 @@ impl PanelSource for Columns<'_> {
 /// The order of a grid's calls.
 #[derive(Copy, Clone, Default)]
 pub struct Order {
-    /// True if the tiles of a call, and then the next calls, are below each other; otherwise they are side by side.
+    /// True if the tiles of a call, and then the next calls, advance by lines; otherwise they advance by rows.
     pub is_down: bool,
     /// True if a tile passes over all panels before the next tile; otherwise a panel is used by all tiles first.
     pub is_by_tile: bool,
@@ -60,21 +60,21 @@ pub struct Order {
 /// The kernels of a grid of lines, of rows in these, and of columns.
 pub struct TileGrid {
     /// The lines, rows and columns of a whole tile, and of the grid.
-    each: [i64; 3],
+    tile_extents: [i64; 3],
     extents: [i64; 3],
     /// The maximum number of tiles of a call.
     max_tiles: i64,
     order: Order,
-    /// The distances of lines and of rows, in bytes of A and in rows of the result.
+    /// The strides of lines and of rows, in bytes of A and in rows of the result.
     left: [i64; 2],
     result: [i64; 2],
-    /// The distances of rows and of columns of the result, in bytes.
+    /// The strides of rows and of columns of the result, in bytes.
     out: [i64; 2],
     kernels: Vec<Kernel>,
     /// The index of the kernel of each form of a tile, for a whole panel and for the last one.
     index: Vec<usize>,
     /// The form of each tile of a line, if it depends on the taps that are within the line. Otherwise the bits of a
-    /// number say if there are fewer lines and fewer rows.
+    /// form are set if the tile has fewer lines, and fewer rows.
     line: Vec<usize>,
 }
 
@@ -97,15 +97,15 @@ impl TileGrid {
         let mut grid = TileGrid::empty(tile, extents, order);
         for bits in 0..8usize {
             let bit = |axis: usize| (axis + 1) % 3;
-            let size = |axis: usize| match extents[axis] % grid.each[axis] {
-                rest @ 1.. if bits >> bit(axis) & 1 == 1 => rest,
-                _ => grid.each[axis],
+            let size = |axis: usize| match extents[axis] % grid.tile_extents[axis] {
+                remainder @ 1.. if bits >> bit(axis) & 1 == 1 => remainder,
+                _ => grid.tile_extents[axis],
             };
             let sizes = [0, 1, 2].map(size);
-            let less = (0..3).filter(|axis| sizes[*axis] != grid.each[*axis]);
-            let same = less.map(|axis| 1 << bit(axis)).sum::<usize>();
-            if same != bits {
-                grid.index.push(grid.index[same]);
+            let less = (0..3).filter(|axis| sizes[*axis] != grid.tile_extents[*axis]);
+            let index_bits = less.map(|axis| 1 << bit(axis)).sum::<usize>();
+            if index_bits != bits {
+                grid.index.push(grid.index[index_bits]);
                 continue;
             }
             grid.index.push(grid.kernels.len());
@@ -122,9 +122,9 @@ impl TileGrid {
         Ok(grid)
     }
 
-    /// Makes the kernels for lines of tiles whose columns have an A each. The A has elements of a dtype, and positions
-    /// so many bytes apart. The taps of a tile are the first ones of the axis after `tap`. All panels are whole but for
-    /// the last of the columns.
+    /// Makes the kernels for lines of tiles whose columns have an A each, with elements of dtype `reads` and a stride of
+    /// `position` bytes from position to position. The taps of a tile are the first ones of the axis after `tap`. All
+    /// panels are whole except the last one.
     ///
     /// # Errors
     /// As [`Kernel::of`].
@@ -136,23 +136,23 @@ impl TileGrid {
     ) -> Result<TileGrid> {
         let mut grid = TileGrid::empty(tile, [1, axis.output, columns], Order::default());
         grid.left = [0, axis.stride * position];
-        let ([_, each, width], taps) = (grid.each, tile.taps);
+        let ([_, max_rows, width], taps) = (grid.tile_extents, tile.taps);
         // The axis along the taps of a row.
         let input = bug(
             "a depthwise filter reads beyond its line",
             axis.input,
             |n| n - 1,
         );
-        let along = Axis {
+        let tap_axis = Axis {
             input,
             stride: axis.dilation,
             ..*axis
         };
         let mut known: Vec<(i64, Vec<[u32; 2]>)> = Vec::new();
-        for first in (0..axis.output).step_by(each as usize) {
-            let rows = each.min(axis.output - first);
+        for first in (0..axis.output).step_by(max_rows as usize) {
+            let rows = max_rows.min(axis.output - first);
             let inside = |row: i64| {
-                let (from, to) = along.inside(row * axis.stride, tap, tap + i64::from(taps));
+                let (from, to) = tap_axis.inside(row * axis.stride, tap, tap + i64::from(taps));
                 [from - tap, to - tap].map(|n| n as u32)
             };
             // The first and the last row bound the taps of all rows.
@@ -166,8 +166,8 @@ impl TileGrid {
             if same.is_some() {
                 continue;
             }
-            let last = columns - (columns - 1) / width * width;
-            for columns in [width, last] {
+            let last_width = columns - (columns - 1) / width * width;
+            for columns in [width, last_width] {
                 grid.index.push(grid.kernels.len());
                 grid.kernels.push(Kernel::of(Depthwise {
                     tile: Tile {
@@ -191,16 +191,18 @@ impl TileGrid {
     fn empty(tile: &Tile, extents: [i64; 3], order: Order) -> TileGrid {
         let across = i64::from(tile.rows.across).max(1);
         let lines = i64::from(tile.rows.count) / across;
-        let each = [lines.max(1), across, i64::from(tile.columns).max(1)];
+        let tile_extents = [lines.max(1), across, i64::from(tile.columns).max(1)];
         let [[row, line], [result_row, result_line]] = [tile.rows.left, tile.rows.result];
         let (mut left, mut result) = ([line, row], [result_line, result_row]);
         if tile.strip != [0; 2] {
             let along = if order.is_down { 0 } else { 1 };
-            (left[along], result[along]) =
-                (tile.strip[0] / each[along], tile.strip[1] / each[along]);
+            (left[along], result[along]) = (
+                tile.strip[0] / tile_extents[along],
+                tile.strip[1] / tile_extents[along],
+            );
         }
         TileGrid {
-            each,
+            tile_extents,
             extents,
             max_tiles: tile.max_tiles(),
             order,
@@ -229,9 +231,9 @@ impl TileGrid {
         right: &mut impl PanelSource,
         mut out: Output,
     ) -> Result<()> {
-        let panels = columns.clone().step_by(self.each[2] as usize);
+        let panels = columns.clone().step_by(self.tile_extents[2] as usize);
         let mut call = |tiles: &RowTiles, column: i64, right: View<u8>| {
-            let is_last = usize::from(columns.end - column < self.each[2]);
+            let is_last = usize::from(columns.end - column < self.tile_extents[2]);
             let kernel = &self.kernels[self.index[2 * tiles.form + is_last]];
             let left = left.shift(tiles.read * self.left[0] + tiles.row * self.left[1]);
             let row = tiles.line * self.result[0] + tiles.row * self.result[1];
@@ -257,33 +259,46 @@ impl TileGrid {
 
     /// Returns the calls for some lines and rows, in order of memory along the calls' tiles.
     #[inline]
-    fn tiles(&self, all: [Range<i64>; 2]) -> impl Iterator<Item = RowTiles> {
-        let ends = [all[0].end, all[1].end];
+    fn tiles(&self, ranges: [Range<i64>; 2]) -> impl Iterator<Item = RowTiles> {
+        let ends = [ranges[0].end, ranges[1].end];
         debug_assert!(
             (0..2).all(|axis| {
-                let rest = (ends[axis] - all[axis].start) % self.each[axis];
-                [0, self.extents[axis] % self.each[axis]].contains(&rest)
+                let rest = (ends[axis] - ranges[axis].start) % self.tile_extents[axis];
+                [0, self.extents[axis] % self.tile_extents[axis]].contains(&rest)
             }),
-            "{all:?} of {:?} in tiles of {:?}",
+            "{ranges:?} of {:?} in tiles of {:?}",
             self.extents,
-            self.each
+            self.tile_extents
         );
-        let [along, other] = if self.order.is_down { [0, 1] } else { [1, 0] };
-        let (next, top) = (all[along].clone(), all[0].start);
-        let beside = all[other].clone().step_by(self.each[other] as usize);
-        beside.flat_map(move |first| {
-            let strips = strips(next.clone(), self.each[along], self.max_tiles);
+        let [along, outer] = if self.order.is_down { [0, 1] } else { [1, 0] };
+        let (inner_range, first_line) = (ranges[along].clone(), ranges[0].start);
+        let outer_starts = ranges[outer]
+            .clone()
+            .step_by(self.tile_extents[outer] as usize);
+        outer_starts.flat_map(move |first| {
+            let strips = strips(
+                inner_range.clone(),
+                self.tile_extents[along],
+                self.max_tiles,
+            );
             strips.map(move |(start, tiles)| {
-                let mut at = [first; 2];
-                at[along] = start;
-                let is_less = |axis: usize| usize::from(ends[axis] - at[axis] < self.each[axis]);
-                let of_line = self.line.get((at[1] / self.each[1]) as usize).copied();
+                let mut position = [first; 2];
+                position[along] = start;
+                let has_fewer = |axis: usize| {
+                    usize::from(ends[axis] - position[axis] < self.tile_extents[axis])
+                };
+                let of_line = self
+                    .line
+                    .get((position[1] / self.tile_extents[1]) as usize)
+                    .copied();
                 RowTiles {
-                    line: at[0],
-                    row: at[1],
-                    read: bug("a tile reads the line of the first", at[0], |_| top),
+                    line: position[0],
+                    row: position[1],
+                    read: bug("a tile reads the line of the first", position[0], |_| {
+                        first_line
+                    }),
                     tiles,
-                    form: of_line.unwrap_or_else(|| is_less(0) + 2 * is_less(1)),
+                    form: of_line.unwrap_or_else(|| has_fewer(0) + 2 * has_fewer(1)),
                 }
             })
         })

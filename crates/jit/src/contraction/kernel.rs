@@ -36,8 +36,8 @@ impl From<Tile> for Description {
 }
 
 impl From<Depthwise> for Description {
-    fn from(each: Depthwise) -> Description {
-        Description::Depthwise(each)
+    fn from(depthwise: Depthwise) -> Description {
+        Description::Depthwise(depthwise)
     }
 }
 
@@ -51,7 +51,7 @@ impl Description {
     fn footprint(&self) -> Footprint {
         match self {
             Description::Tile(tile) => tile.footprint(),
-            Description::Depthwise(each) => each.footprint(),
+            Description::Depthwise(depthwise) => depthwise.footprint(),
             Description::Transform(transform) => transform.footprint(),
         }
     }
@@ -65,7 +65,7 @@ impl Description {
         }
     }
 
-    /// Returns its machine code, if there is some for its level and distances.
+    /// Returns the machine code, if code can be emitted for the level and the strides.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     fn emitted(&self) -> Option<Arc<kiln_x86::Code>> {
         use Description::{Depthwise, Tile, Transform};
@@ -87,7 +87,7 @@ impl Description {
     pub(super) fn emit(&self) -> Vec<u8> {
         match self {
             Description::Tile(tile) => emit(tile),
-            Description::Depthwise(each) => each.emit(),
+            Description::Depthwise(depthwise) => depthwise.emit(),
             Description::Transform(transform) => super::transform::emit::emit(transform),
         }
     }
@@ -108,19 +108,21 @@ enum Code {
     Portable(Arc<Description>),
 }
 
-/// The memory that results go to.
+/// The destination of results.
 pub enum Output<'a, 'b> {
     Memory(ViewMut<'b, u8>),
-    /// That of the epilogue's accesses, for the result in this row and column.
+    /// The accesses of the epilogue, for the result in this row and column.
     Epilogue(&'a mut Accesses<'b>, (i64, i64)),
 }
 
 impl<'b> Output<'_, 'b> {
-    /// Returns the output for the result some rows and columns further on, which are so many bytes apart.
+    /// Returns the output from another row and column on, with these strides in bytes.
     #[inline]
-    pub(super) fn shift(&mut self, (row, column): (i64, i64), apart: [i64; 2]) -> Output<'_, 'b> {
+    pub(super) fn shift(&mut self, (row, column): (i64, i64), strides: [i64; 2]) -> Output<'_, 'b> {
         match self {
-            Output::Memory(out) => Output::Memory(out.shift(row * apart[0] + column * apart[1])),
+            Output::Memory(out) => {
+                Output::Memory(out.shift(row * strides[0] + column * strides[1]))
+            }
             Output::Epilogue(accesses, at) => {
                 Output::Epilogue(accesses, (at.0 + row, at.1 + column))
             }
@@ -132,12 +134,12 @@ impl<'b> Output<'_, 'b> {
 pub enum Left<'a, 'b> {
     /// A matrix from the first row on, and the offset of each tap from that row, if there are several.
     Rows(View<'a, u8>, &'a [i64]),
-    /// For tiles whose columns have an A each: lines, from so many bytes after the first ones on.
+    /// For tiles whose columns have an A each: lines, and an offset in bytes.
     Lines(&'a mut Lines<'b>, i64),
 }
 
 impl<'b> Left<'_, 'b> {
-    /// Returns the same from a row so many bytes further on.
+    /// Returns the operand from another row on, by its offset in bytes.
     #[inline]
     pub(super) fn shift(&mut self, by: i64) -> Left<'_, 'b> {
         match self {
@@ -166,7 +168,7 @@ impl Kernel {
         }
         if epilogue.is_some() {
             return Err(Error::Internal(
-                "work behind sums that can't be emitted".into(),
+                "an epilogue of sums that can't be emitted".into(),
             ));
         }
         Ok(Kernel {
@@ -176,7 +178,7 @@ impl Kernel {
         })
     }
 
-    /// True if it is machine code.
+    /// True if the kernel is machine code.
     pub fn is_emitted(&self) -> bool {
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         return matches!(self.code, Code::Emitted(_));
@@ -184,7 +186,7 @@ impl Kernel {
         false
     }
 
-    /// Computes some tiles, one after the other; more than one only up to [`Tile::max_tiles`].
+    /// Computes some tiles in order, at most [`Tile::max_tiles`].
     ///
     /// # Panics
     /// If a view lacks elements that the tiles access.
@@ -199,10 +201,10 @@ impl Kernel {
                     && read != [0; 2]
                 {
                     let ends = (*first, *first);
-                    let (low, high) = rest
+                    let (min, max) = rest
                         .iter()
-                        .fold(ends, |(low, high), tap| (low.min(*tap), high.max(*tap)));
-                    read = [read[0] + low, read[1] + high];
+                        .fold(ends, |(min, max), tap| (min.min(*tap), max.max(*tap)));
+                    read = [read[0] + min, read[1] + max];
                 }
                 let left = left.address(strip(read, f.strip[0], tiles));
                 self.call(left, right.address(f.right), out, taps, tiles);
@@ -220,7 +222,7 @@ impl Kernel {
                 let list = lines.list.as_ptr().cast();
                 self.call(list, std::ptr::null(), out, &[], 1);
             }
-            _ => panic!("the A of another tile"),
+            _ => panic!("the A is of another kind of tile"),
         }
     }
 
@@ -275,13 +277,18 @@ impl Kernel {
                 unsafe { run(call) }
             }
             // SAFETY: the caller's; the instruction determines the element type.
-            Code::Portable(of) => unsafe {
-                match &**of {
+            Code::Portable(description) => unsafe {
+                match &**description {
                     Description::Tile(tile) => {
                         by_terms!(tile.instruction, portable::run, tile, call)
                     }
-                    Description::Depthwise(each) => {
-                        by_terms!(each.instruction(), portable::run_depthwise, each, call)
+                    Description::Depthwise(depthwise) => {
+                        by_terms!(
+                            depthwise.instruction(),
+                            portable::run_depthwise,
+                            depthwise,
+                            call
+                        )
                     }
                     Description::Transform(t) => portable::run_transform(t, call),
                 }
@@ -293,10 +300,10 @@ impl Kernel {
     /// Returns false otherwise.
     #[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
     fn interpret(&self, code: &[u8], call: &Call) -> bool {
-        if !kiln_kernel::interpreted::is_on() {
+        if !kiln_kernel::interpreted::is_interpreting() {
             return false;
         }
-        let list = |at: *const u8, n: usize| (at, 8 * n, false);
+        let list = |at: *const u8, len: usize| (at, 8 * len, false);
         let accesses = self.epilogue.as_ref().map_or(0, |f| f.locations.len());
         let mut memory = vec![
             (std::ptr::from_ref(call).cast(), size_of::<Call>(), false),
@@ -304,16 +311,16 @@ impl Kernel {
             list(call.accesses.cast(), accesses),
         ];
         if self.footprint.weights.is_some() {
-            let (lines, mut n) = (call.left.cast::<usize>(), 0);
+            let (lines, mut len) = (call.left.cast::<usize>(), 0);
             // Pairs of addresses up to a zero, then addresses up to a zero.
             for step in [2, 1] {
                 // SAFETY: either list ends with a zero.
-                while unsafe { *lines.add(n) } != 0 {
-                    n += step;
+                while unsafe { *lines.add(len) } != 0 {
+                    len += step;
                 }
-                n += 1;
+                len += 1;
             }
-            memory.push(list(call.left, n));
+            memory.push(list(call.left, len));
         }
         kiln_kernel::interpreted::call(code, &[std::ptr::from_ref(call) as u64], &memory)
     }

@@ -10,7 +10,7 @@ use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::lanes;
 
-/// The rows and columns that are computed at a time.
+/// The rows and columns that are computed at once.
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
@@ -40,7 +40,7 @@ pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
 /// `sum + x · y` of pairs of f16 or bf16, the second ones first.
 #[inline(always)]
 pub(super) fn add_pair<H: Mem<Raw = u16, C = f32>>(sum: f32, x: f32, y: f32) -> f32 {
-    let pair = |x: f32| [16, 0].map(|at| H::load((x.to_bits() >> at) as u16));
+    let pair = |x: f32| [16, 0].map(|shift| H::load((x.to_bits() >> shift) as u16));
     let ([x2, x1], [y2, y1]) = (pair(x), pair(y));
     add(add(sum, x2, y2), x1, y1)
 }
@@ -62,7 +62,7 @@ pub(super) fn add_longs(sum: f64, x: f64, y: f64) -> f64 {
 /// `sum + x · y` of pairs of i16.
 #[inline(always)]
 pub(super) fn add_shorts(sum: f32, x: f32, y: f32) -> f32 {
-    let shorts = |x: f32| [0, 16].map(|at| i32::from((x.to_bits() >> at) as i16));
+    let shorts = |x: f32| [0, 16].map(|shift| i32::from((x.to_bits() >> shift) as i16));
     add_dot_product(sum, shorts(x), shorts(y))
 }
 
@@ -97,8 +97,7 @@ pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T
     }
 }
 
-/// Computes `ROWS` × `COLUMNS` of the tile from `row`, `column`. Where there are fewer rows, the last one is computed
-/// again.
+/// Computes `ROWS` × `COLUMNS` of the tile from `row`, `column`. Missing rows are replaced with the last one.
 ///
 /// # Safety
 /// As [`run`].
@@ -230,52 +229,52 @@ pub(super) unsafe fn run_depthwise<T: Lane>(
     }
 }
 
-/// Computes a transform, a channel at a time.
+/// Computes a transform, channel by channel.
 ///
 /// # Safety
 /// As [`run`].
 pub(super) unsafe fn run_transform(t: &Transform, call: &Call) {
     let side = t.matrix[0].len();
-    let times = |row: &[f64], x: &mut dyn Iterator<Item = f32>| -> f32 {
+    let dot_product = |row: &[f64], x: &mut dyn Iterator<Item = f32>| -> f32 {
         row.iter().zip(x).map(|(c, x)| *c as f32 * x).sum()
     };
-    let at =
+    let offset =
         |[row, column]: [i64; 2], i: usize, j: usize| (i as i64 * row + j as i64 * column) as isize;
     for channel in 0..t.channels as usize {
         let x = |i: usize, j: usize| {
-            let from = call.left.wrapping_offset(at(t.from, i, j));
+            let from = call.left.wrapping_offset(offset(t.from, i, j));
             // SAFETY: the caller's.
             unsafe { element::<f32>(t.reads, from, channel) }
         };
         for (i, row) in t.matrix.iter().take(t.kept[0].into()).enumerate() {
-            let down = |j: usize| times(row, &mut (0..side).map(|i| x(i, j)));
-            let sums: Vec<f32> = (0..side).map(down).collect();
+            let column_sum = |j: usize| dot_product(row, &mut (0..side).map(|i| x(i, j)));
+            let sums: Vec<f32> = (0..side).map(column_sum).collect();
             for (j, row) in t.matrix.iter().take(t.kept[1].into()).enumerate() {
-                let to = call.out.wrapping_offset(at(t.to, i, j)).cast::<f32>();
+                let to = call.out.wrapping_offset(offset(t.to, i, j)).cast::<f32>();
                 // SAFETY: the caller's.
-                unsafe { *to.add(channel) = times(row, &mut sums.iter().copied()) };
+                unsafe { *to.add(channel) = dot_product(row, &mut sums.iter().copied()) };
             }
         }
     }
 }
 
-/// Returns element `at` after an address, widened if it has fewer bits.
+/// Returns element `index` after an address, widened if it has fewer bits.
 ///
 /// # Safety
 /// The element exists.
-unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
+unsafe fn element<T: Lane>(dtype: DType, from: *const u8, index: usize) -> T {
     // SAFETY: the caller's.
     unsafe {
-        let bits16 = || *from.cast::<u16>().add(at);
+        let bits16 = || *from.cast::<u16>().add(index);
         // Narrow elements have accumulators of 32 bits.
         let integer = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
         match dtype {
-            DType::U8 => integer((*from.add(at)).into()),
-            DType::I8 => integer((*from.cast::<i8>().add(at)).into()),
+            DType::U8 => integer((*from.add(index)).into()),
+            DType::I8 => integer((*from.cast::<i8>().add(index)).into()),
             DType::I16 => integer((bits16() as i16).into()),
             DType::F16 => T::from_f32(convert::F16::load(bits16())),
             DType::BF16 => T::from_f32(convert::BF16::load(bits16())),
-            _ => *from.cast::<T>().add(at),
+            _ => *from.cast::<T>().add(index),
         }
     }
 }

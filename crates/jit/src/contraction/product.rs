@@ -1,8 +1,8 @@
 //! Products of matrices with any strides, on one thread.
 //!
 //! K is blocked so that operands stay in the caches, and B is cut into panels of columns. A panel is packed first if it
-//! is read often, or if its columns are not contiguous. So is A if the elements of its rows are far apart. An element
-//! is summed in the order of K, whatever the blocking.
+//! is read often, or if its columns are not contiguous. So is A if the elements of its rows have a large stride. An
+//! element is summed in the order of K, for any blocking.
 
 use super::grid::{Columns, Order, PanelSource, TileGrid};
 use super::kernel::{Left, Output};
@@ -23,9 +23,9 @@ use std::cell::RefCell;
 pub const TERMS: i64 = 512;
 /// The rows of a block whose part of A stays in the second-level cache: larger blocks are processed in parts.
 const ROWS: i64 = 384;
-/// The least number of passes over a panel for which it is packed.
+/// The minimum number of passes over a panel for which it is packed.
 const MIN_PASSES: i64 = 3;
-/// The least stride of the elements of a row for which A is packed, in bytes.
+/// The minimum stride of the elements of a row for which A is packed, in bytes.
 const FAR_STRIDE: i64 = 256;
 /// A pitch of rows that is a multiple of this many bytes makes rows collide in cache sets: A is copied then too,
 const CONFLICTING_PITCH: i64 = 2048;
@@ -44,7 +44,7 @@ pub struct Panels<'a, T> {
     columns: i64,
 }
 
-/// A B that was packed, kept for the products that read it.
+/// A packed B, for the products that read it.
 #[derive(Default)]
 pub struct PackedPanels {
     copy: Option<Storage>,
@@ -96,7 +96,7 @@ impl PackedPanels {
 /// The B of a product.
 #[derive(Copy, Clone)]
 pub enum Right<'a, T> {
-    /// The matrix in place; its panels are packed where that pays.
+    /// The matrix in place; its panels are packed if that is faster.
     Strided(Matrix<'a, T>),
     /// The same, with contiguous columns, readable in whole vectors, and with rows that do not collide in the caches:
     /// nothing is packed.
@@ -107,12 +107,13 @@ pub enum Right<'a, T> {
 impl<'a, T: Plain> Right<'a, T> {
     /// Returns the part from a step of K and a column on; a panel must start there.
     pub fn part_from(self, term: i64, column: i64) -> Right<'a, T> {
-        let at = |(x, row, col): Matrix<'a, T>| (x.shift(term * row + column * col), row, col);
+        let shift_by =
+            |(x, row, col): Matrix<'a, T>| (x.shift(term * row + column * col), row, col);
         match self {
-            Right::Strided(x) => Right::Strided(at(x)),
-            Right::Direct(x) => Right::Direct(at(x)),
+            Right::Strided(x) => Right::Strided(shift_by(x)),
+            Right::Direct(x) => Right::Direct(shift_by(x)),
             Right::Packed(p) => Right::Packed(Panels {
-                first: at((p.first, p.columns, p.terms)).0,
+                first: shift_by((p.first, p.columns, p.terms)).0,
                 ..p
             }),
         }
@@ -137,27 +138,27 @@ struct Copies {
 #[derive(Default)]
 struct Grids {
     list: Vec<(Tile, [i64; 2], TileGrid)>,
-    /// The position of the last one that was found.
+    /// The index of the last grid that was found.
     last: usize,
 }
 
-/// The maximum number of them.
+/// The maximum number of grids.
 const CACHED_GRIDS: usize = 16;
 
 impl Grids {
     /// Returns the tiles of `m` rows and `n` columns, of which this is a whole one.
     fn get(&mut self, tile: Tile, [m, n]: [i64; 2]) -> Result<&TileGrid> {
-        let rest = [m % i64::from(tile.rows.count), n % i64::from(tile.columns)];
-        let same = |(t, r, _): &(Tile, [i64; 2], TileGrid)| *r == rest && *t == tile;
-        if !self.list.get(self.last).is_some_and(same) {
-            self.last = match self.list.iter().position(same) {
-                Some(at) => at,
+        let remainders = [m % i64::from(tile.rows.count), n % i64::from(tile.columns)];
+        let is_equal = |(t, r, _): &(Tile, [i64; 2], TileGrid)| *r == remainders && *t == tile;
+        if !self.list.get(self.last).is_some_and(is_equal) {
+            self.last = match self.list.iter().position(is_equal) {
+                Some(index) => index,
                 None => {
                     let grid = TileGrid::new(&tile, [1, m, n], Order::default())?;
                     if self.list.len() == CACHED_GRIDS {
                         self.list.remove(0);
                     }
-                    self.list.push((tile, rest, grid));
+                    self.list.push((tile, remainders, grid));
                     self.list.len() - 1
                 }
             };
@@ -170,7 +171,7 @@ thread_local! {
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
-/// Writes the product of `left`, m × k, and `right`, k × n, to `out`, whose rows are so far apart, or `adds` it. The
+/// Writes the product of `left`, m × k, and `right`, k × n, to `out`, whose rows have this pitch, or `adds` it. The
 /// elements are words of the instruction's terms, which have as many bits as the type. A schedule may give the register
 /// tile and the block of K.
 ///
@@ -238,9 +239,9 @@ impl SubProduct {
                 (Some(rows), vectors)
             }
         };
-        let most = match by_tiles {
+        let row_limit = match by_tiles {
             true => max_rows(level, by, vectors as u8),
-            false => most(level, by, vectors),
+            false => row_limit(level, by, vectors),
         };
         SubProduct {
             by,
@@ -249,7 +250,7 @@ impl SubProduct {
             n,
             k,
             adds,
-            rows: rows.unwrap_or_else(|| even_rows(m, most)),
+            rows: rows.unwrap_or_else(|| even_rows(m, row_limit)),
             columns: vectors * lanes,
         }
     }
@@ -265,7 +266,7 @@ impl SubProduct {
             return Ok(());
         }
         let size = size_of::<T>() as i64;
-        let (left, apart) = self.left(left, &mut copies.left)?;
+        let (left, strides) = self.left(left, &mut copies.left)?;
         let is_reused = ceil(self.m, self.rows) >= MIN_PASSES;
         let packs = matches!(right, Right::Strided((.., col)) if is_reused || col != 1);
         let (step, padded) = match right {
@@ -278,28 +279,28 @@ impl SubProduct {
             padded,
             ..RightSide::of_matrix(step * size)
         };
-        let rows = Rows::of_matrix(self.rows, apart[0] * size);
+        let rows = Rows::of_matrix(self.rows, strides[0] * size);
         let tile = Tile {
-            step: apart[1] * size,
+            step: strides[1] * size,
             steps: self.k as u32,
             out: pitch * size,
             adds: self.adds,
-            strip: [apart[2] * size, self.rows],
+            strip: [strides[2] * size, self.rows],
             ..Tile::new((self.level, self.by), rows, self.columns.min(self.n), side)
         };
         let grid = copies.grids.get(tile, [self.m, self.n])?;
-        let all = [0..1, 0..self.m, 0..self.n];
+        let ranges = [0..1, 0..self.m, 0..self.n];
         let (left, out) = (Left::Rows(left.bytes(), &[]), Output::Memory(out.bytes()));
         let (first, column) = match right {
             Right::Strided(matrix) if packs => {
                 let to = ViewMut::room(&mut copies.right, self.k * self.columns)?;
                 let product = &self;
-                let mut panels = PackedWhenReached {
+                let mut panels = PackOnDemand {
                     product,
                     matrix,
                     to,
                 };
-                return grid.compute(all, left, &mut panels, out);
+                return grid.compute(ranges, left, &mut panels, out);
             }
             Right::Packed(p) => (p.first, p.terms),
             Right::Strided((first, ..)) | Right::Direct((first, ..)) => (first, 1),
@@ -308,7 +309,7 @@ impl SubProduct {
             first: first.bytes(),
             column: column * size,
         };
-        grid.compute(all, left, &mut columns, out)
+        grid.compute(ranges, left, &mut columns, out)
     }
 
     /// Returns the rows of A, and the strides of two rows of a tile, of two steps of K and of two tiles.
@@ -321,12 +322,12 @@ impl SubProduct {
         let rows = self.rows;
         let bytes = |n: i64| n.checked_mul(size).map_or(i64::MAX, i64::abs);
         let fits = bytes(row.saturating_mul(rows)).max(bytes(col.saturating_mul(self.k))) < 1 << 30;
-        let again = self.n > 2 * self.columns;
-        let (far, conflicts) = (
+        let is_reused = self.n > 2 * self.columns;
+        let (has_far_stride, conflicts) = (
             bytes(col) >= FAR_STRIDE && self.k > 1,
             bytes(row) % CONFLICTING_PITCH == 0,
         );
-        if fits && !(again && (far || conflicts && self.m > 1)) {
+        if fits && !(is_reused && (has_far_stride || conflicts && self.m > 1)) {
             return Ok((left, [row, col, row * rows]));
         }
         if col == 1 {
@@ -347,14 +348,14 @@ impl SubProduct {
     }
 }
 
-/// A B whose panels are packed one after the other, each when it is reached.
-struct PackedWhenReached<'a, T> {
+/// A B whose panels are packed on demand.
+struct PackOnDemand<'a, T> {
     product: &'a SubProduct,
     matrix: Matrix<'a, T>,
     to: ViewMut<'a, T>,
 }
 
-impl<T: Plain> PanelSource for PackedWhenReached<'_, T> {
+impl<T: Plain> PanelSource for PackOnDemand<'_, T> {
     fn panel(&mut self, column: i64) -> Result<View<'_, u8>> {
         let (product, (x, row, col)) = (self.product, self.matrix);
         let sizes = (product.k, product.columns.min(product.n - column));
@@ -366,7 +367,7 @@ impl<T: Plain> PanelSource for PackedWhenReached<'_, T> {
 
 /// Returns the largest number of rows of a register tile. It is the limit of the vector instruction, because AMX tiles
 /// may be unable to read A in place.
-fn most(level: Features, by: Instruction, vectors: i64) -> u8 {
+fn row_limit(level: Features, by: Instruction, vectors: i64) -> u8 {
     max_rows(level, by.in_vectors(), vectors as u8)
 }
 
@@ -380,19 +381,19 @@ pub fn shape(
 ) -> (i64, i64) {
     let lanes = i64::from(lanes(level, by.sums));
     let across = ceil(n, lanes);
-    let most = |vectors: i64| most(level, by, vectors);
+    let limit = |vectors: i64| row_limit(level, by, vectors);
     if let Some([rows, vectors]) = schedule.and_then(|s| s.tile) {
         let vectors = i64::from(vectors).min(across.max(1));
-        return (even_rows(m, rows.min(most(vectors))), vectors);
+        return (even_rows(m, rows.min(limit(vectors))), vectors);
     }
     let mut vectors = VECTORS.min(across.max(1));
-    while vectors < MAX_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
+    while vectors < MAX_VECTORS.min(across) && i64::from(limit(vectors + 1)) >= m {
         vectors += 1;
     }
-    (even_rows(m, most(vectors)), vectors)
+    (even_rows(m, limit(vectors)), vectors)
 }
 
-/// Packs columns of a matrix into a panel whose rows are `pitch` elements apart.
+/// Packs columns of a matrix into a panel whose rows have this pitch.
 ///
 /// # Panics
 /// If a view lacks elements.

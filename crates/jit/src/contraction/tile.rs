@@ -1,7 +1,7 @@
 //! Register tiles of a contraction: some rows by some vectors of columns, accumulated over K.
 //!
 //! `out[r, j] = Σ_t Σ_s a[t, r, s] · b[t, s, j]`. Elements of A are broadcast to vectors one by one, vectors of B are
-//! contiguous, and all accumulators of a tile stay in registers. An element is summed in the order of K, whatever the
+//! contiguous, and all accumulators of a tile stay in registers. An element is summed in the order of K, for any
 //! tile.
 
 use super::epilogue::RegisterEpilogue;
@@ -13,7 +13,7 @@ use kiln_plan::schedule::{MAX_VECTORS, TILE, TILE_VECTORS, VECTORS, lanes};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A register tile, for known sizes. All distances are in bytes.
+/// A register tile, for known sizes. All strides are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tile {
     pub level: Features,
@@ -23,20 +23,20 @@ pub struct Tile {
     pub rows: Rows,
     /// The columns; lanes of the last vector beyond them are neither read nor written.
     pub columns: u16,
-    /// The distance of two steps of A.
+    /// The stride of steps of A.
     pub step: i64,
     pub right: RightSide,
     /// The steps of K per tap, and the taps. If there are several taps, a list gives their offsets.
     pub steps: u32,
     pub taps: u32,
-    /// The distance of two rows of the result.
+    /// The stride of rows of the result.
     pub out: i64,
     /// True if sums are added to the previous contents of the result.
     pub adds: bool,
     /// True if accumulators start with the row that precedes the first step of B; never together with `adds`.
     pub has_initial_row: bool,
-    /// The distance from one tile of a call to the next, if a call has [several](Tile::max_tiles): bytes of A, and rows
-    /// of the result. Zeros if a call never has several.
+    /// The stride of tiles of a call, if a call has [several](Tile::max_tiles): in bytes of A, and in rows of the
+    /// result. Zeros if a call never has several.
     pub strip: [i64; 2],
     /// The epilogue on the accumulators, which then writes its own results.
     pub epilogue: Option<Arc<RegisterEpilogue>>,
@@ -45,14 +45,14 @@ pub struct Tile {
 /// The B of a tile: a row of vectors for each step of K, with the taps contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RightSide {
-    /// The distance of two steps.
+    /// The stride of steps.
     pub step: i64,
-    /// True if there are whole vectors, whatever the columns.
+    /// True if there are whole vectors, for any number of columns.
     pub padded: bool,
     /// The 16-bit float dtype of B, if it is not what is multiplied: elements are widened as they are loaded, in whole
     /// vectors.
     pub half_dtype: Option<DType>,
-    /// The distance of its panels of [`VECTORS`] vectors each, if it has several; otherwise 0.
+    /// The stride of its panels of [`VECTORS`] vectors each, if it has several; otherwise 0.
     pub panel: i64,
     /// The distance at which more of B is prefetched, for later tiles; 0 for no prefetch.
     pub ahead: i64,
@@ -84,79 +84,81 @@ impl RightSide {
 pub struct Rows {
     pub count: u8,
     pub across: u8,
-    /// The distances of two rows and of two lines of A.
+    /// The strides of rows and of lines of A.
     pub left: [i64; 2],
-    /// The steps from one row to the next and from line to line, in rows of the result.
+    /// The strides of rows and of lines, in rows of the result.
     pub result: [i64; 2],
 }
 
 impl Rows {
     /// Returns the rows of a matrix.
-    pub fn of_matrix(count: i64, apart: i64) -> Rows {
+    pub fn of_matrix(count: i64, stride: i64) -> Rows {
         Rows {
             count: count as u8,
             across: count as u8,
-            left: [apart, 0],
+            left: [stride, 0],
             result: [1, 0],
         }
     }
 
-    fn at(&self, row: u8, [apart, lines]: [i64; 2]) -> i64 {
+    fn offset(&self, row: u8, [row_stride, line_stride]: [i64; 2]) -> i64 {
         let across = self.across.max(1);
-        i64::from(row % across) * apart + i64::from(row / across) * lines
+        i64::from(row % across) * row_stride + i64::from(row / across) * line_stride
     }
 
-    /// Returns the least and the largest offset of all rows by these distances.
-    pub(super) fn ends(&self, distances: [i64; 2]) -> [i64; 2] {
+    /// Returns the minimum and the maximum offset of all rows with these strides.
+    pub(super) fn ends(&self, strides: [i64; 2]) -> [i64; 2] {
         // Rows are even along a line, and from line to line. So the extremes are at the ends of the first line, of the
         // last whole one, and of the last.
         let across = self.across.max(1);
         let last = self.count.saturating_sub(1);
         let line = last / across * across;
         let corners = [(across - 1).min(last), line.saturating_sub(1), line, last];
-        let first = self.at(0, distances);
-        let all = corners.map(|row| self.at(row, distances));
-        all.into_iter()
-            .fold([first; 2], |[low, high], at| [low.min(at), high.max(at)])
+        let first = self.offset(0, strides);
+        let all = corners.map(|row| self.offset(row, strides));
+        all.into_iter().fold([first; 2], |[min, max], offset| {
+            [min.min(offset), max.max(offset)]
+        })
     }
 
     /// Returns the offset of a row of A.
     pub(super) fn left(&self, row: u8) -> i64 {
-        self.at(row, self.left)
+        self.offset(row, self.left)
     }
 
     /// Returns the row of an AMX tile that holds a row; rows between two lines are in the tile too.
     pub(super) fn of_register(&self, row: u8) -> i64 {
         let line = match self.left[0] {
             0 => self.across.into(),
-            apart => self.left[1] / apart,
+            stride => self.left[1] / stride,
         };
-        self.at(row, [1, line])
+        self.offset(row, [1, line])
     }
 
     /// True if the distances of its rows allow AMX tiles to hold them.
     fn fit_register(&self) -> bool {
-        let [apart, line] = self.left;
+        let [stride, line] = self.left;
         let across = i64::from(self.across.max(1));
-        let even = match apart {
+        let is_regular = match stride {
             0 => line == 0,
-            _ => apart > 0 && line % apart == 0 && line >= apart * across,
+            _ => stride > 0 && line % stride == 0 && line >= stride * across,
         };
-        let even = even || self.count <= self.across;
-        even && self.count > 0 && self.of_register(self.count - 1) < i64::from(TILE)
+        let is_regular = is_regular || self.count <= self.across;
+        is_regular && self.count > 0 && self.of_register(self.count - 1) < i64::from(TILE)
     }
 
     /// Returns the row of the result.
     pub(super) fn result(&self, row: u8) -> i64 {
-        self.at(row, self.result)
+        self.offset(row, self.result)
     }
 
     /// Returns the largest offset of a row from the first, in bytes of A and in rows of the result.
     fn farthest(&self) -> [i64; 2] {
         let lines = self.count.div_ceil(self.across.max(1));
-        [self.left, self.result].map(|[apart, line]| {
-            let far = |n: u8, apart: i64| i64::from(n).saturating_mul(apart.saturating_abs());
-            far(self.across, apart).saturating_add(far(lines, line))
+        [self.left, self.result].map(|[row_stride, line_stride]| {
+            let span =
+                |n: u8, row_stride: i64| i64::from(n).saturating_mul(row_stride.saturating_abs());
+            span(self.across, row_stride).saturating_add(span(lines, line_stride))
         })
     }
 }
@@ -172,19 +174,18 @@ pub struct Call {
     pub accesses: *const *mut u8,
     /// The offset of each tap from the first row, if there are several.
     pub taps: *const i64,
-    /// The number of tiles to compute, one after the other.
+    /// The number of tiles to compute.
     pub tiles: u64,
 }
 
 /// The maximum number of tiles of a call with AMX.
 pub(super) const MAX_TILES: i64 = 16;
 
-/// Returns the number of rows of a tile if there are `all` of them and a tile has at most `most`: the tiles are
-/// balanced.
+/// Returns the number of rows of a tile if there are `total` rows and a tile has at most `max`: tiles are balanced.
 #[inline]
-pub fn even_rows(all: i64, most: u8) -> i64 {
-    let all = all.max(1);
-    ceil(all, ceil(all, i64::from(most)))
+pub fn even_rows(total: i64, max: u8) -> i64 {
+    let total = total.max(1);
+    ceil(total, ceil(total, i64::from(max)))
 }
 
 /// Returns a readable description of a register tile of this size, limited to what the level's registers hold.
@@ -192,11 +193,11 @@ pub fn shown(
     level: Features,
     by: Instruction,
     [rows, columns]: [i64; 2],
-    finished: bool,
+    has_epilogue: bool,
 ) -> String {
     let lanes = i64::from(lanes(level, by.sums));
     let vectors = ceil(columns.max(1), lanes);
-    let all = match level.width() {
+    let register_count = match level.width() {
         Features::BASELINE => return "one portable loop".into(),
         _ if by.has_tiles() => 8,
         Features::AVX512 => 32,
@@ -206,9 +207,13 @@ pub fn shown(
     if by.has_tiles() {
         sums = vectors;
     }
-    let epilogue = if finished { " with the epilogue" } else { "" };
+    let epilogue = if has_epilogue {
+        " with the epilogue"
+    } else {
+        ""
+    };
     format!(
-        "register tiles of {rows}x{columns} accumulators in {sums} of {all} registers{epilogue}"
+        "register tiles of {rows}x{columns} accumulators in {sums} of {register_count} registers{epilogue}"
     )
 }
 
@@ -260,15 +265,15 @@ impl Tile {
         let vector = i64::from(vector);
         match self.right.panel {
             0 => vector * bytes,
-            apart => vector / VECTORS * apart + vector % VECTORS * bytes,
+            stride => vector / VECTORS * stride + vector % VECTORS * bytes,
         }
     }
 
     /// Returns the maximum number of tiles that a call may compute.
     #[inline]
     pub fn max_tiles(&self) -> i64 {
-        let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_emitted();
-        if several { MAX_TILES } else { 1 }
+        let has_several = self.strip != [0; 2] && self.is_by_tiles() && self.is_emitted();
+        if has_several { MAX_TILES } else { 1 }
     }
 
     /// True if its accumulators are AMX tiles: rows with even strides and contiguous words.
@@ -292,20 +297,20 @@ impl Tile {
         let word = self.instruction.sums.size() as i64;
         let rows = self.rows.ends(self.rows.result);
         let out = [rows[0], rows[1]].map(|row| row.saturating_mul(self.out));
-        let all = steps * i64::from(self.taps);
-        let left = match all {
+        let total_steps = steps * i64::from(self.taps);
+        let left = match total_steps {
             0 => [0; 2],
             _ => {
                 let rows = self.rows.ends(self.rows.left);
-                let [low, high] = span([(steps, self.step)]);
-                [rows[0] + low, rows[1] + high - 1 + word]
+                let [min, max] = span([(steps, self.step)]);
+                [rows[0] + min, rows[1] + max - 1 + word]
             }
         };
-        let right = match all + i64::from(self.has_initial_row) {
+        let right = match total_steps + i64::from(self.has_initial_row) {
             0 => [0; 2],
             rows => {
-                let [low, high] = span([(rows, self.right.step)]);
-                [low, high - 1 + self.right_bytes()]
+                let [min, max] = span([(rows, self.right.step)]);
+                [min, max - 1 + self.right_bytes()]
             }
         };
         let [left_strip, row_strip] = self.strip;
@@ -325,8 +330,8 @@ impl Tile {
     pub(super) fn right_bytes(&self) -> i64 {
         let lanes = lanes(self.level, self.instruction.sums);
         let last = self.columns.max(1).div_ceil(lanes) - 1;
-        let whole = self.right.padded || self.right.half_dtype.is_some();
-        let count = if whole {
+        let is_padded = self.right.padded || self.right.half_dtype.is_some();
+        let count = if is_padded {
             lanes
         } else {
             self.columns - last * lanes
@@ -334,7 +339,7 @@ impl Tile {
         self.right_vector(last as u8) + i64::from(count) * self.right_size() as i64
     }
 
-    /// True if code is emitted for its level, and all of its distances fit into instructions.
+    /// True if code is emitted for the level, and all strides fit into instructions.
     pub fn is_emitted(&self) -> bool {
         let is_here = cfg!(all(target_arch = "x86_64", not(portable), unix));
         if !self.level.contains(self.instruction.emitted_from) || !is_here {
@@ -359,17 +364,17 @@ impl Tile {
     }
 }
 
-/// Returns the starts of calls, and the number of register tiles that each computes: whole tiles, at most `most` of
-/// them, and one for the rest at the end.
-pub fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i64, i64)> {
-    let mut next = all.start;
+/// Returns the starts of calls, and the number of register tiles of each: whole tiles of `extent`, at most `max` of
+/// them, and one for the remainder at the end.
+pub fn strips(range: Range<i64>, extent: i64, max: i64) -> impl Iterator<Item = (i64, i64)> {
+    let mut next = range.start;
     std::iter::from_fn(move || {
-        let at = next;
-        let tiles = match most {
+        let start = next;
+        let tiles = match max {
             1 => 1,
-            most => ((all.end - at) / each).clamp(1, most),
+            max => ((range.end - start) / extent).clamp(1, max),
         };
-        next += tiles * each;
-        (at < all.end).then_some((at, tiles))
+        next += tiles * extent;
+        (start < range.end).then_some((start, tiles))
     })
 }

@@ -18,13 +18,13 @@ use kiln_kernel::view::span;
 use kiln_plan::Rows;
 use std::sync::Arc;
 
-/// A transform of f32. Distances are in bytes.
+/// A transform of f32. Strides are in bytes.
 #[derive(Clone, Debug)]
 pub struct Transform {
     pub level: Features,
     /// A row of coefficients for each row of the result.
     pub matrix: &'static Rows,
-    /// The dtype of the square: f16 and bf16 are widened as they are loaded.
+    /// The dtype of the square. Elements of f16 and bf16 are widened as they are loaded.
     pub reads: DType,
     /// The strides of rows and columns of the square.
     pub from: [i64; 2],
@@ -32,9 +32,9 @@ pub struct Transform {
     pub to: [i64; 2],
     /// The number of channels, which are contiguous.
     pub channels: u32,
-    /// Rows and columns of the result that are written.
+    /// The number of rows and columns of the result that are written.
     pub kept: [u8; 2],
-    /// The epilogue on the results, which then writes its own.
+    /// The epilogue of the results, which then stores its own results.
     pub epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
@@ -47,28 +47,29 @@ impl Transform {
         format!("transform, {level:?} to {rows}x{columns}, {channels} channels{epilogue}")
     }
 
-    /// True if there is code for its level, and the epilogue can be part of it.
+    /// True if code can be emitted for the level and the epilogue.
     pub fn is_emitted(&self) -> bool {
-        let near = |n: i64| n.saturating_abs() < 1 << 26;
-        let all_near = self.from.into_iter().chain(self.to).all(near);
+        let is_small = |n: i64| n.saturating_abs() < 1 << 26;
+        let have_small_strides = self.from.into_iter().chain(self.to).all(is_small);
         let rows = 4 * (self.to[0] + self.to[1]);
-        let far = |p: &super::epilogue::BodyAccess| {
-            !near(rows.saturating_mul(p.row.saturating_mul(p.size as i64)))
+        let has_large_stride = |p: &super::epilogue::BodyAccess| {
+            !is_small(rows.saturating_mul(p.row.saturating_mul(p.size as i64)))
         };
-        let finishes = self.epilogue.as_ref().is_none_or(|epilogue| {
-            epilogue.locations.len() <= POINTERS && !epilogue.locations.iter().flatten().any(far)
+        let is_epilogue_emitted = self.epilogue.as_ref().is_none_or(|epilogue| {
+            epilogue.locations.len() <= POINTERS
+                && !epilogue.locations.iter().flatten().any(has_large_stride)
         });
         let is_x86 = cfg!(all(target_arch = "x86_64", not(portable), unix));
-        is_x86 && self.level != Features::BASELINE && all_near && finishes
+        is_x86 && self.level != Features::BASELINE && have_small_strides && is_epilogue_emitted
     }
 
     /// Returns the bytes that a call accesses.
     pub(super) fn footprint(&self) -> Footprint {
         let (side, channels) = (self.matrix[0].len() as i64, i64::from(self.channels));
         let [rows, columns] = self.kept.map(i64::from);
-        let grid = |extents: [i64; 2], [down, across]: [i64; 2], bytes: i64| {
-            let [low, high] = span([(extents[0], down), (extents[1], across)]);
-            [low, high - 1 + bytes]
+        let grid = |extents: [i64; 2], [row_stride, column_stride]: [i64; 2], bytes: i64| {
+            let [min, max] = span([(extents[0], row_stride), (extents[1], column_stride)]);
+            [min, max - 1 + bytes]
         };
         let read = channels * self.reads.size() as i64;
         Footprint {
@@ -80,7 +81,7 @@ impl Transform {
         }
     }
 
-    /// Returns all that emitted code depends on.
+    /// Returns everything that emitted code depends on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let coefficients: Vec<Vec<u64>> = (self.matrix.iter())

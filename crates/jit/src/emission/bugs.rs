@@ -1,12 +1,11 @@
-//! Seeded bugs, which make vector code wrong as a bug of the emitter would. Tests that compare with the interpreter
-//! find each of them.
+//! Seeded bugs in vector code, as an emitter could have them. Tests that compare with the interpreter find each one.
 
-use super::ir::{Constant, Do, Form, Ir, Src, Step};
+use super::ir::{Action, Constant, Form, Ir, Src, Step};
 use kiln_base::prim::Reduction;
 use kiln_kernel::bugs::seeded;
 use kiln_x86::MaskOp;
 
-/// A change to code, without effect where it does not apply.
+/// A mutation of vector code.
 type Bug = fn(&mut Ir);
 
 /// Returns the description of each bug.
@@ -14,27 +13,27 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     BUGS.iter().map(|(name, _)| *name)
 }
 
-/// Applies the bug of this thread, if it is one of these.
+/// Applies the bug that is seeded in this thread, if it is one of [`BUGS`].
 pub(super) fn apply(ir: &mut Ir) {
-    let is_it = |(name, _): &&(&str, Bug)| Some(*name) == seeded();
-    if let Some((_, bug)) = BUGS.iter().find(is_it) {
+    let is_seeded = |(name, _): &&(&str, Bug)| Some(*name) == seeded();
+    if let Some((_, bug)) = BUGS.iter().find(is_seeded) {
         bug(ir);
     }
 }
 
 /// Applies `f` to each step.
-fn steps(ir: &mut Ir, f: impl Fn(&mut Step)) {
+fn for_each_step(ir: &mut Ir, f: impl Fn(&mut Step)) {
     ir.steps.iter_mut().for_each(f);
 }
 
 /// Applies `f` to each immediate of the named instructions.
-fn immediates(ir: &mut Ir, names: &[&str], f: impl Fn(u8) -> u8) {
-    steps(ir, |s| {
-        if let Do::Op {
+fn map_immediates(ir: &mut Ir, names: &[&str], f: impl Fn(u8) -> u8) {
+    for_each_step(ir, |s| {
+        if let Action::Op {
             op,
             immediate: Some(n),
             ..
-        } = &mut s.what
+        } = &mut s.action
             && names.contains(&op.name)
         {
             *n = f(*n);
@@ -44,38 +43,38 @@ fn immediates(ir: &mut Ir, names: &[&str], f: impl Fn(u8) -> u8) {
 
 const BUGS: &[(&str, Bug)] = &[
     ("a selection takes the other side", |ir| {
-        steps(ir, |s| {
-            if let Do::Blend { .. } = s.what {
+        for_each_step(ir, |s| {
+            if let Action::Blend { .. } = s.action {
                 s.from.swap(0, 1);
             }
         });
     }),
     ("a product is subtracted", |ir| {
-        steps(ir, |s| {
-            if let Do::Fma { negated, .. } = &mut s.what {
+        for_each_step(ir, |s| {
+            if let Action::Fma { negated, .. } = &mut s.action {
                 *negated = true;
             }
         });
     }),
     ("less is less or equal", |ir| {
-        immediates(ir, &["VCMPPS", "VCMPPD"], |n| if n == 17 { 18 } else { n });
+        map_immediates(ir, &["VCMPPS", "VCMPPD"], |n| if n == 17 { 18 } else { n });
     }),
     ("a comparison with NaN holds", |ir| {
-        immediates(ir, &["VCMPPS"], |n| if n == 0 { 8 } else { n });
+        map_immediates(ir, &["VCMPPS"], |n| if n == 0 { 8 } else { n });
     }),
     ("floor is ceil", |ir| {
-        immediates(
+        map_immediates(
             ir,
             &["VROUNDPS", "VROUNDPD"],
             |n| if n == 9 { 10 } else { n },
         );
     }),
-    ("halves are rounded towards zero", |ir| {
-        immediates(ir, &["VCVTPS2PH"], |_| 3);
+    ("f16 is rounded towards zero", |ir| {
+        map_immediates(ir, &["VCVTPS2PH"], |_| 3);
     }),
     ("bytes have no sign", |ir| {
-        steps(ir, |s| {
-            if let Do::Load { form, .. } = &mut s.what
+        for_each_step(ir, |s| {
+            if let Action::Load { form, .. } = &mut s.action
                 && *form == (Form::Byte { signed: true })
             {
                 *form = Form::Byte { signed: false };
@@ -83,8 +82,8 @@ const BUGS: &[(&str, Bug)] = &[
         });
     }),
     ("the upper half of lanes is read like the lower", |ir| {
-        steps(ir, |s| {
-            if let Do::Load { form, .. } = &mut s.what
+        for_each_step(ir, |s| {
+            if let Action::Load { form, .. } = &mut s.action
                 && *form == Form::Double(1)
             {
                 *form = Form::Double(0);
@@ -92,8 +91,8 @@ const BUGS: &[(&str, Bug)] = &[
         });
     }),
     ("the upper half of lanes is written over the lower", |ir| {
-        steps(ir, |s| {
-            if let Do::Store { form, .. } = &mut s.what
+        for_each_step(ir, |s| {
+            if let Action::Store { form, .. } = &mut s.action
                 && *form == Form::Double(1)
             {
                 *form = Form::Double(0);
@@ -101,8 +100,8 @@ const BUGS: &[(&str, Bug)] = &[
         });
     }),
     ("the tail of a sum has one more element per lane", |ir| {
-        steps(ir, |s| {
-            if let Do::Neutral { op, .. } = &mut s.what
+        for_each_step(ir, |s| {
+            if let Action::Fill { op, .. } = &mut s.action
                 && *op == Reduction::Sum
             {
                 *op = Reduction::Prod;
@@ -110,8 +109,8 @@ const BUGS: &[(&str, Bug)] = &[
         });
     }),
     ("operands of a difference are swapped", |ir| {
-        steps(ir, |s| {
-            if let Do::Op { op, .. } = s.what
+        for_each_step(ir, |s| {
+            if let Action::Op { op, .. } = s.action
                 && matches!(op.name, "VSUBPS" | "VPSUBD")
                 && matches!(s.from[1], Some(Src::Virt(_)))
             {
@@ -128,9 +127,9 @@ const BUGS: &[(&str, Bug)] = &[
             }
         }
     }),
-    ("either is both", |ir| {
-        steps(ir, |s| match &mut s.what {
-            Do::Masks(op) if *op == MaskOp::Or => *op = MaskOp::And,
+    ("OR of masks is AND", |ir| {
+        for_each_step(ir, |s| match &mut s.action {
+            Action::Masks(op) if *op == MaskOp::Or => *op = MaskOp::And,
             _ => {}
         });
     }),

@@ -8,29 +8,30 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// The bytes of code above which entries are evicted; code that is in use lives on.
-const BYTES: usize = 32 << 20;
+/// The bytes of cached code above which entries are evicted. Callers keep evicted code alive.
+const MAX_BYTES: usize = 32 << 20;
 
-/// The size of a page; each piece of code takes whole pages.
+/// The size of a page. Code is allocated in multiples of it.
 const PAGE: usize = 4096;
 
-/// A cache of code by description: equal descriptions give the same code.
+/// Machine code by the bytes of its description.
 #[derive(Default)]
 struct Cache {
     entries: HashMap<Vec<u8>, Entry>,
     bytes: usize,
-    /// Counts uses.
+    /// The number of look-ups so far.
     clock: u64,
 }
 
 struct Entry {
     code: Arc<Code>,
-    used: u64,
+    /// The clock of the last use.
+    last_used: u64,
 }
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
-/// The bytes that a value is hashed by.
+/// A hasher that collects the bytes.
 struct HashedBytes(Vec<u8>);
 
 impl Hasher for HashedBytes {
@@ -43,18 +44,17 @@ impl Hasher for HashedBytes {
     }
 }
 
-/// Returns the key of a description for an emitter, which has a letter of its own. Descriptions are equal if the bytes
-/// that they are hashed by are.
+/// Returns the key of a description: a letter for the emitter, and the bytes that the description is hashed by.
 pub fn key(emitter: u8, description: &impl Hash) -> Vec<u8> {
     let mut bytes = HashedBytes(vec![emitter]);
     description.hash(&mut bytes);
     bytes.0
 }
 
-/// Returns the code that `key` describes, and emits it if it is not cached. `name` is for people. Returns `None` if the
+/// Returns the code for `key` from the cache, or emits it. Profilers and dumps show `name`. Returns `None` if the
 /// system gives no executable memory.
 ///
-/// A [`key`] contains all that the code depends on.
+/// The code must depend on nothing besides the [`key`].
 pub fn code(
     #[cfg_attr(not(feature = "testing"), expect(unused_mut))] mut key: Vec<u8>,
     name: impl FnOnce() -> String,
@@ -67,7 +67,7 @@ pub fn code(
         cache.clock += 1;
         let now = cache.clock;
         if let Some(entry) = cache.entries.get_mut(&key) {
-            entry.used = now;
+            entry.last_used = now;
             return Some(entry.code.clone());
         }
     }
@@ -87,14 +87,14 @@ fn dump(name: &str, code: &[u8]) {
         return;
     };
     let folder = Path::new(&location).join("code");
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    let slug: String = name.chars().map(plain).collect();
+    let sanitize = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let slug: String = name.chars().map(sanitize).collect();
     let (process, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     #[cfg(feature = "disassembly")]
-    let (end, text) = ("asm", format!("; {name}\n{}", kiln_x86::disassemble(code)));
+    let (extension, text) = ("asm", format!("; {name}\n{}", kiln_x86::disassemble(code)));
     #[cfg(not(feature = "disassembly"))]
-    let (end, text) = ("bin", code);
-    let file = folder.join(format!("{process}-{n:04}-{slug}.{end}"));
+    let (extension, text) = ("bin", code);
+    let file = folder.join(format!("{process}-{n:04}-{slug}.{extension}"));
     let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text));
 }
 
@@ -102,20 +102,20 @@ impl Cache {
     fn insert(&mut self, key: Vec<u8>, code: Arc<Code>) {
         let size = |key: &[u8], code: &Code| key.len() + code.bytes().len().next_multiple_of(PAGE);
         self.bytes += size(&key, &code);
-        let used = self.clock;
-        if let Some(old) = self.entries.insert(key.clone(), Entry { code, used }) {
+        let last_used = self.clock;
+        if let Some(old) = self.entries.insert(key.clone(), Entry { code, last_used }) {
             self.bytes -= size(&key, &old.code);
         }
-        if self.bytes <= BYTES {
+        if self.bytes <= MAX_BYTES {
             return;
         }
-        // The older half is evicted, so that this is rare.
-        let mut uses: Vec<u64> = self.entries.values().map(|e| e.used).collect();
+        // Evicting the older half makes evictions rare.
+        let mut uses: Vec<u64> = self.entries.values().map(|e| e.last_used).collect();
         uses.sort_unstable();
-        let middle = uses[uses.len() / 2];
-        self.entries.retain(|_, e| e.used >= middle);
-        let rest = self.entries.iter();
-        self.bytes = rest.map(|(k, e)| size(k, &e.code)).sum();
+        let median = uses[uses.len() / 2];
+        self.entries.retain(|_, e| e.last_used >= median);
+        let entries = self.entries.iter();
+        self.bytes = entries.map(|(k, e)| size(k, &e.code)).sum();
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_emitted_once_and_the_oldest_goes() {
+    fn code_is_emitted_once_and_the_oldest_is_evicted() {
         let emit = |_: &[u8]| vec![0xC3u8; 1 << 20];
         let key = |i: u32| [b"cache test".as_slice(), &i.to_le_bytes()].concat();
         let code = |key, emit: &mut dyn FnMut() -> Vec<u8>| code(key, String::new, emit);
@@ -134,7 +134,7 @@ mod tests {
         for i in 1..40 {
             code(key(i), &mut || emit(&[])).unwrap();
         }
-        assert!(lock(&CACHE).bytes <= BYTES + (1 << 21));
+        assert!(lock(&CACHE).bytes <= MAX_BYTES + (1 << 21));
         let mut emitted = false;
         code(key(0), &mut || {
             emitted = true;

@@ -1,27 +1,27 @@
 //! Lowering from vector code with virtual registers to machine code.
 //!
-//! The code has no branches, so registers are allocated in one pass. If there are too few, the value whose next use is
-//! farthest is spilled.
+//! Code without branches needs one pass of register allocation. If registers are exhausted, the value with the farthest
+//! next use is spilled.
 
-use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
+use super::ir::{Action, Constant, Form, Ir, Key, Src, Step, Virt};
 use super::locations::{LaneLocation, Locations, Tail};
-use super::pressure::uses;
+use super::pressure::uses_by_value;
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
 
-/// The masks that code uses; those before are the tail's.
+/// The mask registers for values. Masks 1 and 2 hold the tail.
 const MASKS: [Mask; 5] = [Mask(3), Mask(4), Mask(5), Mask(6), Mask(7)];
 
-/// The location of a value.
+/// The current location of a value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum At {
-    Nowhere,
+pub(super) enum Location {
+    None,
     Vector(Vreg),
     Mask(Mask),
     Stack(u32),
 }
 
-/// Emits the code of `ir`.
+/// An emitter of the machine code of `ir`.
 pub(super) struct Emit<'a, P> {
     pub ir: &'a Ir,
     pub asm: &'a mut Asm,
@@ -33,17 +33,18 @@ pub(super) struct Emit<'a, P> {
     pub pinned: &'a [Option<Vreg>],
     free: Vec<Vreg>,
     pub(super) masks: Vec<Mask>,
-    pub(super) at: Vec<At>,
-    /// The steps that use each value, the last first.
+    pub(super) values: Vec<Location>,
+    /// The steps that use each value, in descending order.
     uses: Vec<Vec<u32>>,
     /// True for values in registers that belong to the caller.
     pub(super) borrowed: Vec<bool>,
-    /// The register that each value must be in at the end.
-    pub(super) wanted: Vec<Option<Vreg>>,
+    /// The accumulator's register that each value should be computed in.
+    pub(super) preferred: Vec<Option<Vreg>>,
     slots: u32,
     free_slots: Vec<u32>,
-    /// The registers that only the current step uses; and the value that it produces, once that has a register.
-    pub(super) temporary: Vec<Vreg>,
+    /// The registers that only the current step uses.
+    pub(super) temporaries: Vec<Vreg>,
+    /// The result of the current step, once it has a register.
     defined: Option<Virt>,
 }
 
@@ -61,16 +62,16 @@ pub(super) fn load_constant(asm: &mut Asm, c: &Constant, width: Width, to: Vreg)
     match c {
         Constant::Lanes32(0) | Constant::Lanes64(0) => asm.op(op::VXORPS, width, (to, to, to)),
         Constant::Lanes32(x) => {
-            let at = asm.constant(&x.to_le_bytes());
-            asm.op(op::VBROADCASTSS, width, (to, at));
+            let memory = asm.constant(&x.to_le_bytes());
+            asm.op(op::VBROADCASTSS, width, (to, memory));
         }
         Constant::Lanes64(x) => {
-            let at = asm.constant(&x.to_le_bytes());
-            asm.op(op::VBROADCASTSD, width, (to, at));
+            let memory = asm.constant(&x.to_le_bytes());
+            asm.op(op::VBROADCASTSD, width, (to, memory));
         }
         Constant::Vector(x) => {
-            let at = asm.constant(x);
-            asm.op(op::VMOVUPS, width, (to, at));
+            let memory = asm.constant(x);
+            asm.op(op::VMOVUPS, width, (to, memory));
         }
     }
 }
@@ -94,13 +95,13 @@ impl<'a, P: Locations> Emit<'a, P> {
             pinned,
             free: free.iter().rev().copied().collect(),
             masks: MASKS.into_iter().rev().collect(),
-            at: vec![At::Nowhere; ir.masks.len()],
-            uses: uses(ir),
+            values: vec![Location::None; ir.masks.len()],
+            uses: uses_by_value(ir),
             borrowed: vec![false; ir.masks.len()],
-            wanted: vec![None; ir.masks.len()],
+            preferred: vec![None; ir.masks.len()],
             slots: 0,
             free_slots: vec![],
-            temporary: vec![],
+            temporaries: vec![],
             defined: None,
         }
     }
@@ -108,35 +109,35 @@ impl<'a, P: Locations> Emit<'a, P> {
     /// Emits all steps.
     pub(super) fn run(mut self) {
         let ir = self.ir;
-        // Values that are stored to an accumulator are computed in its register.
+        // Values that are stored to an accumulator are computed in its register if possible.
         for step in &ir.steps {
             if let (
-                Do::Store {
+                Action::Store {
                     to: key @ Key::Accumulator(_),
                     form,
                 },
                 Some(Src::Virt(v)),
-            ) = (step.what, step.from[0])
-                && let LaneLocation::Register { at, .. } = self.find(key, step)
+            ) = (step.action, step.from[0])
+                && let LaneLocation::Register { registers, .. } = self.lane_location(key, step)
             {
-                self.wanted[v.0 as usize] = Some(at[part(form)]);
+                self.preferred[v.0 as usize] = Some(registers[form_part(form)]);
             }
         }
         for (i, step) in ir.steps.iter().enumerate() {
-            self.step(i as u32, step);
-            let temporary = std::mem::take(&mut self.temporary);
-            self.free.extend(temporary);
+            self.emit_step(i as u32, step);
+            let temporaries = std::mem::take(&mut self.temporaries);
+            self.free.extend(temporaries);
             self.defined = None;
         }
     }
 
-    /// Returns the place of an operand, for the group of lanes that a step belongs to.
-    pub(super) fn find(&mut self, key: Key, step: &Step) -> LaneLocation {
+    /// Returns the location of an operand, for the lane group of a step.
+    pub(super) fn lane_location(&mut self, key: Key, step: &Step) -> LaneLocation {
         self.locations.select_group(usize::from(step.group));
         self.locations.location(self.asm, key)
     }
 
-    pub(super) fn full(&self) -> Width {
+    pub(super) fn full_width(&self) -> Width {
         self.ir.target.width()
     }
 
@@ -156,29 +157,30 @@ impl<'a, P: Locations> Emit<'a, P> {
         next.copied().unwrap_or(u32::MAX)
     }
 
-    /// Returns a free vector register. It does not spill `busy` values, or the current step's result.
-    pub(super) fn take(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
+    /// Takes a free vector register, or spills a value that is neither `busy` nor the result of the current step.
+    pub(super) fn take_register(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
         if let Some(r) = self.free.pop() {
             return r;
         }
-        let defined = bug("what is made goes to the stack", self.defined, |_| None);
-        let stays = |v: usize| {
+        let defined = bug("the result of a step is spilled", self.defined, |_| None);
+        let is_pinned = |v: usize| {
             let v = Virt(v as u32);
             busy.contains(&Some(Src::Virt(v))) || defined == Some(v)
         };
-        let candidates = (0..self.at.len())
-            .filter(|v| matches!(self.at[*v], At::Vector(_)) && !self.borrowed[*v] && !stays(*v));
-        let last = candidates.max_by_key(|v| self.next_use(*v, now));
-        let Some(v) = last else {
+        let candidates = (0..self.values.len()).filter(|v| {
+            matches!(self.values[*v], Location::Vector(_)) && !self.borrowed[*v] && !is_pinned(*v)
+        });
+        let farthest = candidates.max_by_key(|v| self.next_use(*v, now));
+        let Some(v) = farthest else {
             panic!("too few vector registers");
         };
-        let At::Vector(r) = self.at[v] else {
+        let Location::Vector(r) = self.values[v] else {
             panic!("a candidate is in a register");
         };
         let slot = self.new_slot();
-        let (to, width) = (self.slot(slot), self.full());
+        let (to, width) = (self.slot(slot), self.full_width());
         self.asm.op(op::VMOVUPS_STORE, width, (to, r));
-        self.at[v] = At::Stack(slot);
+        self.values[v] = Location::Stack(slot);
         r
     }
 
@@ -186,72 +188,72 @@ impl<'a, P: Locations> Emit<'a, P> {
         if let Some(k) = self.masks.pop() {
             return k;
         }
-        let stays = |v: usize| busy.contains(&Some(Src::Virt(Virt(v as u32))));
-        let candidates =
-            (0..self.at.len()).filter(|v| matches!(self.at[*v], At::Mask(_)) && !stays(*v));
-        let last = candidates.max_by_key(|v| self.next_use(*v, now));
-        let Some(v) = last else {
+        let is_pinned = |v: usize| busy.contains(&Some(Src::Virt(Virt(v as u32))));
+        let candidates = (0..self.values.len())
+            .filter(|v| matches!(self.values[*v], Location::Mask(_)) && !is_pinned(*v));
+        let farthest = candidates.max_by_key(|v| self.next_use(*v, now));
+        let Some(v) = farthest else {
             panic!("too few mask registers");
         };
-        let At::Mask(k) = self.at[v] else {
+        let Location::Mask(k) = self.values[v] else {
             panic!("a candidate is in a register");
         };
         let slot = self.new_slot();
         let to = self.slot(slot);
         self.asm.kmov_store(to, k);
-        self.at[v] = At::Stack(slot);
+        self.values[v] = Location::Stack(slot);
         k
     }
 
-    /// Returns a register for the current step alone.
-    pub(super) fn temporary(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
-        let r = self.take(now, busy);
-        self.temporary.push(r);
+    /// Takes a register until the end of the current step.
+    pub(super) fn take_temporary(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
+        let r = self.take_register(now, busy);
+        self.temporaries.push(r);
         r
     }
 
     /// Reloads a value if it is spilled.
-    fn bring(&mut self, v: Virt, now: u32, busy: &[Option<Src>]) {
-        let At::Stack(slot) = self.at[v.0 as usize] else {
+    fn reload(&mut self, v: Virt, now: u32, busy: &[Option<Src>]) {
+        let Location::Stack(slot) = self.values[v.0 as usize] else {
             return;
         };
         let from = self.slot(slot);
-        self.at[v.0 as usize] = if self.ir.masks[v.0 as usize] {
+        self.values[v.0 as usize] = if self.ir.masks[v.0 as usize] {
             let k = self.take_mask(now, busy);
             self.asm.kmov_load(k, from);
-            At::Mask(k)
+            Location::Mask(k)
         } else {
-            let r = self.take(now, busy);
-            let width = self.full();
+            let r = self.take_register(now, busy);
+            let width = self.full_width();
             self.asm.op(op::VMOVUPS, width, (r, from));
-            At::Vector(r)
+            Location::Vector(r)
         };
         self.free_slots.push(slot);
     }
 
     pub(super) fn vector(&self, v: Virt) -> Vreg {
-        match self.at[v.0 as usize] {
-            At::Vector(r) => r,
+        match self.values[v.0 as usize] {
+            Location::Vector(r) => r,
             at => panic!("a vector is {at:?}"),
         }
     }
 
     pub(super) fn mask(&self, v: Virt) -> Mask {
-        match self.at[v.0 as usize] {
-            At::Mask(k) => k,
+        match self.values[v.0 as usize] {
+            Location::Mask(k) => k,
             at => panic!("a mask is {at:?}"),
         }
     }
 
-    /// Returns a value's register, as an operand of its kind.
-    pub(super) fn operand_of(&self, v: Virt) -> Operand {
+    /// Returns the vector or mask register of a value as an operand.
+    pub(super) fn register_operand(&self, v: Virt) -> Operand {
         match self.ir.masks[v.0 as usize] {
             true => self.mask(v).into(),
             false => self.vector(v).into(),
         }
     }
 
-    /// Returns a source in a register.
+    /// Returns the vector register of a source; constants are loaded if they are not pinned.
     pub(super) fn register(&mut self, s: Src, now: u32, busy: &[Option<Src>]) -> Vreg {
         match s {
             Src::Virt(v) => self.vector(v),
@@ -259,15 +261,15 @@ impl<'a, P: Locations> Emit<'a, P> {
                 if let Some(r) = self.pinned[c as usize] {
                     return r;
                 }
-                let r = self.temporary(now, busy);
-                let width = self.full();
+                let r = self.take_temporary(now, busy);
+                let width = self.full_width();
                 load_constant(self.asm, &self.ir.constants[c as usize], width, r);
                 r
             }
         }
     }
 
-    /// Returns a source as an operand, which may be memory.
+    /// Returns a source as an operand. Constants are read from memory if `memory` allows it.
     pub(super) fn operand(
         &mut self,
         s: Src,
@@ -299,22 +301,22 @@ impl<'a, P: Locations> Emit<'a, P> {
         }
     }
 
-    /// True if a value is not used after a step.
+    /// True if a value has no use after a step.
     pub(super) fn dies(&self, v: Virt, now: u32) -> bool {
         self.uses[v.0 as usize].first().is_none_or(|u| *u <= now)
     }
 
     pub(super) fn release(&mut self, v: Virt) {
-        match std::mem::replace(&mut self.at[v.0 as usize], At::Nowhere) {
-            At::Vector(r) if !self.borrowed[v.0 as usize] => self.free.push(r),
-            At::Mask(k) => self.masks.push(k),
-            At::Stack(slot) => self.free_slots.push(slot),
-            At::Vector(_) | At::Nowhere => {}
+        match std::mem::replace(&mut self.values[v.0 as usize], Location::None) {
+            Location::Vector(r) if !self.borrowed[v.0 as usize] => self.free.push(r),
+            Location::Mask(k) => self.masks.push(k),
+            Location::Stack(slot) => self.free_slots.push(slot),
+            Location::Vector(_) | Location::None => {}
         }
     }
 
     /// Releases the registers of the sources whose last use is this step.
-    pub(super) fn end(&mut self, step: &Step, now: u32) {
+    pub(super) fn release_dead_sources(&mut self, step: &Step, now: u32) {
         for s in step.from.iter().flatten() {
             if let Src::Virt(v) = s
                 && self.dies(*v, now)
@@ -324,41 +326,42 @@ impl<'a, P: Locations> Emit<'a, P> {
         }
     }
 
-    /// Returns a register for the result. Sources with their last use here are already released.
-    pub(super) fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
-        let r = match self.wanted[to.0 as usize] {
+    /// Takes a register for the result, after sources with their last use here are released.
+    pub(super) fn result_register(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
+        let r = match self.preferred[to.0 as usize] {
             Some(r) if self.is_unused(r) => {
                 self.borrowed[to.0 as usize] = true;
                 r
             }
-            _ => self.take(now, busy),
+            _ => self.take_register(now, busy),
         };
-        self.location(to, r);
+        self.assign_register(to, r);
         r
     }
 
-    /// True if no value is in a register of the caller's.
+    /// True if no value is in a register of the caller.
     pub(super) fn is_unused(&self, r: Vreg) -> bool {
-        !self.at.contains(&At::Vector(r))
+        !self.values.contains(&Location::Vector(r))
     }
 
-    pub(super) fn location(&mut self, to: Virt, r: Vreg) {
-        self.at[to.0 as usize] = At::Vector(r);
+    pub(super) fn assign_register(&mut self, to: Virt, r: Vreg) {
+        self.values[to.0 as usize] = Location::Vector(r);
         self.defined = Some(to);
         if self.uses[to.0 as usize].is_empty() {
             self.release(to);
         }
     }
 
-    fn step(&mut self, now: u32, step: &Step) {
+    /// Emits one step; `now` is its index.
+    fn emit_step(&mut self, now: u32, step: &Step) {
         let busy = &step.from;
         for s in busy.iter().flatten() {
             if let Src::Virt(v) = s {
-                self.bring(*v, now, busy);
+                self.reload(*v, now, busy);
             }
         }
-        match step.what {
-            Do::Op {
+        match step.action {
+            Action::Op {
                 op,
                 width,
                 immediate,
@@ -366,51 +369,51 @@ impl<'a, P: Locations> Emit<'a, P> {
                 tied: false,
             } => {
                 let count = busy.iter().flatten().count();
-                let mut list = [Operand::Immediate(0); 4];
+                let mut operands = [Operand::Immediate(0); 4];
                 for (i, s) in busy.iter().flatten().enumerate() {
                     let memory = memory && i + 1 == count;
-                    list[i + 1] = self.operand(*s, memory, width, now, busy);
+                    operands[i + 1] = self.operand(*s, memory, width, now, busy);
                 }
                 let mut n = count + 1;
                 if let Some(x) = immediate {
-                    list[n] = Operand::Immediate(x);
+                    operands[n] = Operand::Immediate(x);
                     n += 1;
                 }
-                self.end(step, now);
-                list[0] = self.target(step, now, busy);
-                self.asm.op(op, width, List(list, n));
+                self.release_dead_sources(step, now);
+                operands[0] = self.destination(step, now, busy);
+                self.asm.op(op, width, List(operands, n));
             }
-            Do::Op {
+            Action::Op {
                 op,
                 width,
                 tied: true,
                 ..
-            } => self.tied(op, width, step, now),
-            Do::Fma { negated, wide } => self.fma(negated, wide, step, now),
-            Do::Blend { wide } => self.blend(wide, step, now),
-            Do::Masks(what) => {
+            } => self.emit_tied(op, width, step, now),
+            Action::Fma { negated, wide } => self.emit_fma(negated, wide, step, now),
+            Action::Blend { wide } => self.emit_blend(wide, step, now),
+            Action::Masks(mask_op) => {
                 let [a, b] = [0, 1].map(|i| self.mask_source(step, i));
-                self.end(step, now);
+                self.release_dead_sources(step, now);
                 let to = self.mask_result(step, now);
-                self.asm.mask_op(what, to, a, b);
+                self.asm.mask_op(mask_op, to, a, b);
             }
-            Do::UpperBits => {
+            Action::UpperBits => {
                 let a = self.mask_source(step, 0);
-                self.end(step, now);
+                self.release_dead_sources(step, now);
                 let to = self.mask_result(step, now);
                 self.asm.kshiftr(to, a, 8);
             }
-            Do::JoinBits => {
+            Action::JoinBits => {
                 let [low, high] = [0, 1].map(|i| self.mask_source(step, i));
-                self.end(step, now);
+                self.release_dead_sources(step, now);
                 let to = self.mask_result(step, now);
                 self.asm.kunpack(to, high, low);
             }
-            Do::Load { from, form } => self.load(from, form, step, now),
-            Do::Store { to, form } => self.store(to, form, step, now),
-            Do::Gather { from, wide } => self.gather(from, wide, step, now),
-            Do::Call(native) => self.call(native, step, now),
-            Do::Neutral { op, wide, float } => self.neutral((op, wide, float), step, now),
+            Action::Load { from, form } => self.emit_load(from, form, step, now),
+            Action::Store { to, form } => self.emit_store(to, form, step, now),
+            Action::Gather { from, wide } => self.emit_gather(from, wide, step, now),
+            Action::Call(native) => self.emit_call(native, step, now),
+            Action::Fill { op, wide, float } => self.emit_fill((op, wide, float), step, now),
         }
     }
 
@@ -423,86 +426,86 @@ impl<'a, P: Locations> Emit<'a, P> {
 
     pub(super) fn mask_result(&mut self, step: &Step, now: u32) -> Mask {
         let Some(to) = step.to else {
-            panic!("a mask is made for nothing");
+            panic!("the step has no result");
         };
         let k = self.take_mask(now, &[]);
-        self.at[to.0 as usize] = At::Mask(k);
+        self.values[to.0 as usize] = Location::Mask(k);
         if self.uses[to.0 as usize].is_empty() {
             self.release(to);
         }
         k
     }
 
-    pub(super) fn target(&mut self, step: &Step, now: u32, busy: &[Option<Src>]) -> Operand {
+    pub(super) fn destination(&mut self, step: &Step, now: u32, busy: &[Option<Src>]) -> Operand {
         let Some(to) = step.to else {
-            panic!("a result for nothing");
+            panic!("the step has no result");
         };
         if self.ir.masks[to.0 as usize] {
             return self.mask_result(step, now).into();
         }
-        // This very instruction reads the sources, so its result may use their registers.
+        // The instruction reads its sources before it writes, so its result may use their registers.
         let busy = if busy.iter().flatten().count() > 0 {
             busy
         } else {
             &[]
         };
-        self.result(to, now, busy).into()
+        self.result_register(to, now, busy).into()
     }
 
-    fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
-        let mut location = self.find(key, step);
+    fn emit_load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
+        let mut location = self.lane_location(key, step);
         let Some(to) = step.to else {
-            panic!("a load for nothing");
+            panic!("a load has no result");
         };
         if let Some(Src::Virt(bytes)) = step.from[0] {
             let slot = self.new_slot();
-            let (at, bytes) = (self.slot(slot), self.vector(bytes));
-            self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
-            location = LaneLocation::Vector(self.locations.address_at(self.asm, key, at));
+            let (address, bytes) = (self.slot(slot), self.vector(bytes));
+            self.asm.op(op::VMOVSD_STORE, Width::X, (address, bytes));
+            location = LaneLocation::Vector(self.locations.address_at(self.asm, key, address));
             self.free_slots.push(slot);
-            self.end(step, now);
+            self.release_dead_sources(step, now);
         }
-        if let LaneLocation::Register { at, last } = location {
-            self.at[to.0 as usize] = At::Vector(at[part(form)]);
+        if let LaneLocation::Register { registers, last } = location {
+            self.values[to.0 as usize] = Location::Vector(registers[form_part(form)]);
             self.borrowed[to.0 as usize] = !last;
             return;
         }
         if form == Form::Bits {
             let k = self.mask_result(step, now);
-            let r = self.temporary(now, &[]);
+            let r = self.take_temporary(now, &[]);
             self.load_bits(location, k, r);
             return;
         }
-        let r = self.result(to, now, &[]);
+        let r = self.result_register(to, now, &[]);
         self.load_vector(location, form, r, now);
     }
 
-    fn store(&mut self, key: Key, form: Form, step: &Step, now: u32) {
+    fn emit_store(&mut self, key: Key, form: Form, step: &Step, now: u32) {
         let Some(value) = step.from[0] else {
-            panic!("a store of nothing");
+            panic!("a store has no source");
         };
-        let location = self.find(key, step);
-        if let LaneLocation::Register { at, .. } = location {
+        let location = self.lane_location(key, step);
+        if let LaneLocation::Register { registers, .. } = location {
             let from = self.register(value, now, &step.from);
-            let to = at[part(form)];
+            let to = registers[form_part(form)];
             if from != to {
-                let width = self.full();
+                let width = self.full_width();
                 self.asm.op(op::VMOVAPS, width, (to, from));
             }
         } else if form == Form::Bits {
             let k = self.mask_source(step, 0);
-            let r = self.temporary(now, &step.from);
+            let r = self.take_temporary(now, &step.from);
             self.store_bits(location, k, r);
         } else {
             let from = self.register(value, now, &step.from);
             self.store_vector(location, form, from, now, &step.from);
         }
-        self.end(step, now);
+        self.release_dead_sources(step, now);
     }
 }
 
-/// Returns the register of a two-register value that a form stands for.
-pub(super) fn part(form: Form) -> usize {
+/// Returns the index of the register of a value that a form loads or stores.
+pub(super) fn form_part(form: Form) -> usize {
     match form {
         Form::Double(p) | Form::Unsigned(p) => usize::from(p),
         _ => 0,

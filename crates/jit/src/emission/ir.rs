@@ -2,7 +2,7 @@
 
 use super::Target;
 pub use super::step::Key;
-pub(super) use super::step::{Constant, Do, Form, Src, Step, Virt};
+pub(super) use super::step::{Action, Constant, Form, Src, Step, Virt};
 use kiln_base::prim::Reduction;
 use kiln_x86::{MaskOp, Op, Width, op};
 
@@ -11,7 +11,7 @@ pub(super) struct Ir {
     pub target: Target,
     pub steps: Vec<Step>,
     pub constants: Vec<Constant>,
-    /// True for each value that is in a mask register.
+    /// True for each virtual register that is a mask register.
     pub masks: Vec<bool>,
 }
 
@@ -24,12 +24,12 @@ pub(super) enum Cmp {
     Le,
     Gt,
     Ge,
-    /// True if either is NaN.
+    /// At least one operand is NaN.
     Unordered,
 }
 
 impl Cmp {
-    /// Returns the predicate of `vcmpps`, quiet.
+    /// Returns the quiet predicate of `vcmpps`.
     fn float(self) -> u8 {
         match self {
             Cmp::Eq => 0,
@@ -66,20 +66,19 @@ impl Ir {
         }
     }
 
-    /// Returns the code of two groups of lanes, with their steps interleaved: while one waits for a result, the other
-    /// proceeds.
-    pub(super) fn twice(&self) -> Ir {
+    /// Returns the code of two groups of lanes with their steps interleaved, which hides latency.
+    pub(super) fn interleave_groups(&self) -> Ir {
         let values = self.masks.len() as u32;
-        let second = |v: Virt| Virt(v.0 + values);
+        let in_second_group = |v: Virt| Virt(v.0 + values);
         let mut steps = Vec::with_capacity(2 * self.steps.len());
         for step in &self.steps {
             let from = step.from.map(|s| match s {
-                Some(Src::Virt(v)) => Some(Src::Virt(second(v))),
+                Some(Src::Virt(v)) => Some(Src::Virt(in_second_group(v))),
                 s => s,
             });
             steps.push(*step);
             steps.push(Step {
-                to: step.to.map(second),
+                to: step.to.map(in_second_group),
                 from,
                 group: 1,
                 ..*step
@@ -98,14 +97,14 @@ impl Ir {
     }
 
     fn constant(&mut self, c: Constant) -> Src {
-        let at = self.constants.iter().position(|k| *k == c);
-        Src::Const(at.unwrap_or_else(|| {
+        let index = self.constants.iter().position(|k| *k == c);
+        Src::Const(index.unwrap_or_else(|| {
             self.constants.push(c);
             self.constants.len() - 1
         }) as u32)
     }
 
-    /// Returns the same f32 in each lane.
+    /// Returns a constant with the same f32 in each lane.
     pub(super) fn f32(&mut self, x: f32) -> Src {
         self.constant(Constant::Lanes32(x.to_bits()))
     }
@@ -126,15 +125,15 @@ impl Ir {
         self.constant(Constant::Vector(bytes))
     }
 
-    fn fresh(&mut self, mask: bool) -> Virt {
+    fn new_register(&mut self, mask: bool) -> Virt {
         self.masks.push(mask);
         Virt(self.masks.len() as u32 - 1)
     }
 
-    pub(super) fn push(&mut self, what: Do, mask: bool, from: [Option<Src>; 3]) -> Virt {
-        let to = self.fresh(mask);
+    pub(super) fn push(&mut self, action: Action, mask: bool, from: [Option<Src>; 3]) -> Virt {
+        let to = self.new_register(mask);
         self.steps.push(Step {
-            what,
+            action,
             to: Some(to),
             from,
             group: 0,
@@ -142,8 +141,8 @@ impl Ir {
         to
     }
 
-    /// Returns the number in all lanes of a constant of f32, or of f64.
-    pub(super) fn number(&self, wide: bool, x: Src) -> Option<f64> {
+    /// Returns the number that all lanes of a constant of f32, or of f64, hold.
+    pub(super) fn constant_value(&self, wide: bool, x: Src) -> Option<f64> {
         let Src::Const(c) = x else { return None };
         match self.constants[c as usize] {
             Constant::Lanes32(bits) if !wide => Some(f32::from_bits(bits).into()),
@@ -156,26 +155,26 @@ impl Ir {
     pub(super) fn definition(&self, x: Src) -> Option<(Op, Option<u8>, [Option<Src>; 3])> {
         let Src::Virt(v) = x else { return None };
         let step = self.steps.iter().rev().find(|s| s.to == Some(v))?;
-        match step.what {
-            Do::Op { op, immediate, .. } => Some((op, immediate, step.from)),
+        match step.action {
+            Action::Op { op, immediate, .. } => Some((op, immediate, step.from)),
             _ => None,
         }
     }
 
-    /// Removes dead code.
-    pub(super) fn drop_unused(&mut self) {
+    /// Removes steps without effects whose results are not used.
+    pub(super) fn eliminate_dead_code(&mut self) {
         let mut used = vec![false; self.masks.len()];
         let mut steps = std::mem::take(&mut self.steps);
         steps.reverse();
         steps.retain(|step| {
-            let acts = matches!(step.what, Do::Store { .. } | Do::Call(_));
-            let keeps = acts || step.to.is_none_or(|v| used[v.0 as usize]);
-            for from in step.from.iter().flatten().filter(|_| keeps) {
+            let has_effect = matches!(step.action, Action::Store { .. } | Action::Call(_));
+            let is_live = has_effect || step.to.is_none_or(|v| used[v.0 as usize]);
+            for from in step.from.iter().flatten().filter(|_| is_live) {
                 if let Src::Virt(v) = from {
                     used[v.0 as usize] = true;
                 }
             }
-            keeps
+            is_live
         });
         steps.reverse();
         self.steps = steps;
@@ -184,37 +183,37 @@ impl Ir {
     /// Adds `op(a)`.
     pub(super) fn op1(&mut self, op: Op, a: impl Into<Src>) -> Virt {
         let width = self.width();
-        self.op1_of(op, width, None, a)
+        self.op1_with(op, width, None, a)
     }
 
-    /// Adds `op(a)` of a width, with an immediate.
-    pub(super) fn op1_of(
+    /// Adds `op(a)` at a width, with an immediate.
+    pub(super) fn op1_with(
         &mut self,
         op: Op,
         width: Width,
         immediate: Option<u8>,
         a: impl Into<Src>,
     ) -> Virt {
-        let what = Do::op(op, width, immediate, false);
-        self.push(what, false, [Some(a.into()), None, None])
+        let action = Action::op(op, width, immediate, false);
+        self.push(action, false, [Some(a.into()), None, None])
     }
 
     /// Adds `op(a, b)`.
     pub(super) fn op2(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
         let width = self.width();
-        self.op2_of(op, width, None, a, b)
+        self.op2_with(op, width, None, a, b)
     }
 
     /// Adds `op(a, b)` for a commutative operation.
-    pub(super) fn either(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
+    pub(super) fn commutative(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
         match (a.into(), b.into()) {
             (a @ Src::Const(_), b @ Src::Virt(_)) => self.op2(op, b, a),
             (a, b) => self.op2(op, a, b),
         }
     }
 
-    /// Adds `op(a, b)` of a width, with an immediate.
-    pub(super) fn op2_of(
+    /// Adds `op(a, b)` at a width, with an immediate.
+    pub(super) fn op2_with(
         &mut self,
         op: Op,
         width: Width,
@@ -223,40 +222,40 @@ impl Ir {
         b: impl Into<Src>,
     ) -> Virt {
         let (a, b) = (a.into(), b.into());
-        // With EVEX these broadcast elements of 32 bits.
+        // With EVEX, these instructions broadcast elements of 32 bits.
         let narrow = matches!(op.name, "VPAND" | "VPOR" | "VPXOR" | "VPANDN");
         let wide = match b {
             Src::Const(c) => matches!(self.constants[c as usize], Constant::Lanes64(_)),
             Src::Virt(_) => false,
         };
         let memory = width == self.width() && !(narrow && wide);
-        let what = Do::op(op, width, immediate, memory);
-        self.push(what, false, [Some(a), Some(b), None])
+        let action = Action::op(op, width, immediate, memory);
+        self.push(action, false, [Some(a), Some(b), None])
     }
 
     /// Adds an instruction that overwrites its first operand, `op(a, b, c)`.
     pub(super) fn tied(&mut self, op: Op, a: Src, b: Src, c: Src) -> Virt {
-        let what = Do::Op {
+        let action = Action::Op {
             op,
             width: self.width(),
             immediate: None,
             memory: true,
             tied: true,
         };
-        self.push(what, false, [Some(a), Some(b), Some(c)])
+        self.push(action, false, [Some(a), Some(b), Some(c)])
     }
 
     /// Adds `a · b + c`, rounded once.
     pub(super) fn fma(&mut self, a: impl Into<Src>, b: impl Into<Src>, c: impl Into<Src>) -> Virt {
-        let what = Do::Fma {
+        let action = Action::Fma {
             negated: false,
             wide: false,
         };
         let from = [Some(a.into()), Some(b.into()), Some(c.into())];
-        self.push(what, false, from)
+        self.push(action, false, from)
     }
 
-    /// Adds `mask ? a : b`, of lanes of 32 or 64 bits.
+    /// Adds `mask ? a : b`, for lanes of 32 or 64 bits.
     pub(super) fn select(
         &mut self,
         wide: bool,
@@ -265,10 +264,10 @@ impl Ir {
         b: impl Into<Src>,
     ) -> Virt {
         let from = [Some(b.into()), Some(a.into()), Some(mask.into())];
-        self.push(Do::Blend { wide }, false, from)
+        self.push(Action::Blend { wide }, false, from)
     }
 
-    /// Adds a comparison of floats of 32 or 64 bits; its result is a mask, for 64 bits one of half as many lanes.
+    /// Adds a comparison of floats of 32 or 64 bits. The result is a mask, with half as many lanes for 64 bits.
     pub(super) fn compare(
         &mut self,
         wide: bool,
@@ -277,17 +276,17 @@ impl Ir {
         b: impl Into<Src>,
     ) -> Virt {
         let op = if wide { op::VCMPPD } else { op::VCMPPS };
-        let what = Do::op(op, self.width(), Some(cmp.float()), true);
+        let action = Action::op(op, self.width(), Some(cmp.float()), true);
         let from = [Some(a.into()), Some(b.into()), None];
-        self.push(what, self.target.evex, from)
+        self.push(action, self.target.evex, from)
     }
 
     /// Adds a comparison of integers.
     pub(super) fn compare_int(&mut self, wide: bool, cmp: Cmp, a: Src, b: Src) -> Virt {
         if self.target.evex {
             let op = if wide { op::VPCMPQ } else { op::VPCMPD };
-            let what = Do::op(op, self.width(), Some(cmp.int()), true);
-            return self.push(what, true, [Some(a), Some(b), None]);
+            let action = Action::op(op, self.width(), Some(cmp.int()), true);
+            return self.push(action, true, [Some(a), Some(b), None]);
         }
         let (equal, greater) = match wide {
             true => (op::VPCMPEQQ, op::VPCMPGTQ),
@@ -317,12 +316,12 @@ impl Ir {
         }
     }
 
-    /// Returns the sign bits of a vector's lanes, as a mask.
-    pub(super) fn signs(&mut self, wide: bool, a: Virt) -> Virt {
+    /// Adds the conversion of the sign bits of a vector to a mask.
+    pub(super) fn sign_mask(&mut self, wide: bool, a: Virt) -> Virt {
         if self.target.evex {
             let op = if wide { op::VPMOVQ2M } else { op::VPMOVD2M };
-            let what = Do::op(op, self.width(), None, false);
-            return self.push(what, true, [Some(a.into()), None, None]);
+            let action = Action::op(op, self.width(), None, false);
+            return self.push(action, true, [Some(a.into()), None, None]);
         }
         match wide {
             true => {
@@ -331,51 +330,51 @@ impl Ir {
             }
             false => {
                 let width = self.width();
-                self.op1_of(op::VPSRAD, width, Some(31), a)
+                self.op1_with(op::VPSRAD, width, Some(31), a)
             }
         }
     }
 
-    /// Returns the mask of a group of lanes, from the masks of its two halves of 64 bits per lane.
+    /// Joins the masks of the two halves of a group, with 64 bits per lane, to the mask of the group.
     pub(super) fn join_masks(&mut self, low: Virt, high: Virt) -> Virt {
         if self.target.evex {
             let from = [Some(low.into()), Some(high.into()), None];
-            return self.push(Do::JoinBits, true, from);
+            return self.push(Action::JoinBits, true, from);
         }
         self.narrow64(low, high)
     }
 
-    /// Returns the lower halves of the lanes of two vectors of 64 bits per lane.
-    pub(super) fn low_halves(&mut self, low: Virt, high: Virt) -> Virt {
+    /// Truncates the lanes of two vectors of 64 bits per lane to 32 bits.
+    pub(super) fn truncate64(&mut self, low: Virt, high: Virt) -> Virt {
         if !self.target.evex {
             return self.narrow64(low, high);
         }
         let [low, high] = [low, high].map(|x| self.op1(op::VPMOVQD, x));
-        self.joined(low, high)
+        self.join_halves(low, high)
     }
 
-    /// With VEX, returns the lower halves of the lanes of two vectors of 64 bits per lane.
+    /// With VEX, truncates the lanes of two vectors of 64 bits per lane to 32 bits.
     pub(super) fn narrow64(&mut self, low: Virt, high: Virt) -> Virt {
         let width = self.width();
-        let even = self.op2_of(op::VSHUFPS, width, Some(0x88), low, high);
-        self.op1_of(op::VPERMQ, width, Some(0xD8), even)
+        let even = self.op2_with(op::VSHUFPS, width, Some(0x88), low, high);
+        self.op1_with(op::VPERMQ, width, Some(0xD8), even)
     }
 
-    /// Returns the mask of each half of a group, for lanes of 64 bits.
+    /// Splits the mask of a group into the masks of its two halves, for lanes of 64 bits.
     pub(super) fn split_mask(&mut self, m: Virt) -> [Virt; 2] {
         if self.target.evex {
-            let upper = self.push(Do::UpperBits, true, [Some(m.into()), None, None]);
+            let upper = self.push(Action::UpperBits, true, [Some(m.into()), None, None]);
             return [m, upper];
         }
-        let upper = self.op1_of(op::VEXTRACT128, Width::Y, Some(1), m);
+        let upper = self.op1_with(op::VEXTRACT128, Width::Y, Some(1), m);
         [self.op1(op::VPMOVSXDQ, m), self.op1(op::VPMOVSXDQ, upper)]
     }
 
-    /// Adds a logical operation on the masks `a` and `b`.
-    pub(super) fn masks(&mut self, what: MaskOp, a: Virt, b: Virt) -> Virt {
+    /// Adds a bitwise operation on masks.
+    pub(super) fn mask_op(&mut self, what: MaskOp, a: Virt, b: Virt) -> Virt {
         if self.target.evex {
             let from = [Some(a.into()), Some(b.into()), None];
-            return self.push(Do::Masks(what), true, from);
+            return self.push(Action::Masks(what), true, from);
         }
         let op = match what {
             MaskOp::And => op::VPAND,
@@ -390,47 +389,48 @@ impl Ir {
     /// Returns the complement of a mask.
     pub(super) fn not_mask(&mut self, a: Virt) -> Virt {
         if self.target.evex {
-            let ones = self.masks(MaskOp::Equal, a, a);
-            return self.masks(MaskOp::Xor, a, ones);
+            let ones = self.mask_op(MaskOp::Equal, a, a);
+            return self.mask_op(MaskOp::Xor, a, ones);
         }
         let ones = self.i32(-1);
         self.op2(op::VPXOR, a, ones)
     }
 
+    /// Adds a load; `mask` is true if it loads a mask register.
     pub(super) fn load(&mut self, from: Key, form: Form, mask: bool) -> Virt {
-        self.push(Do::Load { from, form }, mask, [None; 3])
+        self.push(Action::Load { from, form }, mask, [None; 3])
     }
 
     pub(super) fn store(&mut self, to: Key, form: Form, value: Src) {
         self.steps.push(Step {
-            what: Do::Store { to, form },
+            action: Action::Store { to, form },
             to: None,
             from: [Some(value), None, None],
             group: 0,
         });
     }
 
-    /// Returns a value whose lanes outside the tail are neutral for a reduction.
-    pub(super) fn neutral(&mut self, op: Reduction, wide: u8, float: bool, value: Src) -> Virt {
-        let what = Do::Neutral { op, wide, float };
-        self.push(what, false, [Some(value), None, None])
+    /// Replaces the lanes of a value beyond the tail with the identity element of a reduction.
+    pub(super) fn fill(&mut self, op: Reduction, wide: u8, float: bool, value: Src) -> Virt {
+        let action = Action::Fill { op, wide, float };
+        self.push(action, false, [Some(value), None, None])
     }
 
-    /// Returns the upper half of a vector, as a vector of half the width.
-    pub(super) fn upper(&mut self, a: impl Into<Src>) -> Virt {
+    /// Extracts the upper half of a vector.
+    pub(super) fn upper_half(&mut self, a: impl Into<Src>) -> Virt {
         match self.target.evex {
-            true => self.op1_of(op::VEXTRACT256, Width::Z, Some(1), a),
-            false => self.op1_of(op::VEXTRACT128, Width::Y, Some(1), a),
+            true => self.op1_with(op::VEXTRACT256, Width::Z, Some(1), a),
+            false => self.op1_with(op::VEXTRACT128, Width::Y, Some(1), a),
         }
     }
 
-    /// Returns a vector whose halves are two vectors of half the width.
-    pub(super) fn joined(&mut self, low: Virt, high: Virt) -> Virt {
+    /// Concatenates two vectors of half the width.
+    pub(super) fn join_halves(&mut self, low: Virt, high: Virt) -> Virt {
         let (op, width) = match self.target.evex {
             true => (op::VINSERT256, Width::Z),
             false => (op::VINSERT128, Width::Y),
         };
-        let what = Do::op(op, width, Some(1), false);
-        self.push(what, false, [Some(low.into()), Some(high.into()), None])
+        let action = Action::op(op, width, Some(1), false);
+        self.push(action, false, [Some(low.into()), Some(high.into()), None])
     }
 }

@@ -1,12 +1,12 @@
-//! Instructions of a tile program for one group of lanes.
+//! Lists of instructions of a tile program as vector code for one group of lanes.
 //!
 //! A group has as many lanes as a vector has f32: 16 from `Features::AVX512` on, 8 at `Features::AVX2`. A value of 64
 //! bits per lane takes two registers. A mask takes one: a mask register with EVEX, a vector of lanes of 32 bits with
 //! VEX.
 //!
-//! A caller that emits a loop around them, or puts them after a product, makes [`Lines`] of the list. It gets the
-//! number of registers that they [need](Lines::needs) and the bytes of [stack](Lines::stack). Then it emits them, with
-//! [`Locations`] for accesses, and for registers of the program that come from elsewhere.
+//! A caller that emits a loop around the list, or an epilogue, creates [`Lines`]. It reserves
+//! [registers](Lines::pressure) and [stack](Lines::stack), and then [emits](Lines::emit) the code, with
+//! [`Locations`] for accesses and live registers of the program.
 
 use super::Target;
 use super::cast;
@@ -17,7 +17,7 @@ pub use super::locations::{LaneLocation, Locations, ReportArguments, Tail};
 use super::pressure::{constant_uses, pressure};
 use super::primitive::{binary, select, unary};
 pub use super::value::NotEmitted;
-use super::value::{Value, in_registers, is_wide};
+use super::value::{Value, is_wide, to_registers};
 use super::{float8, native};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Reduction;
@@ -26,8 +26,8 @@ use kiln_kernel::compute::scalar_bits;
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Mem, Vreg, op};
 
-/// The context of a list of instructions.
-pub struct About<'a> {
+/// The declarations that a list of instructions refers to.
+pub struct LinesContext<'a> {
     /// The type of each register.
     pub registers: &'a [Compute],
     /// The registers that are constants.
@@ -37,16 +37,16 @@ pub struct About<'a> {
     /// The dtype of each access in memory.
     pub dtypes: &'a dyn Fn(u16) -> DType,
     /// True if a register has the same value in all lanes.
-    pub same: &'a dyn Fn(Reg) -> bool,
+    pub is_uniform: &'a dyn Fn(Reg) -> bool,
 }
 
 /// A list of instructions, as vector code.
 pub struct Lines {
     ir: Ir,
-    needs: usize,
-    stack: usize,
-    /// The constants, most frequently read first.
-    popular: Vec<u32>,
+    pressure: usize,
+    stack_bytes: usize,
+    /// The constants by descending number of reads.
+    constants_by_reads: Vec<u32>,
 }
 
 /// The constants of [`Lines`] that are in registers.
@@ -54,88 +54,87 @@ pub struct Lines {
 pub struct Pinned(Vec<Option<Vreg>>);
 
 impl Lines {
-    /// Returns vector code for `code`; `outputs` are registers that are read elsewhere.
+    /// Lowers `code` to vector code; `outputs` are the live registers after it.
     ///
     /// # Errors
     /// If some instruction can't be emitted.
     pub fn new(
         target: Target,
-        about: &About,
+        context: &LinesContext,
         code: &[Inst],
         outputs: &[Reg],
     ) -> Result<Lines, NotEmitted> {
-        let mut build = Build {
+        let mut builder = LinesBuilder {
             ir: Ir::new(target),
-            about,
+            context,
             values: HashMap::new(),
             accumulators: HashSet::new(),
-            lined: HashSet::new(),
+            consecutive: HashSet::new(),
         };
         for inst in code {
-            build.inst(inst)?;
+            builder.add_inst(inst)?;
         }
         for r in outputs {
-            let value = build.value(*r)?;
+            let value = builder.value(*r)?;
             let dtype = value.ty.dtype();
-            build.store(Key::Output(*r), dtype, value)?;
+            builder.store(Key::Output(*r), dtype, value)?;
         }
-        let mut ir = build.ir;
-        ir.drop_unused();
+        let mut ir = builder.ir;
+        ir.eliminate_dead_code();
         #[cfg(feature = "testing")]
         super::bugs::apply(&mut ir);
-        let (needs, slots) = pressure(&ir);
+        let (pressure, slots) = pressure(&ir);
         let uses = constant_uses(&ir);
-        let mut popular: Vec<u32> = (0..uses.len() as u32).collect();
-        popular.retain(|c| uses[*c as usize] > 0);
-        popular.sort_by_key(|c| std::cmp::Reverse(uses[*c as usize]));
+        let mut constants_by_reads: Vec<u32> = (0..uses.len() as u32).collect();
+        constants_by_reads.retain(|c| uses[*c as usize] > 0);
+        constants_by_reads.sort_by_key(|c| std::cmp::Reverse(uses[*c as usize]));
         Ok(Lines {
             ir,
-            needs,
-            stack: slots * 64,
-            popular,
+            pressure,
+            stack_bytes: slots * 64,
+            constants_by_reads,
         })
     }
 
-    /// Returns the number of free vector registers with which nothing is spilled.
-    pub fn needs(&self) -> usize {
-        self.needs
+    /// Returns the number of vector registers below which values are spilled.
+    pub fn pressure(&self) -> usize {
+        self.pressure
     }
 
-    /// The minimum number of registers that it can be emitted with.
+    /// The minimum number of free registers for emission.
     pub const MIN_REGISTERS: usize = 6;
 
-    /// Returns the number of bytes that it may need on the stack.
+    /// Returns the size of the spill area in bytes.
     pub fn stack(&self) -> usize {
-        self.stack
+        self.stack_bytes
     }
 
-    /// Returns the code for two groups of lanes at once, interleaved. It is worthwhile for long dependency chains,
-    /// which would stall the processor.
-    pub fn twice(&self) -> Lines {
-        let ir = self.ir.twice();
-        let (needs, slots) = pressure(&ir);
+    /// Returns the interleaved code for two groups of lanes, which hides the latency of long dependency chains.
+    pub fn interleave_groups(&self) -> Lines {
+        let ir = self.ir.interleave_groups();
+        let (pressure, slots) = pressure(&ir);
         Lines {
             ir,
-            needs,
-            stack: slots * 64,
-            popular: self.popular.clone(),
+            pressure,
+            stack_bytes: slots * 64,
+            constants_by_reads: self.constants_by_reads.clone(),
         }
     }
 
     /// Returns the approximate number of instructions.
-    pub fn instructions(&self) -> usize {
+    pub fn instruction_count(&self) -> usize {
         self.ir.steps.len()
     }
 
-    /// Returns the number of constants that it reads.
+    /// Returns the number of constants.
     pub fn constants(&self) -> usize {
-        self.popular.len()
+        self.constants_by_reads.len()
     }
 
-    /// Loads constants into these registers, before a loop.
-    pub fn pin(&self, asm: &mut Asm, registers: &[Vreg]) -> Pinned {
+    /// Loads the most frequently read constants into these registers, before a loop.
+    pub fn pin_constants(&self, asm: &mut Asm, registers: &[Vreg]) -> Pinned {
         let mut pinned = vec![None; self.ir.constants.len()];
-        for (c, r) in self.popular.iter().zip(registers) {
+        for (c, r) in self.constants_by_reads.iter().zip(registers) {
             let constant = &self.ir.constants[*c as usize];
             load_constant(asm, constant, self.ir.target.width(), *r);
             pinned[*c as usize] = Some(*r);
@@ -143,9 +142,9 @@ impl Lines {
         Pinned(pinned)
     }
 
-    /// Emits the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at least
-    /// [`Lines::MIN_REGISTERS`], and those that places give), the masks 3 to 7, and the bytes of [stack](Lines::stack)
-    /// at `stack`.
+    /// Emits the code for one group of lanes: a full group, or the lanes of the tail. It uses the registers `free` (at
+    /// least [`Lines::MIN_REGISTERS`]), registers of [locations](LaneLocation::Register), the masks 3 to 7, and
+    /// [stack](Lines::stack) at `stack`.
     pub fn emit(
         &self,
         asm: &mut Asm,
@@ -154,9 +153,9 @@ impl Lines {
         pinned: &Pinned,
         tail: Option<Tail>,
     ) {
-        let none = vec![None; self.ir.constants.len()];
+        let unpinned = vec![None; self.ir.constants.len()];
         let pinned = if pinned.0.is_empty() {
-            &none
+            &unpinned
         } else {
             &pinned.0
         };
@@ -164,21 +163,22 @@ impl Lines {
     }
 }
 
-pub(super) struct Build<'a> {
+pub(super) struct LinesBuilder<'a> {
     pub ir: Ir,
-    pub about: &'a About<'a>,
+    pub context: &'a LinesContext<'a>,
     values: HashMap<u16, Value>,
     accumulators: HashSet<u16>,
-    /// The registers whose lanes are consecutive numbers.
-    pub lined: HashSet<u16>,
+    /// The registers whose lanes hold consecutive numbers.
+    pub consecutive: HashSet<u16>,
 }
 
-impl Build<'_> {
+impl LinesBuilder<'_> {
     pub(super) fn ty(&self, r: Reg) -> Result<Compute, NotEmitted> {
-        let ty = self.about.registers.get(usize::from(r.0));
+        let ty = self.context.registers.get(usize::from(r.0));
         ty.copied().ok_or(NotEmitted)
     }
 
+    /// Returns the value of a register, and loads it if it is live into the code.
     pub(super) fn value(&mut self, r: Reg) -> Result<Value, NotEmitted> {
         if let Some(v) = self.values.get(&r.0) {
             return Ok(*v);
@@ -187,7 +187,7 @@ impl Build<'_> {
             return Err(NotEmitted);
         }
         let ty = self.ty(r)?;
-        let constant = self.about.constants.iter().find(|(c, _)| *c == r);
+        let constant = self.context.constants.iter().find(|(c, _)| *c == r);
         let value = match constant {
             Some((_, x)) => self.constant(*x, ty)?,
             None => self.load(Key::Input(r), ty.dtype()),
@@ -199,13 +199,13 @@ impl Build<'_> {
     pub(super) fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, NotEmitted> {
         let bits = scalar_bits(x, ty);
         Ok(match ty {
-            Compute::F32 => Value::one(ty, self.ir.f32(f32::from_bits(bits as u32))),
-            Compute::I32 => Value::one(ty, self.ir.i32(bits as i32)),
-            Compute::F64 => Value::one(ty, self.ir.f64(f64::from_bits(bits))),
-            Compute::I64 => Value::one(ty, self.ir.i64(bits as i64)),
+            Compute::F32 => Value::new(ty, self.ir.f32(f32::from_bits(bits as u32))),
+            Compute::I32 => Value::new(ty, self.ir.i32(bits as i32)),
+            Compute::F64 => Value::new(ty, self.ir.f64(f64::from_bits(bits))),
+            Compute::I64 => Value::new(ty, self.ir.i64(bits as i64)),
             Compute::Mask => {
                 let (a, b) = (self.ir.i32(bits as i32), self.ir.i32(1));
-                Value::one(ty, self.ir.compare_int(false, Cmp::Eq, a, b))
+                Value::new(ty, self.ir.compare_int(false, Cmp::Eq, a, b))
             }
         })
     }
@@ -214,7 +214,7 @@ impl Build<'_> {
     pub(super) fn load(&mut self, from: Key, dtype: DType) -> Value {
         let ty = dtype.compute();
         let ir = &mut self.ir;
-        let word = |ir: &mut Ir, form: Form| Value::one(ty, ir.load(from, form, false));
+        let word = |ir: &mut Ir, form: Form| Value::new(ty, ir.load(from, form, false));
         match dtype {
             DType::F32 | DType::I32 => word(ir, Form::Word),
             DType::U8 => word(ir, Form::Byte { signed: false }),
@@ -225,23 +225,23 @@ impl Build<'_> {
             DType::BF16 => {
                 let low = ir.load(from, Form::Short { signed: false }, false);
                 let width = ir.width();
-                Value::one(ty, ir.op1_of(op::VPSLLD, width, Some(16), low))
+                Value::new(ty, ir.op1_with(op::VPSLLD, width, Some(16), low))
             }
             DType::F64 | DType::I64 | DType::U64 => {
-                Value::of(ty, |p| ir.load(from, Form::Double(p), false).into())
+                Value::from_parts(ty, |p| ir.load(from, Form::Double(p), false).into())
             }
-            DType::U32 => Value::of(ty, |p| ir.load(from, Form::Unsigned(p), false).into()),
-            DType::Bool if ir.target.evex => Value::one(ty, ir.load(from, Form::Bits, true)),
+            DType::U32 => Value::from_parts(ty, |p| ir.load(from, Form::Unsigned(p), false).into()),
+            DType::Bool if ir.target.evex => Value::new(ty, ir.load(from, Form::Bits, true)),
             DType::Bool => {
                 let bytes = ir.load(from, Form::Byte { signed: false }, false);
                 let zero = ir.i32(0);
-                Value::one(ty, ir.compare_int(false, Cmp::Gt, bytes.into(), zero))
+                Value::new(ty, ir.compare_int(false, Cmp::Gt, bytes.into(), zero))
             }
             _ => {
                 let float = dtype.float8();
                 let float = float.unwrap_or_else(|| panic!("no form of {dtype} in memory"));
                 let bits = ir.load(from, Form::Byte { signed: false }, false);
-                Value::one(ty, float8::widen(ir, bits, float))
+                Value::new(ty, float8::widen(ir, bits, float))
             }
         }
     }
@@ -262,7 +262,7 @@ impl Build<'_> {
                 ir.store(to, Form::Unsigned(1), high);
             }
             DType::U32 => {
-                let [low, high] = in_registers(ir, value.parts);
+                let [low, high] = to_registers(ir, value.parts);
                 let narrow = ir.narrow64(low, high);
                 ir.store(to, Form::Word, narrow.into());
             }
@@ -295,7 +295,7 @@ impl Build<'_> {
         if ir.target.evex {
             return ir.store(to, Form::Short { signed: false }, value);
         }
-        let shorts = self.shorts(value, 0xffff);
+        let shorts = self.pack_shorts(value, 0xffff);
         self.ir.store(to, Form::Shorts, shorts.into());
     }
 
@@ -303,30 +303,30 @@ impl Build<'_> {
         if self.ir.target.evex {
             return self.ir.store(to, Form::Byte { signed: false }, value);
         }
-        let shorts = self.shorts(value, 0xff);
+        let shorts = self.pack_shorts(value, 0xff);
         let width = kiln_x86::Width::X;
-        let bytes = self.ir.op2_of(op::VPACKUSWB, width, None, shorts, shorts);
+        let bytes = self.ir.op2_with(op::VPACKUSWB, width, None, shorts, shorts);
         self.ir.store(to, Form::Bytes, bytes.into());
     }
 
-    /// With VEX, returns the low bits of eight lanes as elements of 16 bits.
-    fn shorts(&mut self, value: Src, bits: i32) -> Virt {
+    /// With VEX, packs the low bits of eight lanes to elements of 16 bits.
+    fn pack_shorts(&mut self, value: Src, bits: i32) -> Virt {
         let ir = &mut self.ir;
         let bits = ir.i32(bits);
-        let low = ir.either(op::VPAND, value, bits);
+        let low = ir.commutative(op::VPAND, value, bits);
         let packed = ir.op2(op::VPACKUSDW, low, low);
         let width = ir.width();
-        ir.op1_of(op::VPERMQ, width, Some(0x08), packed)
+        ir.op1_with(op::VPERMQ, width, Some(0x08), packed)
     }
 
-    fn inst(&mut self, inst: &Inst) -> Result<(), NotEmitted> {
+    fn add_inst(&mut self, inst: &Inst) -> Result<(), NotEmitted> {
         let (dst, value) = match inst {
             Inst::Load { dst, access } => {
-                let dtype = (self.about.dtypes)(*access);
+                let dtype = (self.context.dtypes)(*access);
                 (*dst, self.load(Key::Access(*access), dtype))
             }
             Inst::Kept { dst, slot } => {
-                let ty = self.about.slots[usize::from(*slot)];
+                let ty = self.context.slots[usize::from(*slot)];
                 (*dst, self.load(Key::Slot(*slot), ty.dtype()))
             }
             Inst::Unary { op, dst, a } => {
@@ -343,7 +343,7 @@ impl Build<'_> {
                 let (a, b) = (self.value(*a)?, self.value(*b)?);
                 let value = match binary(&mut self.ir, *op, a, b) {
                     Err(NotEmitted) if a.ty != Compute::Mask => {
-                        native::binary_of(&mut self.ir, *op, [a, b], *site)
+                        native::add_binary(&mut self.ir, *op, [a, b], *site)
                     }
                     value => value?,
                 };
@@ -365,7 +365,7 @@ impl Build<'_> {
             }
             Inst::Store { access, src } => {
                 let value = self.value(*src)?;
-                let dtype = (self.about.dtypes)(*access);
+                let dtype = (self.context.dtypes)(*access);
                 let value = if value.ty == dtype.compute() {
                     value
                 } else {
@@ -378,7 +378,7 @@ impl Build<'_> {
                 access,
                 dynamic,
             } => (*dst, self.load_at(*access, dynamic)?),
-            // The number of the first lane, by position, and its increment per lane.
+            // The offset is the index of a [`Key::Number`], the number at the first lane.
             Inst::Index {
                 dst,
                 offset,
@@ -413,10 +413,10 @@ impl Build<'_> {
             return Err(NotEmitted);
         }
         let wide = is_wide(ty);
-        let parts = Value::of(ty, |p| {
+        let parts = Value::from_parts(ty, |p| {
             let code = if wide { p + 1 } else { 0 };
             let part = a.parts[usize::from(p)];
-            self.ir.neutral(reduction, code, ty.is_float(), part).into()
+            self.ir.fill(reduction, code, ty.is_float(), part).into()
         });
         let sum = self.load(Key::Accumulator(acc), ty.dtype());
         let sum = binary(&mut self.ir, reduction.combine(), sum, parts)?;

@@ -1,40 +1,41 @@
-//! The places of operands that code reads and writes, supplied by its caller.
+//! The interface by which callers supply the locations of operands.
 
 use super::ir::Key;
 use kiln_x86::{Asm, Gpr, Mask, Mem, Vreg};
 
-/// The place of the elements of a group of lanes.
+/// The location of an operand's elements for a group of lanes.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum LaneLocation {
     /// Contiguous in memory, in the order of lanes.
     Vector(Mem),
-    /// The same, for non-temporal stores: 32 or 64 bits per element, aligned to a group's vector.
+    /// Contiguous in memory, for non-temporal stores: 32 or 64 bits per element, aligned to a vector.
     Stream(Mem),
     /// One element for all lanes.
     Splat(Mem),
-    /// Already in registers (one; two for 64 bits per lane), in the compute type: f32 for f16. With EVEX, values that
-    /// are read must not be masks. With `last`, the registers are free once they are read.
-    Register { at: [Vreg; 2], last: bool },
-    /// Numbers of 64 bits that count lanes: the first is `first + plus`.
+    /// In registers (one; two for 64 bits per lane), in the compute type: f32 for f16. With EVEX, masks can't be read
+    /// from here. With `last`, the registers are free after the read.
+    Register { registers: [Vreg; 2], last: bool },
+    /// The 64-bit indices of the lanes, from `first + plus` on.
     Lanes { first: Gpr, plus: i32 },
 }
 
-/// The arguments of functions that report data errors, which describe the call.
+/// The arguments of functions that report data errors.
 #[derive(Copy, Clone, Debug)]
 pub struct ReportArguments {
-    /// The current lane is `lane + group + [first]`.
+    /// The index of the group's first lane is `lane + group + [first]`.
     pub lane: Gpr,
     pub group: i32,
     pub first: Mem,
-    /// The place of the context's address.
+    /// The location of the context's address.
     pub context: Mem,
 }
 
-/// Supplies the places of operands. It is called where code is emitted that reads or writes them. It may emit code too.
-/// That must not change any vector register, or any general register that the caller does not know of.
+/// A supplier of operand locations, called before each read or write is emitted. It may emit code that computes
+/// addresses. This code must not change vector registers, or general registers other than those that the caller
+/// reserved.
 pub trait Locations {
-    /// Returns the place of an operand. [`Key::Access`] is in memory as the access' dtype, the others have their
-    /// register's type ([`Key::Slot`] the slot's). Masks are bytes of 0 and 1.
+    /// Returns the location of an operand. The elements of [`Key::Access`] have the access's dtype, others their
+    /// register's or slot's type. Masks are bytes of 0 and 1.
     fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation;
 
     /// Returns the address of an access, advanced by the byte count stored at `by`.
@@ -48,7 +49,7 @@ pub trait Locations {
         None
     }
 
-    /// Selects the group that the next operands are for, of several that are emitted together.
+    /// Selects the group of the next operands, if several groups are interleaved.
     fn select_group(&mut self, group: usize) {
         let _ = group;
     }

@@ -1,5 +1,5 @@
-//! Elementary functions on f32: those of [`kiln_kernel::simd::math`], operation by operation, so that results are
-//! bitwise equal.
+//! Elementary functions on f32: the same operations in the same order as [`kiln_kernel::simd::math`], for bitwise equal
+//! results.
 
 use super::ir::{Cmp, Ir, Src, Virt};
 use super::native;
@@ -15,9 +15,9 @@ use kiln_x86::op;
 use std::f32::consts::{LN_2, LOG2_E};
 use std::f64::consts::FRAC_2_PI;
 
-/// Adds a function, if it has a vector form.
-pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
-    Some(match what {
+/// Adds a function on f32, or returns `None` if it has no vector form.
+pub(super) fn unary(ir: &mut Ir, prim: Unary, x: Virt) -> Option<Virt> {
+    Some(match prim {
         Unary::Exp => exp(ir, x),
         Unary::Exp2 => exp2(ir, x),
         Unary::Expm1 => expm1(ir, x),
@@ -29,13 +29,13 @@ pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
         Unary::Sigmoid => sigmoid(ir, x),
         Unary::Erf if ir.target.evex => erf_by_table(ir, x),
         Unary::Erf => erf(ir, x),
-        Unary::Sin | Unary::Cos => sin_cos(ir, what, x),
+        Unary::Sin | Unary::Cos => sin_cos(ir, prim, x),
         _ => return None,
     })
 }
 
 fn add(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
-    ir.either(op::VADDPS, a, b)
+    ir.commutative(op::VADDPS, a, b)
 }
 
 fn sub(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
@@ -43,17 +43,17 @@ fn sub(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
 }
 
 fn mul(ir: &mut Ir, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
-    ir.either(op::VMULPS, a, b)
+    ir.commutative(op::VMULPS, a, b)
 }
 
 fn shift_left(ir: &mut Ir, a: Virt, n: u8) -> Virt {
     let width = ir.width();
-    ir.op1_of(op::VPSLLD, width, Some(n), a)
+    ir.op1_with(op::VPSLLD, width, Some(n), a)
 }
 
 fn shift_right(ir: &mut Ir, a: Virt, n: u8) -> Virt {
     let width = ir.width();
-    ir.op1_of(op::VPSRAD, width, Some(n), a)
+    ir.op1_with(op::VPSRAD, width, Some(n), a)
 }
 
 /// Evaluates a polynomial, highest coefficient first.
@@ -85,22 +85,22 @@ fn copysign(ir: &mut Ir, a: Virt, b: Virt) -> Virt {
     ir.op2(op::VORPS, magnitude, sign)
 }
 
-/// Returns `x` clamped to `low..=high`; NaN stays, because it is the second operand.
+/// Clamps `x` to `low..=high`. NaN stays, because it is the second operand.
 fn clamp(ir: &mut Ir, x: Virt, low: f32, high: f32) -> Virt {
     let (low, high) = (ir.f32(low), ir.f32(high));
     let x = ir.op2(op::VMAXPS, low, x);
     ir.op2(op::VMINPS, high, x)
 }
 
-/// Returns the nearest integer as float and as integer.
+/// Rounds to the nearest integer, as float and as integer.
 fn nearest(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
     let (round, bits) = (ir.f32(ROUND), ir.i32(ROUND.to_bits() as i32));
-    let t = add(ir, x, round);
-    (sub(ir, t, round), ir.op2(op::VPSUBD, t, bits))
+    let shifted = add(ir, x, round);
+    (sub(ir, shifted, round), ir.op2(op::VPSUBD, shifted, bits))
 }
 
 /// Returns `2^n`, a normal number.
-fn power(ir: &mut Ir, n: Virt) -> Virt {
+fn power_of_two(ir: &mut Ir, n: Virt) -> Virt {
     let bias = ir.i32(127);
     let n = ir.op2(op::VPADDD, n, bias);
     shift_left(ir, n, 23)
@@ -110,16 +110,17 @@ fn power(ir: &mut Ir, n: Virt) -> Virt {
 fn scale(ir: &mut Ir, x: Virt, n: Virt) -> Virt {
     let half = shift_right(ir, n, 1);
     let rest = ir.op2(op::VPSUBD, n, half);
-    let first = power(ir, half);
-    let x = mul(ir, x, first);
-    let second = power(ir, rest);
-    mul(ir, x, second)
+    let half_power = power_of_two(ir, half);
+    let x = mul(ir, x, half_power);
+    let rest_power = power_of_two(ir, rest);
+    mul(ir, x, rest_power)
 }
 
+/// Returns `x - n · ln 2` and the integer `n` nearest to `x / ln 2`.
 fn reduce_exp(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
     let (log2_e, high, low) = (ir.f32(LOG2_E), ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
-    let turns = mul(ir, x, log2_e);
-    let (n, i) = nearest(ir, turns);
+    let quotient = mul(ir, x, log2_e);
+    let (n, i) = nearest(ir, quotient);
     let r = ir.fma(n, high, x);
     (ir.fma(n, low, r), i)
 }
@@ -135,9 +136,9 @@ fn exp(ir: &mut Ir, x: Virt) -> Virt {
     let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
     let (log2_e, round, one) = (ir.f32(LOG2_E), ir.f32(ROUND), ir.f32(1.0));
     let (high, low) = (ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
-    // The rounding constant is needed twice, so it is in a register.
-    let turns = ir.fma(x, log2_e, round);
-    let n = sub(ir, turns, round);
+    // The rounding constant is used twice, so it pays to keep it in a register.
+    let shifted = ir.fma(x, log2_e, round);
+    let n = sub(ir, shifted, round);
     let r = ir.fma(n, high, x);
     let r = ir.fma(n, low, r);
     let p = poly(ir, r, &EXP_TAIL);
@@ -147,7 +148,7 @@ fn exp(ir: &mut Ir, x: Virt) -> Virt {
         return ir.op2(op::VSCALEFPS, p, n);
     }
     let bits = ir.i32(ROUND.to_bits() as i32);
-    let n = ir.op2(op::VPSUBD, turns, bits);
+    let n = ir.op2(op::VPSUBD, shifted, bits);
     scale(ir, p, n)
 }
 
@@ -166,39 +167,41 @@ fn expm1(ir: &mut Ir, x: Virt) -> Virt {
     let inner = clamp(ir, x, -20.0, 80.0);
     let (r, n) = reduce_exp(ir, inner);
     let p = exp_less_one(ir, r);
-    let power = power(ir, n);
+    let power_of_two = power_of_two(ir, n);
     let one = ir.f32(1.0);
-    let less = sub(ir, power, one);
-    let y = ir.fma(p, power, less);
+    let scale_less_one = sub(ir, power_of_two, one);
+    let y = ir.fma(p, power_of_two, scale_less_one);
     let limit = ir.f32(20.0);
-    let large = ir.compare(false, Cmp::Gt, x, limit);
+    let is_large = ir.compare(false, Cmp::Gt, x, limit);
     let e = exp(ir, x);
-    let y = ir.select(false, large, e, y);
+    let y = ir.select(false, is_large, e, y);
     let tiny = ir.f32(1e-7);
     let a = abs(ir, x);
-    let small = ir.compare(false, Cmp::Lt, a, tiny);
-    ir.select(false, small, x, y)
+    let is_small = ir.compare(false, Cmp::Lt, a, tiny);
+    ir.select(false, is_small, x, y)
 }
 
+/// Returns `f` and `e` with `x = (1 + f) · 2^e`.
 fn reduce_log(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
-    let least = ir.f32(f32::MIN_POSITIVE);
-    let tiny = ir.compare(false, Cmp::Lt, x, least);
+    let min_normal = ir.f32(f32::MIN_POSITIVE);
+    let is_subnormal = ir.compare(false, Cmp::Lt, x, min_normal);
     let factor = ir.f32(8_388_608.0);
-    let larger = mul(ir, x, factor);
-    let x = ir.select(false, tiny, larger, x);
+    let scaled = mul(ir, x, factor);
+    let x = ir.select(false, is_subnormal, scaled, x);
     let root = ir.i32(0x3f35_04f3);
     let shifted = ir.op2(op::VPSUBD, x, root);
     let e = shift_right(ir, shifted, 23);
     let e = ir.op1(op::VCVTDQ2PS, e);
-    let (less, zero, one) = (ir.f32(23.0), ir.f32(0.0), ir.f32(1.0));
-    let less = ir.select(false, tiny, less, zero);
-    let e = sub(ir, e, less);
+    let (exponent_offset, zero, one) = (ir.f32(23.0), ir.f32(0.0), ir.f32(1.0));
+    let exponent_offset = ir.select(false, is_subnormal, exponent_offset, zero);
+    let e = sub(ir, e, exponent_offset);
     let bits = ir.i32(0x007f_ffff);
     let m = ir.op2(op::VPAND, shifted, bits);
     let m = ir.op2(op::VPADDD, m, root);
     (sub(ir, m, one), e)
 }
 
+/// Returns the terms of `log(1 + f) - f`: those from the third power on, and the square.
 fn log_tail(ir: &mut Ir, f: Virt) -> (Virt, Virt) {
     let z = mul(ir, f, f);
     let p = poly(ir, f, &LOG_TAIL);
@@ -208,19 +211,20 @@ fn log_tail(ir: &mut Ir, f: Virt) -> (Virt, Virt) {
     (p, mul(ir, z, half))
 }
 
+/// Replaces the logarithm `y` of `x` for zero, negative numbers, infinity and NaN.
 fn log_special(ir: &mut Ir, x: Virt, y: Virt) -> Virt {
     let zero = ir.f32(0.0);
-    let (least, nan, most) = (
+    let (negative_infinity, nan, infinity) = (
         ir.f32(f32::NEG_INFINITY),
         ir.f32(f32::NAN),
         ir.f32(f32::INFINITY),
     );
-    let none = ir.compare(false, Cmp::Eq, x, zero);
-    let y = ir.select(false, none, least, y);
-    let negative = ir.compare(false, Cmp::Lt, x, zero);
-    let y = ir.select(false, negative, nan, y);
-    let below = ir.compare(false, Cmp::Lt, x, most);
-    ir.select(false, below, y, x)
+    let is_zero = ir.compare(false, Cmp::Eq, x, zero);
+    let y = ir.select(false, is_zero, negative_infinity, y);
+    let is_negative = ir.compare(false, Cmp::Lt, x, zero);
+    let y = ir.select(false, is_negative, nan, y);
+    let is_finite = ir.compare(false, Cmp::Lt, x, infinity);
+    ir.select(false, is_finite, y, x)
 }
 
 fn log(ir: &mut Ir, x: Virt) -> Virt {
@@ -263,21 +267,21 @@ fn log10(ir: &mut Ir, x: Virt) -> Virt {
 }
 
 fn log1p(ir: &mut Ir, x: Virt) -> Virt {
-    let (one, zero, most) = (ir.f32(1.0), ir.f32(0.0), ir.f32(f32::INFINITY));
+    let (one, zero, infinity) = (ir.f32(1.0), ir.f32(0.0), ir.f32(f32::INFINITY));
     let u = add(ir, x, one);
-    let below = sub(ir, u, one);
-    let below = sub(ir, x, below);
-    let above = sub(ir, u, x);
-    let above = sub(ir, one, above);
-    let small = ir.compare(false, Cmp::Lt, x, one);
-    let lost = ir.select(false, small, below, above);
-    let lost = ir.op2(op::VDIVPS, lost, u);
+    let error_small = sub(ir, u, one);
+    let error_small = sub(ir, x, error_small);
+    let error_large = sub(ir, u, x);
+    let error_large = sub(ir, one, error_large);
+    let is_small = ir.compare(false, Cmp::Lt, x, one);
+    let error = ir.select(false, is_small, error_small, error_large);
+    let error = ir.op2(op::VDIVPS, error, u);
     let y = log(ir, u);
-    let more = add(ir, y, lost);
-    let positive = ir.compare(false, Cmp::Gt, u, zero);
-    let y1 = ir.select(false, positive, more, y);
-    let finite = ir.compare(false, Cmp::Lt, u, most);
-    let y = ir.select(false, finite, y1, y);
+    let corrected = add(ir, y, error);
+    let is_positive = ir.compare(false, Cmp::Gt, u, zero);
+    let y1 = ir.select(false, is_positive, corrected, y);
+    let is_finite = ir.compare(false, Cmp::Lt, u, infinity);
+    let y = ir.select(false, is_finite, y1, y);
     let tiny = ir.f32(1e-8);
     let a = abs(ir, x);
     let tiny = ir.compare(false, Cmp::Lt, a, tiny);
@@ -298,8 +302,8 @@ fn tanh(ir: &mut Ir, x: Virt) -> Virt {
     let q = ir.op2(op::VDIVPS, two, e);
     let large = sub(ir, one, q);
     let limit = ir.f32(0.625);
-    let near = ir.compare(false, Cmp::Lt, a, limit);
-    let y = ir.select(false, near, small, large);
+    let is_small = ir.compare(false, Cmp::Lt, a, limit);
+    let y = ir.select(false, is_small, small, large);
     copysign(ir, y, x)
 }
 
@@ -308,10 +312,10 @@ fn sigmoid(ir: &mut Ir, x: Virt) -> Virt {
     let a = neg(ir, a);
     let e = exp(ir, a);
     let (one, zero) = (ir.f32(1.0), ir.f32(0.0));
-    let negative = ir.compare(false, Cmp::Lt, x, zero);
-    let above = ir.select(false, negative, e, one);
-    let below = add(ir, e, one);
-    ir.op2(op::VDIVPS, above, below)
+    let is_negative = ir.compare(false, Cmp::Lt, x, zero);
+    let numerator = ir.select(false, is_negative, e, one);
+    let denominator = add(ir, e, one);
+    ir.op2(op::VDIVPS, numerator, denominator)
 }
 
 fn erf(ir: &mut Ir, x: Virt) -> Virt {
@@ -321,60 +325,60 @@ fn erf(ir: &mut Ir, x: Virt) -> Virt {
     let small = ir.fma(p, x, x);
     let t = clamp(ir, a, 0.0, 4.0);
     let p = poly(ir, t, &ERF_LARGE);
-    let minus = neg(ir, t);
-    let inner = ir.fma(p, t, minus);
+    let negated = neg(ir, t);
+    let inner = ir.fma(p, t, negated);
     let (r, n) = reduce_exp(ir, inner);
     let p = exp_less_one(ir, r);
     let one = ir.f32(1.0);
     let p = add(ir, p, one);
-    let power = power(ir, n);
+    let power_of_two = power_of_two(ir, n);
     let p = neg(ir, p);
-    let large = ir.fma(p, power, one);
+    let large = ir.fma(p, power_of_two, one);
     let large = copysign(ir, large, x);
     let limit = ir.f32(0.927_734_4);
-    let near = ir.compare(false, Cmp::Lt, a, limit);
-    ir.select(false, near, small, large)
+    let is_small = ir.compare(false, Cmp::Lt, a, limit);
+    ir.select(false, is_small, small, large)
 }
 
-/// As [`ErfTable::of`].
+/// As [`ErfTable::eval`].
 fn erf_by_table(ir: &mut Ir, x: Virt) -> Virt {
     let sign = ir.f32(-0.0);
-    let (most, eight, round) = (ir.f32(3.93), ir.f32(8.0), ir.f32(ROUND));
+    let (max, eight, round) = (ir.f32(3.93), ir.f32(8.0), ir.f32(ROUND));
     let a = abs(ir, x);
-    let t = ir.op2(op::VMINPS, most, a);
-    let at = ir.fma(t, eight, round);
-    let look = |ir: &mut Ir, row: usize| {
+    let t = ir.op2(op::VMINPS, max, a);
+    let interval = ir.fma(t, eight, round);
+    let look_up = |ir: &mut Ir, row: usize| {
         let [low, high] = ErfTable::get().row(row).map(|half| ir.vector(half));
-        ir.tied(op::VPERMT2PS, low, at.into(), high)
+        ir.tied(op::VPERMT2PS, low, interval.into(), high)
     };
-    let centre = look(ir, 0);
+    let centre = look_up(ir, 0);
     let r = sub(ir, t, centre);
-    let mut y = look(ir, 6);
+    let mut y = look_up(ir, 6);
     for n in (0..5).rev() {
-        let c = look(ir, n + 1);
+        let c = look_up(ir, n + 1);
         y = ir.fma(y, r, c);
     }
     let sign = ir.op2(op::VANDPS, x, sign);
     ir.op2(op::VORPS, y, sign)
 }
 
-/// Returns the sine or cosine. If any lane is far from 0, a function computes those lanes.
-fn sin_cos(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
-    let y = sin_cos_near(ir, what, x);
+/// Returns the sine or cosine. If any lane exceeds [`TRIG_LIMIT`], a function computes such lanes.
+fn sin_cos(ir: &mut Ir, prim: Unary, x: Virt) -> Virt {
+    let y = small_sin_cos(ir, prim, x);
     let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
-    let far = ir.compare(false, Cmp::Gt, a, limit);
-    let of_far = native::unary_of(ir, what, Value::one(Compute::F32, x), Some(far));
-    ir.select(false, far, of_far.parts[0], y)
+    let large = ir.compare(false, Cmp::Gt, a, limit);
+    let exact = native::add_unary(ir, prim, Value::new(Compute::F32, x), Some(large));
+    ir.select(false, large, exact.parts[0], y)
 }
 
 /// Returns the sine or cosine of numbers within [`TRIG_LIMIT`].
-fn sin_cos_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
-    let upper = ir.upper(x);
-    let (turns, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
+fn small_sin_cos(ir: &mut Ir, prim: Unary, x: Virt) -> Virt {
+    let upper = ir.upper_half(x);
+    let (quarters_per_radian, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
     let (high, low) = (ir.f64(QUARTER.0), ir.f64(QUARTER.1));
     let [(first, q), (second, q_upper)] = [x, upper].map(|x| {
         let x = ir.op1(op::VCVTPS2PD, x);
-        let t = ir.op2(op::VMULPD, x, turns);
+        let t = ir.op2(op::VMULPD, x, quarters_per_radian);
         let t = ir.op2(op::VADDPD, t, round);
         let n = ir.op2(op::VSUBPD, t, round);
         let by = ir.op2(op::VMULPD, n, high);
@@ -383,8 +387,8 @@ fn sin_cos_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
         let r = ir.op2(op::VSUBPD, r, by);
         (ir.op1(op::VCVTPD2PS, r), t)
     });
-    let r = ir.joined(first, second);
-    let q = ir.low_halves(q, q_upper);
+    let r = ir.join_halves(first, second);
+    let q = ir.truncate64(q, q_upper);
     let z = mul(ir, r, r);
     let s = poly(ir, z, &SINE);
     let s = mul(ir, s, z);
@@ -393,9 +397,9 @@ fn sin_cos_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let c = poly(ir, z, &COSINE);
     let c = mul(ir, c, z);
     let (half, one, two, zero) = (ir.f32(-0.5), ir.f32(1.0), ir.i32(2), ir.i32(0));
-    let rest = ir.fma(z, half, one);
-    let cosine = ir.fma(c, z, rest);
-    let (even, odd, by) = match what {
+    let cosine_head = ir.fma(z, half, one);
+    let cosine = ir.fma(c, z, cosine_head);
+    let (even, odd, by) = match prim {
         Unary::Sin => (sine, cosine, 0),
         _ => (cosine, sine, 1),
     };
@@ -409,11 +413,11 @@ fn sin_cos_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     ir.op2(op::VXORPS, y, sign)
 }
 
-/// Returns `sqrt(-2 ln u) cos(angle)`, for an angle of at most a turn.
+/// Returns `sqrt(-2 ln u) cos(angle)`, for an angle of at most 2π.
 pub(super) fn polar(ir: &mut Ir, u: Virt, angle: Virt) -> Virt {
-    let (logarithm, by) = (log(ir, u), ir.f32(-2.0));
-    let square = mul(ir, logarithm, by);
+    let (logarithm, factor) = (log(ir, u), ir.f32(-2.0));
+    let square = mul(ir, logarithm, factor);
     let radius = ir.op1(op::VSQRTPS, square);
-    let cosine = sin_cos_near(ir, Unary::Cos, angle);
+    let cosine = small_sin_cos(ir, Unary::Cos, angle);
     mul(ir, radius, cosine)
 }

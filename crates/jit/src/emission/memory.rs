@@ -1,12 +1,12 @@
-//! Loads and stores of elements.
+//! Emission of loads, stores and gathers.
 
-use super::emit::{Emit, part};
+use super::emit::{Emit, form_part};
 use super::ir::{Form, Key, Src, Step};
 use super::locations::{LaneLocation, Locations, Tail};
 use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
-/// Returns the byte offset of part `p` of a form in a group of lanes.
-fn offset(form: Form, full: Width) -> i32 {
+/// Returns the byte offset of a form's register in a group of lanes.
+fn part_offset(form: Form, full: Width) -> i32 {
     match form {
         Form::Double(1) => full.bytes() as i32,
         Form::Unsigned(1) => full.bytes() as i32 / 2,
@@ -19,7 +19,7 @@ impl<P: Locations> Emit<'_, P> {
         self.ir.target.width()
     }
 
-    /// With VEX, returns the tail's lanes as a vector; with EVEX, an arbitrary register.
+    /// With VEX, loads the mask of the tail's lanes as a vector. With EVEX, the returned register is meaningless.
     pub(super) fn tail_vector(
         &mut self,
         tail: Tail,
@@ -31,10 +31,10 @@ impl<P: Locations> Emit<'_, P> {
         match tail {
             Tail::Bits { .. } => Vreg(0),
             Tail::Memory { mask, .. } => {
-                let r = self.temporary(now, busy);
-                let at = mask.plus(16 * i32::from(part));
+                let r = self.take_temporary(now, busy);
+                let address = mask.plus(16 * i32::from(part));
                 match wide {
-                    true => self.asm.op(op::VPMOVSXDQ, Width::Y, (r, at)),
+                    true => self.asm.op(op::VPMOVSXDQ, Width::Y, (r, address)),
                     false => self.asm.op(op::VMOVUPS, Width::Y, (r, mask)),
                 }
                 r
@@ -48,7 +48,7 @@ impl<P: Locations> Emit<'_, P> {
         let from = match location {
             LaneLocation::Splat(m) => return self.load_splat(m, form, to),
             LaneLocation::Lanes { first, plus } => return self.load_lanes(first, plus, form, to),
-            LaneLocation::Vector(m) | LaneLocation::Stream(m) => m.plus(offset(form, full)),
+            LaneLocation::Vector(m) | LaneLocation::Stream(m) => m.plus(part_offset(form, full)),
             LaneLocation::Register { .. } => panic!("registers are not loaded"),
         };
         let op = match form {
@@ -62,11 +62,11 @@ impl<P: Locations> Emit<'_, P> {
             Form::Unsigned(_) => op::VPMOVZXDQ,
             Form::Bits | Form::Shorts | Form::Bytes => panic!("{form:?} is not loaded"),
         };
-        let upper = part(form) == 1;
+        let is_upper = form_part(form) == 1;
         match self.tail {
             None => self.asm.op(op, full, (to, from)),
             Some(Tail::Bits { low, high }) => {
-                let k = if upper { high } else { low };
+                let k = if is_upper { high } else { low };
                 self.asm.masked(op, full, (k, true), (to, from));
             }
             Some(tail @ Tail::Memory { lanes, .. }) => {
@@ -79,9 +79,9 @@ impl<P: Locations> Emit<'_, P> {
                 match (size, form) {
                     (Some((insert, size)), _) => {
                         self.asm.op(op::VXORPS, Width::X, (to, to, to));
-                        self.each_lane(lanes, |asm, lane| {
-                            let at = from.plus(size * i32::from(lane));
-                            asm.op(insert, Width::X, (to, to, at, lane));
+                        self.for_each_lane(lanes, |asm, lane| {
+                            let element = from.plus(size * i32::from(lane));
+                            asm.op(insert, Width::X, (to, to, element, lane));
                         });
                         self.asm.op(op, full, (to, to));
                     }
@@ -94,7 +94,7 @@ impl<P: Locations> Emit<'_, P> {
                         self.asm.op(op, full, (to, to));
                     }
                     _ => {
-                        let mask = self.tail_vector(tail, wide, part(form) as u8, now, &[]);
+                        let mask = self.tail_vector(tail, wide, form_part(form) as u8, now, &[]);
                         let op = if wide { op::VMASKMOVPD } else { op::VMASKMOVPS };
                         self.asm.op(op, full, (to, mask, from));
                     }
@@ -103,8 +103,8 @@ impl<P: Locations> Emit<'_, P> {
         }
     }
 
-    /// Emits code for each lane that exists.
-    fn each_lane(&mut self, lanes: Gpr, mut f: impl FnMut(&mut kiln_x86::Asm, u8)) {
+    /// Emits code for each of the first `lanes` lanes.
+    fn for_each_lane(&mut self, lanes: Gpr, mut f: impl FnMut(&mut kiln_x86::Asm, u8)) {
         let end = self.asm.label();
         for lane in 0..8 {
             self.asm.cmp_number(lanes, i32::from(lane));
@@ -142,48 +142,48 @@ impl<P: Locations> Emit<'_, P> {
         }
     }
 
-    /// Gathers elements at individual addresses.
-    pub(super) fn gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
-        let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
-            panic!("three operands");
+    /// Emits a masked gather.
+    pub(super) fn emit_gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
+        let [Some(fill), Some(indices), Some(last @ Src::Virt(mask))] = step.from else {
+            panic!("a gather has three sources");
         };
-        let LaneLocation::Splat(base) = self.find(key, step) else {
+        let LaneLocation::Splat(base) = self.lane_location(key, step) else {
             panic!("a gather is from memory");
         };
         let (width, busy) = (self.width(), &step.from);
-        let addresses = self.register(at, now, busy);
+        let addresses = self.register(indices, now, busy);
         let from = base.gather(addresses, width, if wide { 8 } else { 4 });
         let op = if wide { op::VPGATHERQQ } else { op::VPGATHERDD };
-        // The processor clears the mask.
+        // Gathers clear their mask, so it is copied.
         if self.ir.target.evex {
             let k = self.take_mask(now, busy);
             let mask = self.mask(mask);
             self.asm.mask_op(MaskOp::And, k, mask, mask);
-            let to = self.over(fill, &[at, last], step, now);
+            let to = self.overwrite(fill, &[indices, last], step, now);
             self.asm.masked(op, width, (k, false), (to, from));
             self.masks.push(k);
         } else {
-            let (k, mask) = (self.temporary(now, busy), self.vector(mask));
+            let (k, mask) = (self.take_temporary(now, busy), self.vector(mask));
             self.asm.op(op::VMOVAPS, width, (k, mask));
-            let to = self.over(fill, &[at, last], step, now);
+            let to = self.overwrite(fill, &[indices, last], step, now);
             self.asm.op(op, width, (to, from, k));
         }
     }
 
-    /// Computes the numbers of the lanes; the first is `first + plus`.
+    /// Computes the 64-bit indices of the lanes, from `first + plus` on.
     fn load_lanes(&mut self, first: Gpr, plus: i32, form: Form, to: Vreg) {
         let full = self.width();
         let lanes = full.bytes() as i64 / 8;
-        let from = i64::from(plus) + part(form) as i64 * lanes;
-        let order: Vec<u8> = (from..from + lanes).flat_map(i64::to_le_bytes).collect();
-        let order = self.asm.constant(&order);
+        let start = i64::from(plus) + form_part(form) as i64 * lanes;
+        let offsets: Vec<u8> = (start..start + lanes).flat_map(i64::to_le_bytes).collect();
+        let offsets = self.asm.constant(&offsets);
         if self.ir.target.evex {
             self.asm.op(op::VPBROADCASTQ_GPR, full, (to, first));
         } else {
             self.asm.op(op::VMOVQ_FROM_GPR, Width::X, (to, first));
             self.asm.op(op::VPBROADCASTQ, full, (to, to));
         }
-        self.asm.op(op::VPADDQ, full, (to, to, order));
+        self.asm.op(op::VPADDQ, full, (to, to, offsets));
     }
 
     /// Loads bytes as a mask of those that are not 0; `r` is a temporary register.
@@ -235,12 +235,12 @@ impl<P: Locations> Emit<'_, P> {
             LaneLocation::Stream(m) => (m, true),
             location => panic!("a store to {location:?}"),
         };
-        let to = to.plus(offset(form, full));
-        let upper = part(form) == 1;
+        let to = to.plus(part_offset(form, full));
+        let is_upper = form_part(form) == 1;
         let tail = self.tail;
-        let plain = |op: Op, emit: &mut Self| match tail {
+        let store_masked = |op: Op, emit: &mut Self| match tail {
             Some(Tail::Bits { low, high }) => {
-                let k = if upper { high } else { low };
+                let k = if is_upper { high } else { low };
                 emit.asm.masked(op, full, (k, false), (to, from));
             }
             _ => emit.asm.op(op, full, (to, from)),
@@ -251,7 +251,7 @@ impl<P: Locations> Emit<'_, P> {
             }
             (Form::Word | Form::Double(_), Some(t @ Tail::Memory { .. })) => {
                 let wide = matches!(form, Form::Double(_));
-                let mask = self.tail_vector(t, wide, part(form) as u8, now, busy);
+                let mask = self.tail_vector(t, wide, form_part(form) as u8, now, busy);
                 let op = if wide {
                     op::VMASKMOVPD_STORE
                 } else {
@@ -259,13 +259,13 @@ impl<P: Locations> Emit<'_, P> {
                 };
                 self.asm.op(op, full, (to, mask, from));
             }
-            (Form::Word, _) => plain(op::VMOVUPS_STORE, self),
-            (Form::Double(_), _) => plain(op::VMOVUPD_STORE, self),
-            (Form::Byte { .. }, _) => plain(op::VPMOVDB, self),
-            (Form::Short { .. }, _) => plain(op::VPMOVDW, self),
-            (Form::Unsigned(_), _) => plain(op::VPMOVQD, self),
+            (Form::Word, _) => store_masked(op::VMOVUPS_STORE, self),
+            (Form::Double(_), _) => store_masked(op::VMOVUPD_STORE, self),
+            (Form::Byte { .. }, _) => store_masked(op::VPMOVDB, self),
+            (Form::Short { .. }, _) => store_masked(op::VPMOVDW, self),
+            (Form::Unsigned(_), _) => store_masked(op::VPMOVQD, self),
             (Form::Half, Some(Tail::Memory { lanes, .. })) => {
-                let r = self.temporary(now, busy);
+                let r = self.take_temporary(now, busy);
                 self.asm.op(op::VCVTPS2PH, full, (r, from, 0u8));
                 self.store_lanes(lanes, op::VPEXTRW, 2, to, r);
             }
@@ -287,9 +287,9 @@ impl<P: Locations> Emit<'_, P> {
     }
 
     fn store_lanes(&mut self, lanes: Gpr, extract: Op, size: i32, to: Mem, from: Vreg) {
-        self.each_lane(lanes, |asm, lane| {
-            let at = to.plus(size * i32::from(lane));
-            asm.op(extract, Width::X, (at, from, lane));
+        self.for_each_lane(lanes, |asm, lane| {
+            let element = to.plus(size * i32::from(lane));
+            asm.op(extract, Width::X, (element, from, lane));
         });
     }
 }

@@ -1,8 +1,7 @@
 //! Emission of kernels as machine code: x86-64 with VEX (`Features::AVX2`) or EVEX (from `Features::AVX512` on).
 //!
-//! A kernel is described by a list of instructions of a tile program ([`lines::Lines`]). It is lowered to vector code
-//! with virtual registers ([`ir`]), and then to machine registers (`emit`). Emitted code computes the same bits as the
-//! interpreter.
+//! A list of instructions of a tile program ([`lines::Lines`]) is lowered to vector code with virtual registers
+//! ([`ir`]), and then to machine registers (`emit`). Emitted code computes the same bits as the interpreter.
 
 #[cfg(feature = "testing")]
 pub mod bugs;
@@ -17,12 +16,12 @@ mod locations;
 mod math;
 mod memory;
 mod native;
-mod over;
 mod pressure;
 mod primitive;
 mod random;
 pub mod stage;
 mod step;
+mod tied;
 mod value;
 
 use kiln_kernel::simd::Features;
@@ -31,12 +30,12 @@ use kiln_x86::Width;
 /// The target of emission.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// EVEX, with 32 registers and masks, or VEX, with 16.
+    /// True for EVEX, with 32 registers and masks; false for VEX, with 16 registers.
     pub evex: bool,
 }
 
 impl Target {
-    /// Returns the target of a level, if code is emitted for it.
+    /// Returns the target of a level, or `None` if it has no emitter.
     pub fn of(level: Features) -> Option<Target> {
         match level.width() {
             Features::BASELINE => None,
@@ -50,7 +49,7 @@ impl Target {
         if self.evex { Width::Z } else { Width::Y }
     }
 
-    /// Returns the number of elements of a group of lanes: as many f32 as a vector holds.
+    /// Returns the number of lanes of a group: the f32 of a vector.
     pub fn lanes(self) -> usize {
         self.width().bytes() / 4
     }

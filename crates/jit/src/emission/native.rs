@@ -1,13 +1,13 @@
-//! Rust functions that emitted code calls, for operations that are rare or have no vector form.
+//! Rust functions that emitted code calls for operations without a vector form.
 //!
-//! A call preserves every register except its result, so the surrounding code is not affected. The function finds its
-//! operands in slots of 64 bytes, and leaves its result in the first.
+//! A call preserves every register except that of its result. The function reads its operands from slots of 64 bytes,
+//! and writes its result to the first slot.
 
 use super::emit::Emit;
-use super::ir::{Do, Ir, Src, Step, Virt};
+use super::ir::{Action, Ir, Src, Step, Virt};
 use super::locations::{Locations, Tail};
 use super::step::Native;
-use super::value::{Value, in_registers, is_wide};
+use super::value::{Value, is_wide, to_registers};
 use kiln_base::prim::{self, Binary, RandomKind, Unary};
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
@@ -17,16 +17,16 @@ use kiln_kernel::simd::convert::{Mem as Element, with_dtype};
 use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
 
 /// The type of these functions. The arguments are the slots of the result and the operands, the lanes, the parameters,
-/// the context for data errors, and the number of the first lane.
+/// the context for data errors, and the index of the first lane.
 type Function = unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
 
-/// A flag for a count of lanes that is a number, not a mask.
+/// The flag of a lane argument that is a count instead of a mask.
 const COUNT: u64 = 1 << 16;
 /// The bytes of a slot.
 const SLOT: usize = 64;
 
-/// The parameters of a function: the primitive, the half of a group, the number of lanes, and the site that it reports
-/// at.
+/// The constant parameters of a call: the primitive, the half of the group, the number of lanes, and the site of data
+/// errors.
 #[derive(Copy, Clone, Default)]
 struct FunctionCall {
     primitive: u8,
@@ -41,7 +41,7 @@ impl FunctionCall {
         site | u64::from(self.upper) << 16 | u64::from(self.lanes) << 8 | u64::from(self.primitive)
     }
 
-    fn of(bits: u64) -> FunctionCall {
+    fn from_bits(bits: u64) -> FunctionCall {
         FunctionCall {
             primitive: bits as u8,
             upper: bits >> 16 & 1 == 1,
@@ -50,17 +50,17 @@ impl FunctionCall {
         }
     }
 
-    /// Returns the first lane of the half, and the number of its lanes that exist. `count` is the number of the group's
-    /// lanes, or a mask of them.
+    /// Returns the first lane of the half, and the number of its active lanes. `count` is the number of the group's
+    /// active lanes, or a mask of them.
     fn lanes(self, count: u64) -> (usize, usize) {
-        let all = if count >= COUNT {
+        let total = if count >= COUNT {
             (count - COUNT) as usize
         } else {
             count.count_ones() as usize
         };
         let lanes = usize::from(self.lanes);
         let first = if self.upper { lanes } else { 0 };
-        (first, all.saturating_sub(first).min(lanes))
+        (first, total.saturating_sub(first).min(lanes))
     }
 }
 
@@ -80,7 +80,7 @@ unsafe extern "sysv64" fn unary<T: Elem>(
     _: u64,
     _: u64,
 ) -> u64 {
-    let parameters = FunctionCall::of(parameters);
+    let parameters = FunctionCall::from_bits(parameters);
     let op = Unary::ALL[usize::from(parameters.primitive)];
     for i in 0..parameters.lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
@@ -97,7 +97,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
     lane: u64,
     _: u64,
 ) -> u64 {
-    let parameters = FunctionCall::of(parameters);
+    let parameters = FunctionCall::from_bits(parameters);
     let op = Binary::ALL[usize::from(parameters.primitive)];
     let (first, lanes) = parameters.lanes(count);
     for i in 0..lanes {
@@ -127,7 +127,7 @@ unsafe extern "sysv64" fn cast<S: Elem, D: Element, const UNSIGNED: bool>(
 where
     D::C: Elem,
 {
-    for i in 0..FunctionCall::of(parameters).lanes(count).1 {
+    for i in 0..FunctionCall::from_bits(parameters).lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
             let x = *slot::<S>(slots, 1).add(i);
@@ -149,8 +149,8 @@ unsafe extern "sysv64" fn random(
     /// # Safety
     /// As for all of these functions. The kind is known at compile time.
     #[inline(always)]
-    unsafe fn of<T>(slots: *mut u8, lanes: usize, kind: RandomKind, f: fn([u32; 4]) -> T) {
-        // All words are computed first, so that their rounds overlap.
+    unsafe fn fill<T>(slots: *mut u8, lanes: usize, kind: RandomKind, f: fn([u32; 4]) -> T) {
+        // Computing all words first lets their rounds overlap.
         let mut words = [[0; 4]; SLOT / size_of::<u64>()];
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
@@ -164,20 +164,20 @@ unsafe extern "sysv64" fn random(
         }
     }
     use RandomKind::{Bits, Normal, Uniform};
-    let parameters = FunctionCall::of(parameters);
+    let parameters = FunctionCall::from_bits(parameters);
     let lanes = parameters.lanes(count).1;
     // SAFETY: the caller's.
     unsafe {
         match RandomKind::ALL[usize::from(parameters.primitive)] {
-            Bits => of(slots, lanes, Bits, prim::random_bits),
-            Uniform => of(slots, lanes, Uniform, prim::random_uniform_f64),
-            Normal => of(slots, lanes, Normal, prim::random_normal_f64),
+            Bits => fill(slots, lanes, Bits, prim::random_bits),
+            Uniform => fill(slots, lanes, Uniform, prim::random_uniform_f64),
+            Normal => fill(slots, lanes, Normal, prim::random_normal_f64),
         }
     }
     0
 }
 
-/// Reports indices that are not below an extent, the second operand.
+/// Reports the indices that are not below the extent, the second operand.
 unsafe extern "sysv64" fn report(
     slots: *mut u8,
     count: u64,
@@ -186,7 +186,7 @@ unsafe extern "sysv64" fn report(
     lane: u64,
     _: u64,
 ) -> u64 {
-    let parameters = FunctionCall::of(parameters);
+    let parameters = FunctionCall::from_bits(parameters);
     let (first, lanes) = parameters.lanes(count);
     for i in 0..lanes {
         // SAFETY: a slot has room for the lanes of a group; the context is that of the run.
@@ -203,80 +203,80 @@ unsafe extern "sysv64" fn report(
 }
 
 /// Adds a call for each half of a group if an operand or the result has 64 bits per lane, otherwise one call.
-fn call(
+fn add_call(
     ir: &mut Ir,
     (f, parameters): (Function, FunctionCall),
     reports: bool,
     ty: Compute,
     from: &[Value],
-    asks: Option<Virt>,
+    condition: Option<Virt>,
 ) -> Value {
     let has_two_registers = is_wide(ty) || from.iter().any(|v| is_wide(v.ty));
     let lanes = ir.target.lanes() / if has_two_registers { 2 } else { 1 };
-    let mut of = |upper: bool| {
+    let mut add_half = |upper: bool| {
         let parameters = FunctionCall {
             upper,
             lanes: lanes as u8,
             ..parameters
         };
-        let mut list = [None; 3];
-        for (to, v) in list.iter_mut().zip(from) {
+        let mut sources = [None; 3];
+        for (to, v) in sources.iter_mut().zip(from) {
             *to = Some(match (is_wide(v.ty), upper) {
                 (true, _) => v.parts[usize::from(upper)],
                 (false, false) => v.parts[0],
                 (false, true) => {
-                    let [x, _] = in_registers(ir, v.parts);
-                    ir.upper(x).into()
+                    let [x, _] = to_registers(ir, v.parts);
+                    ir.upper_half(x).into()
                 }
             });
         }
-        if let Some(mask) = asks {
-            list[2] = Some(mask.into());
+        if let Some(mask) = condition {
+            sources[2] = Some(mask.into());
         }
         // SAFETY: the interpreter uses addresses only as numbers.
         #[cfg(feature = "testing")]
-        kiln_kernel::interpreted::calls(unsafe {
+        kiln_kernel::interpreted::register_function(unsafe {
             std::mem::transmute::<Function, kiln_x86_interpreter::Function>(f)
         });
-        let (parameters, asks) = (parameters.bits(), asks.is_some());
+        let parameters = parameters.bits();
         ir.push(
-            Do::Call(Native {
+            Action::Call(Native {
                 f: f as usize,
                 parameters,
                 reports,
-                asks,
+                masked: condition.is_some(),
             }),
             false,
-            list,
+            sources,
         )
     };
-    let low = of(false);
+    let low = add_half(false);
     if !has_two_registers {
-        return Value::one(ty, low);
+        return Value::new(ty, low);
     }
-    let high = of(true);
+    let high = add_half(true);
     match is_wide(ty) {
         true => Value {
             ty,
             parts: [low.into(), high.into()],
         },
-        false => Value::one(ty, ir.joined(low, high)),
+        false => Value::new(ty, ir.join_halves(low, high)),
     }
 }
 
-/// Adds a primitive on one value, lane by lane. With a mask, it is called only if any lane of that is set; otherwise the
-/// result is arbitrary.
-pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value, mask: Option<Virt>) -> Value {
+/// Adds a lane-by-lane primitive on one value. With a mask, the call is skipped unless a lane is set, and the result is
+/// then arbitrary.
+pub(super) fn add_unary(ir: &mut Ir, op: Unary, a: Value, mask: Option<Virt>) -> Value {
     let f = with_compute!(a.ty, T => unary::<T> as Function);
     let parameters = FunctionCall {
         primitive: op as u8,
         ..FunctionCall::default()
     };
-    call(ir, (f, parameters), false, a.ty, &[a], mask)
+    add_call(ir, (f, parameters), false, a.ty, &[a], mask)
 }
 
-/// Adds a primitive on two values, lane by lane; a division of integers by 0 is reported.
-pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
+/// Adds a lane-by-lane primitive on two values. Integer division by 0 is reported.
+pub(super) fn add_binary(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
     let f = with_compute!(a.ty, T => binary::<T> as Function);
     let reports = op.divides() && !a.ty.is_float();
     let parameters = FunctionCall {
@@ -284,16 +284,16 @@ pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) 
         site,
         ..FunctionCall::default()
     };
-    call(ir, (f, parameters), reports, a.ty, &[a, b], None)
+    add_call(ir, (f, parameters), reports, a.ty, &[a, b], None)
 }
 
-/// Adds a conversion, lane by lane, of a value that is not a mask.
-pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
+/// Adds a lane-by-lane conversion of a value that is not a mask.
+pub(super) fn add_cast(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
     let f = with_dtype!(to, D => with_compute!(from.compute(), S => match from {
         DType::U64 => cast::<S, D, true> as Function,
         _ => cast::<S, D, false>,
     }));
-    call(
+    add_call(
         ir,
         (f, FunctionCall::default()),
         false,
@@ -303,22 +303,22 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
     )
 }
 
-/// Adds random numbers of 64 bits, from seeds and positions.
-pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
+/// Adds 64-bit random numbers from seeds and positions.
+pub(super) fn add_random(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
     let parameters = FunctionCall {
         primitive: kind as u8,
         ..FunctionCall::default()
     };
-    call(ir, (random, parameters), false, ty, &from, None)
+    add_call(ir, (random, parameters), false, ty, &from, None)
 }
 
-/// Adds the report of the lanes of a mask, whose index is not below an extent.
-pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
+/// Adds a check that reports the lanes of a mask, whose index is outside the extent.
+pub(super) fn add_index_check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
     let parameters = FunctionCall {
         site,
         ..FunctionCall::default()
     };
-    call(
+    add_call(
         ir,
         (report, parameters),
         true,
@@ -329,7 +329,7 @@ pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
 }
 
 /// The general registers that a function may change.
-const CHANGED: [Gpr; 9] = [
+const CALLER_SAVED: [Gpr; 9] = [
     Gpr::RAX,
     Gpr::RCX,
     Gpr::RDX,
@@ -342,20 +342,21 @@ const CHANGED: [Gpr; 9] = [
 ];
 
 impl<P: Locations> Emit<'_, P> {
-    /// Emits a call.
-    pub(super) fn call(&mut self, native: Native, step: &Step, now: u32) {
+    /// Emits the call of a function.
+    pub(super) fn emit_call(&mut self, native: Native, step: &Step, now: u32) {
         let busy = &step.from;
         let mut from = vec![];
-        for s in busy.iter().take(if native.asks { 2 } else { 3 }).flatten() {
+        let operands = if native.masked { 2 } else { 3 };
+        for s in busy.iter().take(operands).flatten() {
             from.push(self.register(*s, now, busy));
         }
         let done = self.asm.label();
-        let asked = busy[2].filter(|_| native.asks).map(|s| match s {
-            Src::Virt(v) => self.operand_of(v),
+        let condition = busy[2].filter(|_| native.masked).map(|s| match s {
+            Src::Virt(v) => self.register_operand(v),
             Src::Const(_) => panic!("a mask is not a constant"),
         });
-        self.end(step, now);
-        let result = step.to.map(|to| self.result(to, now, busy));
+        self.release_dead_sources(step, now);
+        let result = step.to.map(|to| self.result_register(to, now, busy));
         self.locations.select_group(usize::from(step.group));
         let report_arguments = if native.reports {
             self.locations.report_arguments()
@@ -366,7 +367,7 @@ impl<P: Locations> Emit<'_, P> {
         let lanes = self.ir.target.lanes();
         let tail = self.tail;
         let asm = &mut *self.asm;
-        match asked {
+        match condition {
             Some(Operand::Mask(k)) => {
                 asm.push(Gpr::RAX);
                 asm.kmov_to(Gpr::RAX, k);
@@ -385,7 +386,7 @@ impl<P: Locations> Emit<'_, P> {
         let slot = |n: usize| Mem::at(Gpr::RSP).plus((n * SLOT) as i32);
         let saved = |r: u8| slot(4 + usize::from(r));
         let mask = |k: u8| slot(4 + usize::from(registers)).plus(8 * i32::from(k));
-        for r in CHANGED {
+        for r in CALLER_SAVED {
             asm.push(r);
         }
         asm.push(Gpr::RBP);
@@ -432,7 +433,7 @@ impl<P: Locations> Emit<'_, P> {
         }
         asm.mov(Gpr::RSP, Gpr::RBP);
         asm.pop(Gpr::RBP);
-        for r in CHANGED.into_iter().rev() {
+        for r in CALLER_SAVED.into_iter().rev() {
             asm.pop(r);
         }
         asm.bind(done);

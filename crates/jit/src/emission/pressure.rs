@@ -1,9 +1,9 @@
 //! The register pressure of vector code.
 
-use super::ir::{Do, Ir, Src, Step, Virt};
+use super::ir::{Action, Ir, Src, Step, Virt};
 
-/// The steps that use each value, the last first.
-pub(super) fn uses(ir: &Ir) -> Vec<Vec<u32>> {
+/// Returns the steps that use each value, in descending order.
+pub(super) fn uses_by_value(ir: &Ir) -> Vec<Vec<u32>> {
     let mut uses = vec![vec![]; ir.masks.len()];
     for (i, step) in ir.steps.iter().enumerate().rev() {
         for s in step.from.iter().flatten() {
@@ -18,18 +18,18 @@ pub(super) fn uses(ir: &Ir) -> Vec<Vec<u32>> {
 }
 
 /// Returns the maximum number of vector registers that are live at once, without pinned constants, and the maximum
-/// number of values that may be spilled.
+/// number of live values, which may be spilled.
 pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
-    let uses = uses(ir);
+    let uses = uses_by_value(ir);
     let is_mask = |v: Virt| ir.masks[v.0 as usize];
-    let (mut live, mut masks, mut most, mut all) = (0usize, 0usize, 0, 0);
+    let (mut live, mut masks, mut max_vectors, mut max_values) = (0usize, 0usize, 0, 0);
     for (i, step) in ir.steps.iter().enumerate() {
         let constants = step.from.iter().flatten();
         let constants = constants.filter(|s| matches!(s, Src::Const(_))).count();
-        most = most.max(live + constants + temporaries(step));
-        // One more is needed where an operand is overwritten that is still live.
+        max_vectors = max_vectors.max(live + constants + temporaries(step));
+        // Overwriting a live operand takes another register.
         if step.to.is_some_and(|v| !is_mask(v)) {
-            most = most.max(live + constants + 1);
+            max_vectors = max_vectors.max(live + constants + 1);
         }
         for (k, s) in step.from.iter().enumerate() {
             if let Some(Src::Virt(v)) = s
@@ -44,15 +44,18 @@ pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
         {
             *(if is_mask(to) { &mut masks } else { &mut live }) += 1;
         }
-        all = all.max(live + masks);
+        max_values = max_values.max(live + masks);
     }
-    (most + 1, all + 1)
+    (max_vectors + 1, max_values + 1)
 }
 
-/// Returns the number of registers that a step needs besides those of its values.
+/// Returns the number of temporary registers of a step.
 fn temporaries(step: &Step) -> usize {
-    match step.what {
-        Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } | Do::Gather { .. } => 2,
+    match step.action {
+        Action::Store { .. }
+        | Action::Load { .. }
+        | Action::Fill { .. }
+        | Action::Gather { .. } => 2,
         _ => 0,
     }
 }

@@ -1,10 +1,10 @@
-//! The elements of straight-line vector code.
+//! The steps of straight-line vector code, and their operands.
 
 use kiln_base::prim::Reduction;
 use kiln_plan::tile::Reg;
 use kiln_x86::{MaskOp, Op, Width};
 
-/// The contents of one register: a vector, or a mask with EVEX. Each is written once.
+/// A virtual register: a vector, or a mask with EVEX. It is written once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Virt(pub u32);
 
@@ -30,24 +30,24 @@ pub(super) enum Constant {
     Vector([u8; 64]),
 }
 
-/// The source or destination of a value, in terms of the caller of [`Lines`](super::lines::Lines).
+/// An operand of [`Lines`](super::lines::Lines), whose location the caller supplies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// An access of the program.
     Access(u16),
     /// A row slot.
     Slot(u16),
-    /// A register that is read before it is written here.
+    /// A register that is live into the code.
     Input(Reg),
-    /// A register that is read elsewhere.
+    /// A register that is live out of the code.
     Output(Reg),
     /// The accumulator of a reduction.
     Accumulator(Reg),
     /// An access that is prefetched.
     Prefetch(u16),
-    /// A number of the first lane of a call, as 64 bits.
+    /// A 64-bit number at the first lane of a call.
     Number(u16),
-    /// The number of each lane of a call; as an operand, the number of the first lane in its tile.
+    /// The index of each lane in a call; as an operand, the index of the call's first lane in its tile.
     Lane,
     /// The context of a run.
     Context,
@@ -76,9 +76,9 @@ pub(super) enum Form {
     Bytes,
 }
 
-/// The operation of a step; sources are in the order of the processor's manuals.
+/// The operation of a step, with sources in the order of the processor's manuals.
 #[derive(Copy, Clone, Debug)]
-pub(super) enum Do {
+pub(super) enum Action {
     Op {
         op: Op,
         width: Width,
@@ -100,9 +100,9 @@ pub(super) enum Do {
     Masks(MaskOp),
     /// The upper eight bits of a mask.
     UpperBits,
-    /// A mask of two of eight bits, the lower first.
+    /// The concatenation of two masks of eight bits, the lower first.
     JoinBits,
-    /// A load. If there is a source, the address is advanced by the bytes in its first lane.
+    /// A load. The first lane of a source, if there is one, is added to the address in bytes.
     Load {
         from: Key,
         form: Form,
@@ -111,26 +111,26 @@ pub(super) enum Do {
         to: Key,
         form: Form,
     },
-    /// Loads elements at addresses, counted in elements, where a mask is set. The sources are the values of the other
-    /// lanes, the addresses and the mask. Elements have 64 bits or 32.
+    /// A masked gather of elements of 32 or 64 bits. The sources are the values of inactive lanes, the indices of
+    /// elements, and the mask.
     Gather {
         from: Key,
         wide: bool,
     },
-    /// Calls a Rust function on the sources; with a condition, only if any lane of the last source is set.
+    /// A call of a Rust function on the sources.
     Call(Native),
-    /// At the tail, replaces lanes that do not exist by the identity element of the reduction.
-    Neutral {
+    /// Replaces the lanes beyond the tail with the identity element of the reduction.
+    Fill {
         op: Reduction,
         wide: u8,
         float: bool,
     },
 }
 
-impl Do {
-    /// Returns an instruction that overwrites none of its sources.
-    pub(super) fn op(op: Op, width: Width, immediate: Option<u8>, memory: bool) -> Do {
-        Do::Op {
+impl Action {
+    /// Returns a machine instruction that overwrites none of its sources.
+    pub(super) fn op(op: Op, width: Width, immediate: Option<u8>, memory: bool) -> Action {
+        Action::Op {
             op,
             width,
             immediate,
@@ -140,7 +140,7 @@ impl Do {
     }
 }
 
-/// A call of a function.
+/// A call of a Rust function.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Native {
     /// The address of the function.
@@ -149,15 +149,16 @@ pub(super) struct Native {
     pub parameters: u64,
     /// True if it reports data errors.
     pub reports: bool,
-    /// True if it is called only if any lane of the last source, a mask, is set.
-    pub asks: bool,
+    /// True if the call is skipped unless a lane of the last source, a mask, is set.
+    pub masked: bool,
 }
 
+/// An operation, its result and its sources.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Step {
-    pub what: Do,
+    pub action: Action,
     pub to: Option<Virt>,
     pub from: [Option<Src>; 3],
-    /// The group of lanes that it belongs to, of several whose code is interleaved.
+    /// The group of lanes, if the code of several groups is interleaved.
     pub group: u8,
 }

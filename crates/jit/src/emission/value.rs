@@ -5,7 +5,7 @@ use super::step::{Src, Virt};
 use kiln_base::Compute;
 use kiln_x86::op;
 
-/// The error of a list with an instruction that can't be emitted.
+/// The error for an instruction that can't be emitted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NotEmitted;
 
@@ -18,7 +18,8 @@ pub(super) struct Value {
 }
 
 impl Value {
-    pub(super) fn one(ty: Compute, part: impl Into<Src>) -> Value {
+    /// Returns a value in one register.
+    pub(super) fn new(ty: Compute, part: impl Into<Src>) -> Value {
         let part = part.into();
         Value {
             ty,
@@ -26,16 +27,17 @@ impl Value {
         }
     }
 
-    /// Returns the value of its parts: two with 64 bits per lane, otherwise one.
-    pub(super) fn of(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
+    /// Returns the value with these parts: two for 64 bits per lane, otherwise one.
+    pub(super) fn from_parts(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
         if is_wide(ty) {
             let low = part(0);
             let parts = [low, part(1)];
             return Value { ty, parts };
         }
-        Value::one(ty, part(0))
+        Value::new(ty, part(0))
     }
 
+    /// Returns the register of a mask.
     pub(super) fn mask(&self) -> Result<Virt, NotEmitted> {
         match self.parts[0] {
             Src::Virt(v) => Ok(v),
@@ -44,12 +46,13 @@ impl Value {
     }
 }
 
+/// True if a type has 64 bits per lane.
 pub(super) fn is_wide(ty: Compute) -> bool {
     matches!(ty, Compute::F64 | Compute::I64)
 }
 
-/// Loads parts that are constants into registers.
-pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
+/// Returns the registers of a value's parts; constants are loaded.
+pub(super) fn to_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
     parts.map(|s| match s {
         Src::Virt(v) => v,
         s @ Src::Const(_) => ir.op2(op::VPOR, s, s),

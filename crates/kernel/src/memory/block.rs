@@ -1,16 +1,16 @@
-//! Blocks of memory directly from the system, and their contents.
+//! Blocks of memory from the system, and their contents.
 
-use super::{Home, Storage};
+use super::{Backing, Storage};
 use crate::error::Result;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Every storage begins at a multiple of this many bytes.
+/// The alignment of every storage in bytes.
 pub const ALIGN: usize = 64;
 
-/// Blocks of at least this many bytes are mapped, with huge pages where the system has them.
-const MAPPED: usize = 2 << 20;
+/// The minimum bytes of a block that is mapped, with huge pages if the system has them; also the size of a huge page.
+const MIN_MAPPED: usize = 2 << 20;
 
 /// A zero-initialised, aligned block that is freed on drop.
 #[derive(Debug)]
@@ -35,12 +35,12 @@ impl AlignedBlock {
         len: 0,
     };
 
-    /// Allocates a block of `len` bytes; returns `None` if the system has none.
+    /// Allocates a block of `len` bytes; `None` if the system has no memory.
     pub(super) fn new(len: usize) -> Option<AlignedBlock> {
         if len == 0 {
             return Some(AlignedBlock::EMPTY);
         }
-        let ptr = if cfg!(target_os = "linux") && len >= MAPPED {
+        let ptr = if cfg!(target_os = "linux") && len >= MIN_MAPPED {
             map(len)?
         } else {
             let layout = Layout::from_size_align(len, ALIGN).ok()?;
@@ -66,7 +66,7 @@ impl Drop for AlignedBlock {
         if self.len == 0 {
             return;
         }
-        if cfg!(target_os = "linux") && self.len >= MAPPED {
+        if cfg!(target_os = "linux") && self.len >= MIN_MAPPED {
             unmap(self.ptr, self.len);
         } else {
             let layout = Layout::from_size_align(self.len, ALIGN)
@@ -77,10 +77,10 @@ impl Drop for AlignedBlock {
     }
 }
 
-/// Maps `len` bytes at a huge-page boundary, for the system to use huge pages.
+/// Maps `len` bytes, aligned for huge pages.
 #[cfg(target_os = "linux")]
 fn map(len: usize) -> Option<NonNull<u8>> {
-    let span = len.checked_add(MAPPED)?;
+    let span = len.checked_add(MIN_MAPPED)?;
     let (read_write, private) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -90,23 +90,23 @@ fn map(len: usize) -> Option<NonNull<u8>> {
     if base == libc::MAP_FAILED {
         return None;
     }
-    let front = base.cast::<u8>().align_offset(MAPPED);
-    let start = base.cast::<u8>().wrapping_add(front);
+    let padding = base.cast::<u8>().align_offset(MIN_MAPPED);
+    let start = base.cast::<u8>().wrapping_add(padding);
     let page = 4096;
-    let end = len.next_multiple_of(page);
-    // SAFETY: both trimmed parts lie within the mapping just made and are used by nobody; the rest
+    let mapped_len = len.next_multiple_of(page);
+    // SAFETY: both trimmed parts are within the mapping just made and are used by nobody; the rest
     // keeps the `len` bytes from `start`.
     unsafe {
-        if front > 0 {
-            libc::munmap(base, front);
+        if padding > 0 {
+            libc::munmap(base, padding);
         }
-        if span.next_multiple_of(page) > front + end {
+        if span.next_multiple_of(page) > padding + mapped_len {
             libc::munmap(
-                start.add(end).cast(),
-                span.next_multiple_of(page) - front - end,
+                start.add(mapped_len).cast(),
+                span.next_multiple_of(page) - padding - mapped_len,
             );
         }
-        libc::madvise(start.cast(), end, libc::MADV_HUGEPAGE);
+        libc::madvise(start.cast(), mapped_len, libc::MADV_HUGEPAGE);
     }
     NonNull::new(start)
 }
@@ -129,24 +129,23 @@ impl Storage {
     /// Returns the contents; empty for memory that is not on the host.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        if matches!(self.home, Home::Gpu(..)) {
+        if matches!(self.backing, Backing::Gpu(..)) {
             return &[];
         }
-        // SAFETY: the block, or the owner of lent bytes, which is only shared, holds at least `len` initialised bytes.
-        // Nothing writes them while the storage is used by several, but for other processes, which may have shared
-        // memory: any bit pattern of that is a value.
+        // SAFETY: the block, or the owner of lent bytes, has at least `len` initialised bytes. Nothing writes them
+        // while the storage is borrowed, except other processes with shared memory, of which every bit pattern is a
+        // value.
         unsafe { std::slice::from_raw_parts(self.ptr(), self.len) }
     }
 
-    /// Returns the contents, to be changed; empty for memory that the host does not own. The identity changes with
-    /// them.
+    /// Returns the contents for writing, and gives them a new identity. Empty for memory that the host does not own.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.renew();
-        let is_own = match &self.home {
-            Home::Host(_) | Home::Shared(_) => true,
-            Home::Part(whole, _) => whole.is_own(),
-            Home::Gpu(..) | Home::Lent(_) => false,
+        let is_own = match &self.backing {
+            Backing::Host(_) | Backing::Shared(_) => true,
+            Backing::Part(whole, _) => whole.is_own(),
+            Backing::Gpu(..) | Backing::Lent(_) => false,
         };
         if !is_own {
             return &mut [];
@@ -157,7 +156,7 @@ impl Storage {
     }
 }
 
-/// Anonymous memory that forked children share. The system frees it when the last process that has it ends.
+/// Anonymous memory that forked children share, until the last such process ends.
 #[derive(Debug)]
 pub struct SharedMemory {
     start: NonNull<u8>,
@@ -170,13 +169,13 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Maps a copy of `bytes`. It is not part of the figures of [`stats`](super::stats).
+    /// Maps a copy of `bytes`, which [`stats`](super::stats) does not count.
     ///
     /// # Errors
     /// If the system has none, or can't share memory.
     #[cfg(unix)]
     pub fn new(bytes: &[u8]) -> Result<Arc<SharedMemory>> {
-        // An empty mapping is none.
+        // Empty mappings are errors.
         let len = bytes.len().max(1);
         let (read_write, shared) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -185,7 +184,7 @@ impl SharedMemory {
         // SAFETY: an anonymous mapping at an address of the system's choice touches no other memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, read_write, shared, -1, 0) };
         let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED);
-        let start = start.ok_or_else(|| super::too_much(len))?;
+        let start = start.ok_or_else(|| super::out_of_memory(len))?;
         let memory = SharedMemory { start, len };
         memory.write(bytes);
         Ok(Arc::new(memory))

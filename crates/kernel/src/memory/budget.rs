@@ -1,14 +1,14 @@
-//! Memory for the contents of files, whose sizes are untrusted.
+//! Memory budgets of readers of untrusted files.
 
 use super::{cache, machine_memory};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
-/// The memory that reading a file may take: the rest of the limit, or of the machine's memory if there is no limit.
+/// The memory that reading a file may take: the free memory within the limit, or of the machine if there is no limit.
 ///
-/// Readers spend what they keep of a file before they allocate it. [`stats`](super::stats) does not count it, and
-/// another file has a budget of its own. The errors are of the kind
-/// [`ErrorKind::OutOfMemory`]; their messages state the bytes, their purpose, and the remaining bytes.
+/// Readers spend bytes before they allocate them. [`stats`](super::stats) does not count these, and each file has its
+/// own budget. Errors have the kind [`ErrorKind::OutOfMemory`]; their messages state the bytes, their purpose, and the
+/// remaining bytes.
 ///
 /// ```
 /// use kiln_kernel::memory::Budget;
@@ -16,13 +16,13 @@ use std::path::Path;
 ///
 /// let mut file = &b"\x03abc"[..];
 /// let mut budget = Budget::new();
-/// let len = budget.exactly(&mut file, 1, "the length")?[0];
-/// assert_eq!(budget.exactly(&mut file, len.into(), "the text")?, b"abc");
+/// let len = budget.read_exact(&mut file, 1, "the length")?[0];
+/// assert_eq!(budget.read_exact(&mut file, len.into(), "the text")?, b"abc");
 ///
 /// // A size that a damaged file claims takes no memory.
-/// let short = budget.exactly(&mut file, 1 << 20, "the text").unwrap_err();
+/// let short = budget.read_exact(&mut file, 1 << 20, "the text").unwrap_err();
 /// assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
-/// let large = budget.exactly(&mut file, 1 << 60, "the text").unwrap_err();
+/// let large = budget.read_exact(&mut file, 1 << 60, "the text").unwrap_err();
 /// assert_eq!(large.kind(), ErrorKind::OutOfMemory);
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -39,7 +39,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Returns the budget of a file that is opened now.
+    /// Returns a budget of the memory that is free now.
     pub fn new() -> Budget {
         let stats = cache().ledger.stats;
         let limit_bytes = stats.limit.unwrap_or_else(machine_memory);
@@ -57,7 +57,7 @@ impl Budget {
     /// Spends bytes on `what`.
     ///
     /// # Errors
-    /// If fewer are left.
+    /// If fewer bytes are left.
     pub fn spend(&mut self, bytes: u64, what: &str) -> Result<()> {
         match self.remaining.checked_sub(bytes) {
             Some(remaining) => {
@@ -69,22 +69,22 @@ impl Budget {
     }
 
     fn exceeded(&self, bytes: u64, what: &str) -> Error {
-        let of = match self.limit {
+        let total = match self.limit {
             Some(limit) => format!("of the memory limit of {limit}"),
             None => "of the machine's memory".to_string(),
         };
         let message = format!(
-            "{what} takes {bytes} bytes, and {} are left {of}",
+            "{what} takes {bytes} bytes, and {} are left {total}",
             self.remaining
         );
         Error::new(ErrorKind::OutOfMemory, message)
     }
 
-    /// Reads `len` bytes. Memory grows with the bytes that exist, not with the length that a header claims.
+    /// Reads `len` bytes. The buffer grows with the bytes that are read, for any length that a header claims.
     ///
     /// # Errors
-    /// If fewer bytes are left of the budget or of the reader, there is no memory, or the reader fails.
-    pub fn exactly(
+    /// If the budget or the reader has fewer bytes, there is no memory, or the reader fails.
+    pub fn read_exact(
         &mut self,
         file: &mut (impl Read + ?Sized),
         len: u64,
@@ -107,8 +107,8 @@ impl Budget {
     /// Reads to the end.
     ///
     /// # Errors
-    /// If more bytes come than are left of the budget, there is no memory, or the reader fails.
-    pub fn to_end(&mut self, file: &mut (impl Read + ?Sized), what: &str) -> Result<Vec<u8>> {
+    /// If the budget is exceeded, there is no memory, or the reader fails.
+    pub fn read_to_end(&mut self, file: &mut (impl Read + ?Sized), what: &str) -> Result<Vec<u8>> {
         let (mut bytes, budget) = (Vec::new(), self.remaining);
         loop {
             let remaining = budget - bytes.len() as u64;
@@ -127,20 +127,20 @@ impl Budget {
         }
     }
 
-    /// Returns an empty vector with room for `len` elements.
+    /// Returns an empty vector with a capacity of `len` elements.
     ///
     /// # Errors
     /// If fewer bytes are left, or there is no memory.
-    pub fn room<T>(&mut self, len: usize, what: &str) -> Result<Vec<T>> {
+    pub fn reserve<T>(&mut self, len: usize, what: &str) -> Result<Vec<T>> {
         self.spend((len as u64).saturating_mul(size_of::<T>() as u64), what)?;
-        let mut room = Vec::new();
-        match room.try_reserve_exact(len) {
-            Ok(()) => Ok(room),
+        let mut list = Vec::new();
+        match list.try_reserve_exact(len) {
+            Ok(()) => Ok(list),
             Err(_) => Err(no_memory(len as u64 * size_of::<T>() as u64, what)),
         }
     }
 
-    /// Appends at most `max` bytes, and about as many as there are.
+    /// Appends at most `max` bytes, in chunks that grow with the buffer.
     fn read_chunk(
         &self,
         file: &mut (impl Read + ?Sized),
@@ -157,22 +157,22 @@ impl Budget {
     }
 }
 
-/// Returns the error of memory that the system refuses.
+/// Returns the error of a failed allocation.
 fn no_memory(bytes: u64, what: &str) -> Error {
     let message = format!("{what} takes {bytes} bytes, and the system has no memory for them");
     Error::new(ErrorKind::OutOfMemory, message)
 }
 
-/// Reads a whole file, within the budget of one.
+/// Reads a whole file within a new budget.
 ///
 /// # Errors
 /// If the file can't be read, or has more bytes than the budget.
 pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let mut file = std::fs::File::open(path)?;
     let (len, mut budget) = (file.metadata()?.len(), Budget::new());
-    let mut bytes = budget.exactly(&mut file, len, "the file")?;
+    let mut bytes = budget.read_exact(&mut file, len, "the file")?;
     // The size of a device or a pipe is not known, and that of a file may grow.
-    bytes.append(&mut budget.to_end(&mut file, "the file")?);
+    bytes.append(&mut budget.read_to_end(&mut file, "the file")?);
     Ok(bytes)
 }
 
@@ -180,7 +180,7 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn of(remaining: u64) -> Budget {
+    fn with_remaining(remaining: u64) -> Budget {
         Budget {
             remaining,
             limit: None,
@@ -189,30 +189,29 @@ mod tests {
 
     #[test]
     fn a_budget_is_spent_once() {
-        let mut budget = of(10);
+        let mut budget = with_remaining(10);
         assert_eq!(
-            budget.exactly(&mut &b"abcdef"[..], 6, "a").unwrap(),
+            budget.read_exact(&mut &b"abcdef"[..], 6, "a").unwrap(),
             b"abcdef"
         );
         let error = budget
-            .exactly(&mut &b"abcdef"[..], 6, "the text")
+            .read_exact(&mut &b"abcdef"[..], 6, "the text")
             .unwrap_err();
         assert_eq!(
             error.to_string(),
             "the text takes 6 bytes, and 4 are left of the machine's memory"
         );
-        assert_eq!(budget.to_end(&mut &b"abcd"[..], "a").unwrap(), b"abcd");
+        assert_eq!(budget.read_to_end(&mut &b"abcd"[..], "a").unwrap(), b"abcd");
         assert_eq!(budget.remaining(), 0);
-        assert_eq!(budget.to_end(&mut &b""[..], "a").unwrap(), b"");
-        assert!(budget.to_end(&mut &b"a"[..], "a").is_err());
+        assert_eq!(budget.read_to_end(&mut &b""[..], "a").unwrap(), b"");
+        assert!(budget.read_to_end(&mut &b"a"[..], "a").is_err());
     }
 
-    /// Zeros without an end.
     #[test]
-    fn what_does_not_end_is_read_as_far_as_the_budget_goes() {
-        let mut budget = of(1 << 20);
+    fn endless_input_is_read_up_to_the_budget() {
+        let mut budget = with_remaining(1 << 20);
         let error = budget
-            .to_end(&mut std::io::repeat(0), "the text")
+            .read_to_end(&mut std::io::repeat(0), "the text")
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
         assert!(
@@ -221,16 +220,16 @@ mod tests {
                 .contains("1048577 bytes, and 1048576 are left"),
             "{error}"
         );
-        let all = budget
-            .exactly(&mut std::io::repeat(7), 1 << 20, "it")
+        let bytes = budget
+            .read_exact(&mut std::io::repeat(7), 1 << 20, "it")
             .unwrap();
-        assert_eq!((all.len(), all.capacity()), (1 << 20, 1 << 20));
+        assert_eq!((bytes.len(), bytes.capacity()), (1 << 20, 1 << 20));
     }
 
     #[test]
-    fn a_claimed_size_takes_memory_for_what_is_there() {
-        let error = of(u64::MAX)
-            .exactly(&mut &[1; 100][..], 1 << 62, "it")
+    fn a_claimed_size_takes_memory_only_for_bytes_that_exist() {
+        let error = with_remaining(u64::MAX)
+            .read_exact(&mut &[1; 100][..], 1 << 62, "it")
             .unwrap_err();
         assert_eq!(
             error.to_string(),

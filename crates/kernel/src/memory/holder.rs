@@ -7,7 +7,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// The purpose of memory.
+/// The purpose of some memory.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Category {
     /// Values of parameters.
@@ -39,7 +39,7 @@ impl Category {
         Category::Data,
     ];
 
-    /// The name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Category::Parameters => "parameters",
@@ -53,11 +53,11 @@ impl Category {
     }
 }
 
-/// The holder of some memory: a [`Category`], and the line of the program or a name. Equal holders are one.
+/// The holder of some memory: a [`Category`], and the line of the program or a name. Holders are interned.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(u32);
 
-/// The bits of a [`Holder`] below its index: whether it is a line, and its category.
+/// The number of bits of a [`Holder`] below its index: a flag for lines, and the category.
 const BITS: u32 = 4;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -74,8 +74,8 @@ struct Holders {
 }
 
 thread_local! {
-    /// The holders of lines that this thread has named, by the addresses of these, of which a line may have several.
-    /// Avoids contention between threads that record concurrently.
+    /// The holders of lines that this thread has used, by the address of the location, of which a line may have
+    /// several. This avoids contention between threads.
     static LINES: RefCell<HashMap<(Category, usize), Holder>> = RefCell::default();
 }
 
@@ -107,20 +107,20 @@ impl Holder {
 
     /// Returns the holder for a line of the program.
     pub fn line(category: Category, loc: &'static Location<'static>) -> Holder {
-        let named = || lock(&HOLDERS).get(category, Origin::Line(loc.file(), loc.line()));
+        let intern = || lock(&HOLDERS).get(category, Origin::Line(loc.file(), loc.line()));
         let key = (category, std::ptr::from_ref(loc).addr());
         let lookup =
-            |lines: &RefCell<HashMap<_, _>>| *lines.borrow_mut().entry(key).or_insert_with(named);
-        // A thread that ends has lost its own.
-        LINES.try_with(lookup).unwrap_or_else(|_| named())
+            |lines: &RefCell<HashMap<_, _>>| *lines.borrow_mut().entry(key).or_insert_with(intern);
+        // Thread-local state is gone while a thread ends.
+        LINES.try_with(lookup).unwrap_or_else(|_| intern())
     }
 
-    /// A holder with a name.
+    /// Returns the holder with a name.
     pub fn named(category: Category, name: &str) -> Holder {
         lock(&HOLDERS).get(category, Origin::Name(name.into()))
     }
 
-    /// The category.
+    /// Returns the category.
     pub fn category(self) -> Category {
         Category::ALL[(self.0 >> 1 & 7) as usize]
     }
@@ -130,7 +130,7 @@ impl Holder {
         self.0 & 1 == 1
     }
 
-    /// Its origin in lists of holders.
+    /// Returns its index in lists of holders.
     pub(super) fn index(self) -> usize {
         (self.0 >> BITS) as usize
     }
@@ -139,8 +139,8 @@ impl Holder {
         self.0
     }
 
-    /// The holder of these [`Holder::bits`].
-    pub(super) fn of_bits(bits: u32) -> Holder {
+    /// Returns the holder with these [`Holder::bits`].
+    pub(super) fn from_bits(bits: u32) -> Holder {
         Holder(bits)
     }
 }

@@ -1,4 +1,4 @@
-//! The books of a device's memory: the bytes of each holder, now and at the peak.
+//! The ledger of a device's memory: the bytes of each holder, now and at the peak.
 
 use super::holder::{Category, Holder};
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub struct MemoryStats {
 /// The bytes that are in use on a device, by holder.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The totals.
+    /// The totals over all holders.
     pub stats: MemoryStats,
     /// Bytes by holder.
     by_holder: Vec<(Option<Holder>, usize)>,
@@ -34,8 +34,8 @@ pub struct Ledger {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MemoryEvent {
     /// The time.
-    pub at: Instant,
-    /// A number that no other live block has.
+    pub time: Instant,
+    /// A number that identifies the block among live blocks.
     pub block: usize,
     /// The bytes.
     pub bytes: usize,
@@ -55,7 +55,7 @@ pub struct MemoryHolders {
 }
 
 impl MemoryHolders {
-    /// The bytes of each category, now and at the peak, in the order of [`Category::ALL`].
+    /// Returns the bytes of each category, now and at the peak, in the order of [`Category::ALL`].
     pub fn by_category(&self) -> [(Category, usize, usize); 7] {
         let total = |list: &[(Holder, usize)], category| {
             let total = list.iter().filter(|(h, _)| h.category() == category);
@@ -82,28 +82,28 @@ impl Ledger {
         }
     }
 
-    /// Books a new block.
+    /// Records a new block.
     pub fn add(&mut self, bytes: usize, holder: Holder, block: usize) {
         self.stats.allocated += bytes;
         if self.stats.allocated > self.stats.peak {
             self.stats.peak = self.stats.allocated;
             self.at_peak = true;
         } else {
-            self.leave_peak();
+            self.save_peak_holders();
         }
         *self.bytes_of(holder) += bytes;
         self.record(block, bytes, None, Some(holder));
     }
 
-    /// Books that a block was freed.
+    /// Records that a block is freed.
     pub fn remove(&mut self, bytes: usize, holder: Holder, block: usize) {
-        self.leave_peak();
+        self.save_peak_holders();
         self.stats.allocated -= bytes;
         *self.bytes_of(holder) -= bytes;
         self.record(block, bytes, Some(holder), None);
     }
 
-    /// Books that a block has another holder.
+    /// Records a change of a block's holder.
     pub fn hand_over(&mut self, bytes: usize, [from, to]: [Holder; 2], block: usize) {
         *self.bytes_of(from) -= bytes;
         *self.bytes_of(to) += bytes;
@@ -116,7 +116,7 @@ impl Ledger {
         self.at_peak = true;
     }
 
-    /// The holders, now and at the peak.
+    /// Returns the holders, now and at the peak.
     pub fn holders(&self) -> MemoryHolders {
         MemoryHolders {
             current: sort_by_bytes(&self.by_holder),
@@ -127,19 +127,19 @@ impl Ledger {
         }
     }
 
-    /// The largest holders with their bytes, for errors.
+    /// Returns the largest holders with their bytes, for error messages.
     pub fn largest(&self) -> Vec<(String, usize)> {
         let largest = sort_by_bytes(&self.by_holder).into_iter().take(5);
         largest.map(|(h, bytes)| (h.to_string(), bytes)).collect()
     }
 
-    /// Begins to keep the changes; returns those that were kept so far.
+    /// Starts or stops the history of changes; returns the recorded events.
     pub fn keep_history(&mut self, on: bool) -> Vec<MemoryEvent> {
         std::mem::replace(&mut self.history, on.then(Vec::new)).unwrap_or_default()
     }
 
-    /// Keeps the holders at the peak, which is about to end.
-    fn leave_peak(&mut self) {
+    /// Saves the holders at the peak before the first change after it.
+    fn save_peak_holders(&mut self) {
         if std::mem::take(&mut self.at_peak) {
             self.peak_by_holder.clone_from(&self.by_holder);
         }
@@ -157,7 +157,7 @@ impl Ledger {
     fn record(&mut self, block: usize, bytes: usize, from: Option<Holder>, to: Option<Holder>) {
         if let Some(history) = &mut self.history {
             history.push(MemoryEvent {
-                at: Instant::now(),
+                time: Instant::now(),
                 block,
                 bytes,
                 from,
@@ -186,7 +186,7 @@ mod tests {
         let mut random = 7u64;
         let mut blocks: Vec<(usize, Holder)> = Vec::new();
         let (mut peak, mut at_peak) = (0, Vec::new());
-        let sum = |list: &[(Holder, usize)]| list.iter().map(|(_, n)| n).sum::<usize>();
+        let total = |list: &[(Holder, usize)]| list.iter().map(|(_, n)| n).sum::<usize>();
         for step in 0..2000 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             let draw = (random >> 33) as usize;
@@ -197,10 +197,10 @@ mod tests {
                     ledger.remove(bytes, holder, 0);
                 }
                 (4, false) => {
-                    let at = draw % blocks.len();
-                    let (bytes, from) = blocks[at];
+                    let index = draw % blocks.len();
+                    let (bytes, from) = blocks[index];
                     ledger.hand_over(bytes, [from, holder], 0);
-                    blocks[at].1 = holder;
+                    blocks[index].1 = holder;
                 }
                 _ => {
                     blocks.push((draw % 1000, holder));
@@ -211,14 +211,17 @@ mod tests {
                 ledger.reset_peak();
                 peak = 0;
             }
-            let held = ledger.holders();
+            let holders = ledger.holders();
             let now: usize = blocks.iter().map(|(n, _)| n).sum();
-            assert_eq!((sum(&held.current), ledger.stats.allocated), (now, now));
+            assert_eq!(
+                (total(&holders.current), ledger.stats.allocated),
+                (now, now)
+            );
             if now > peak || now == peak && ledger.at_peak {
-                (peak, at_peak) = (now, held.current.clone());
+                (peak, at_peak) = (now, holders.current.clone());
             }
-            assert_eq!((sum(&held.peak), ledger.stats.peak), (peak, peak));
-            assert_eq!(held.peak, at_peak);
+            assert_eq!((total(&holders.peak), ledger.stats.peak), (peak, peak));
+            assert_eq!(holders.peak, at_peak);
         }
     }
 }

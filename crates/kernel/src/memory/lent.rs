@@ -1,6 +1,6 @@
-//! Memory of another owner, such as a mapped file: read, never written, never given away.
+//! Read-only memory of another owner, such as a mapped file.
 
-use super::{ALIGN, Home, Storage};
+use super::{ALIGN, Backing, Storage};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::ops::Range;
@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 /// An owner of bytes that storages may refer to.
 pub trait Lender: Send + Sync + 'static {
-    /// Returns the bytes: always the same ones.
+    /// Returns the bytes, which never change or move.
     fn bytes(&self) -> &[u8];
 
-    /// Notifies that some of them are not read for now: their memory may be returned to the system, if it can be
-    /// restored.
+    /// Notifies the owner that a range is not read for now, so its pages may be released and restored later.
     fn release(&self, range: Range<usize>) {
         let _ = range;
     }
@@ -21,7 +20,7 @@ pub trait Lender: Send + Sync + 'static {
 /// A range of the bytes of an owner.
 pub(super) struct Lent {
     range: Range<usize>,
-    holder: Arc<dyn Lender>,
+    lender: Arc<dyn Lender>,
 }
 
 impl fmt::Debug for Lent {
@@ -32,38 +31,37 @@ impl fmt::Debug for Lent {
 
 impl Lent {
     pub(super) fn ptr(&self) -> *mut u8 {
-        let bytes = &self.holder.bytes()[self.range.clone()];
+        let bytes = &self.lender.bytes()[self.range.clone()];
         assert!(bytes.as_ptr().addr().is_multiple_of(ALIGN));
         bytes.as_ptr().cast_mut()
     }
 }
 
 impl Storage {
-    /// Returns some of the bytes of another owner, in place. They are not part of the figures of
-    /// [`stats`](super::stats), are never written, and can't be donated: a run whose result would take their memory
-    /// writes a copy.
+    /// Returns a range of the bytes of another owner, without a copy. [`stats`](super::stats) does not count them. They
+    /// are never written and can't be donated; a run that would reuse their memory writes a copy.
     ///
     /// # Errors
     /// If the bytes do not exist, or do not start at a multiple of [`ALIGN`].
-    pub fn lent<L: Lender>(holder: &Arc<L>, range: Range<usize>) -> Result<Storage> {
-        let bytes = holder.bytes().get(range.clone());
+    pub fn lent<L: Lender>(lender: &Arc<L>, range: Range<usize>) -> Result<Storage> {
+        let bytes = lender.bytes().get(range.clone());
         if !bytes.is_some_and(|b| b.as_ptr().addr().is_multiple_of(ALIGN)) {
             let text = format!("bytes {range:?} of lent memory are not there, or not aligned");
             return Err(Error::Buffer(text));
         }
-        let (len, holder) = (range.len(), holder.clone());
-        Ok(Storage::at(Home::Lent(Lent { range, holder }), len))
+        let (len, lender) = (range.len(), lender.clone());
+        Ok(Storage::wrap(Backing::Lent(Lent { range, lender }), len))
     }
 
-    /// True if its memory may be given to a result.
+    /// True if a result may reuse the memory.
     pub fn is_own(&self) -> bool {
-        !matches!(self.home, Home::Lent(_) | Home::Part(..))
+        !matches!(self.backing, Backing::Lent(_) | Backing::Part(..))
     }
 
-    /// Notifies the lender that it is not read for now.
+    /// Notifies the lender that the bytes are not read for now.
     pub fn release(&self) {
-        if let Home::Lent(lent) = &self.home {
-            lent.holder.release(lent.range.clone());
+        if let Backing::Lent(lent) = &self.backing {
+            lent.lender.release(lent.range.clone());
         }
     }
 }
@@ -82,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_bytes_are_read_where_they_lie_and_outlive_other_handles() {
+    fn lent_bytes_are_read_in_place_and_kept_alive() {
         let holder = Arc::new(Bytes(std::array::from_fn(|i| i as u8)));
         let mut storage = Storage::lent(&holder, 64..192).unwrap();
         assert_eq!(storage.bytes().as_ptr(), holder.0[64..].as_ptr());

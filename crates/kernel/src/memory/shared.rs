@@ -1,20 +1,20 @@
 //! Memory that a process shares with its forked children.
 
-use super::{Home, SharedMemory, Storage};
+use super::{Backing, SharedMemory, Storage};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl SharedMemory {
-    /// Returns a storage of its first `len` bytes, which a run may write over like its own.
+    /// Returns a storage of the first `len` bytes, which a run may overwrite.
     ///
     /// # Errors
-    /// If it has fewer.
+    /// If there are fewer bytes.
     pub fn storage(self: &Arc<SharedMemory>, len: usize) -> Result<Storage> {
         if len > self.len() {
             let text = format!("{len} bytes of shared memory of {}", self.len());
             return Err(Error::Buffer(text));
         }
-        let storage = Storage::at(Home::Shared(self.clone()), len);
+        let storage = Storage::wrap(Backing::Shared(self.clone()), len);
         #[cfg(feature = "testing")]
         crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
@@ -22,10 +22,10 @@ impl SharedMemory {
 }
 
 impl Storage {
-    /// Returns the shared memory that it lies in.
+    /// Returns the shared memory of the storage, if it has such memory.
     pub fn shared(&self) -> Option<&Arc<SharedMemory>> {
-        match &self.home {
-            Home::Shared(memory) => Some(memory),
+        match &self.backing {
+            Backing::Shared(memory) => Some(memory),
             _ => None,
         }
     }

@@ -62,25 +62,25 @@ fn jobs_share_their_first_run() {
 }
 
 #[test]
-fn a_pool_that_is_never_given_back_is_replaced() {
+fn a_pool_whose_run_never_ends_is_replaced() {
     let threads = Pool::global().threads();
     Pool::abandon();
-    let began = Arc::new(AtomicBool::new(false));
-    let begin = began.clone();
+    let started = Arc::new(AtomicBool::new(false));
+    let flag = started.clone();
     std::thread::spawn(move || {
         Pool::global().run(2, |_| {
-            begin.store(true, Ordering::SeqCst);
+            flag.store(true, Ordering::SeqCst);
             loop {
                 std::thread::park();
             }
         });
     });
-    while !began.load(Ordering::SeqCst) {
+    while !started.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }
-    let held: *const Pool = Pool::global();
+    let abandoned: *const Pool = Pool::global();
     Pool::abandon();
-    assert!(!std::ptr::eq(held, Pool::global()));
+    assert!(!std::ptr::eq(abandoned, Pool::global()));
     Pool::global().set_threads(2);
     // Both parts wait for the other one.
     let inside = AtomicUsize::new(0);
@@ -94,14 +94,14 @@ fn a_pool_that_is_never_given_back_is_replaced() {
 }
 
 #[test]
-fn threads_meet_but_for_one_that_has_another_job() {
+fn meet_returns_false_while_a_thread_is_busy() {
     assert!(Pool::new(1).meet());
     let pool = Pool::new(2);
     pool.run(2, |_| assert!(!pool.meet()));
 }
 
 #[test]
-fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+fn a_panic_reaches_the_caller_and_the_pool_stays_usable() {
     let pool = Pool::new(3);
     for _ in 0..20 {
         let result = catch_unwind(AssertUnwindSafe(|| {

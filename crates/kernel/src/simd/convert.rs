@@ -6,7 +6,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::{DType, Float8};
 
-/// Widens f16, or else bf16, to f32.
+/// Widens elements of `dtype`, f16 or bf16, to f32.
 pub fn widen(level: Features, dtype: DType, from: &[u16], to: &mut [f32]) {
     let arguments = WidenArguments { dtype, from, to };
     // SAFETY: the machine has the level.
@@ -35,29 +35,29 @@ impl Kernel<WidenArguments<'_>> for Widen {
         let (from, to) = {
             use std::arch::x86_64::*;
             const CHUNK: usize = 16;
-            let whole = match I::LEVEL {
+            let vector_len = match I::LEVEL {
                 Features::BASELINE => 0,
                 _ => from.len().min(to.len()) / CHUNK * CHUNK,
             };
-            for i in (0..whole).step_by(CHUNK) {
+            for i in (0..vector_len).step_by(CHUNK) {
                 let (from, to) = (from[i..].as_ptr(), to[i..].as_mut_ptr());
                 // SAFETY: there are `CHUNK` elements; the machine has the level.
                 unsafe {
                     match I::LEVEL {
                         Features::AVX2 => {
                             for i in [0, 8] {
-                                let halves = _mm_loadu_si128(from.add(i).cast());
-                                _mm256_storeu_ps(to.add(i), _mm256_cvtph_ps(halves));
+                                let bits = _mm_loadu_si128(from.add(i).cast());
+                                _mm256_storeu_ps(to.add(i), _mm256_cvtph_ps(bits));
                             }
                         }
                         _ => {
-                            let halves = _mm256_loadu_si256(from.cast());
-                            _mm512_storeu_ps(to, _mm512_cvtph_ps(halves));
+                            let bits = _mm256_loadu_si256(from.cast());
+                            _mm512_storeu_ps(to, _mm512_cvtph_ps(bits));
                         }
                     }
                 }
             }
-            (&from[whole..], &mut to[whole..])
+            (&from[vector_len..], &mut to[vector_len..])
         };
         from.reinterpret_cast::<f16>().convert_to_f32_slice(to);
     }
@@ -118,7 +118,7 @@ mem! {
     F8E5M2FNUZ: u8, f32, false, |x| Float8::E5M2FNUZ.to_f32(x), |x| Float8::E5M2FNUZ.from_f32(x);
 }
 
-/// Evaluates `$body` with the type `$T` standing for the dtype.
+/// Evaluates `$body` with the type `$T` of a dtype.
 #[macro_export]
 macro_rules! with_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {

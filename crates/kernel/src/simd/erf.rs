@@ -46,7 +46,7 @@ impl ErfTable {
                 (previous, hermite) = (hermite, next);
             }
         }
-        // The last one rounds to 1 - 2^-24 below 3.9192 and to 1 above, as erf does.
+        // The last series rounds to 1 - 2^-24 below 3.9192 and to 1 above, as erf does.
         table.centres[ERF_CENTRES - 1] = 3.875;
         table.series[0][ERF_CENTRES - 1] = 1.0 - f32::EPSILON / 2.0;
         table.series[1][ERF_CENTRES - 1] = 3.4e-7;
@@ -54,7 +54,7 @@ impl ErfTable {
         table
     }
 
-    /// Returns the two halves of a row: the centres, then the coefficients from that of `r^0` on.
+    /// Returns the two halves of a row. Row 0 holds the centres, row n + 1 the coefficients of `r^n`.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub fn row(&self, row: usize) -> [[u8; 64]; 2] {
         let row = match row {
@@ -65,9 +65,9 @@ impl ErfTable {
         [0, 64].map(|from| std::array::from_fn(|i| byte(from + i)))
     }
 
-    /// Returns the error function by the Taylor series at the nearest centre.
-    pub fn of(&self, x: f32) -> f32 {
-        // NaN is preserved.
+    /// Evaluates the error function by the Taylor series at the nearest centre.
+    pub fn eval(&self, x: f32) -> f32 {
+        // This preserves NaN.
         let t = if x.abs() > 3.93 { 3.93 } else { x.abs() };
         let i = t.mul_add(8.0, ROUND).to_bits() as usize % ERF_CENTRES;
         let r = t - self.centres[i];

@@ -25,7 +25,7 @@ fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
 }
 
-/// `if` as a value: both sides are evaluated.
+/// A branch-free `if`.
 #[inline(always)]
 fn select(c: bool, a: f32, b: f32) -> f32 {
     if c { a } else { b }
@@ -34,7 +34,7 @@ fn select(c: bool, a: f32, b: f32) -> f32 {
 /// Adding this constant rounds a small float to an integer, which is then in the low bits.
 pub const ROUND: f32 = 12_582_912.0;
 
-/// The nearest integer as float and as integer, for |x| < 2^21.
+/// Returns the nearest integer as float and as integer, for |x| < 2^21.
 #[inline(always)]
 fn nearest(x: f32) -> (f32, i32) {
     let t = x + ROUND;
@@ -200,9 +200,9 @@ pub fn log10(x: f32) -> f32 {
 pub fn log1p(x: f32) -> f32 {
     let u = 1.0 + x;
     // The rounding error of `u`, relative to `u`.
-    let lost = select(x < 1.0, x - (u - 1.0), 1.0 - (u - x)) / u;
+    let error = select(x < 1.0, x - (u - 1.0), 1.0 - (u - x)) / u;
     let y = log(u);
-    let y = select(u > 0.0 && u < f32::INFINITY, y + lost, y);
+    let y = select(u > 0.0 && u < f32::INFINITY, y + error, y);
     select(x.abs() < 1e-8, x, y)
 }
 
@@ -280,9 +280,9 @@ pub const QUARTER: (f64, f64) = (1.570_796_326_734_125_6, 6.077_100_506_506_192e
 pub const SINE: [f32; 3] = [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1];
 pub const COSINE: [f32; 3] = [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2];
 
-/// sin and cos of the remainder of `x` after `q` quarter turns, and `q`.
+/// Returns sin and cos of `x - q · π/2`, and the low bits of `q`, the nearest integer to `2x/π`.
 #[inline(always)]
-fn quarter(x: f32) -> (f32, f32, i32) {
+fn reduce_and_evaluate(x: f32) -> (f32, f32, i32) {
     // The reduction is done in f64, where 33 bits of π/2 times a quadrant number are exact.
     let x = x as f64;
     let t = x * FRAC_2_PI + ROUND_F64;
@@ -300,7 +300,7 @@ fn quarter(x: f32) -> (f32, f32, i32) {
 /// The sine.
 #[inline(always)]
 pub fn sin(x: f32) -> f32 {
-    let (s, c, q) = quarter(x);
+    let (s, c, q) = reduce_and_evaluate(x);
     let y = select(q & 1 == 0, s, c);
     let y = f32::from_bits(y.to_bits() ^ ((q as u32 & 2) << 30));
     if x.abs() > TRIG_LIMIT { x.sin() } else { y }
@@ -309,7 +309,7 @@ pub fn sin(x: f32) -> f32 {
 /// The cosine.
 #[inline(always)]
 pub fn cos(x: f32) -> f32 {
-    let (s, c, q) = quarter(x);
+    let (s, c, q) = reduce_and_evaluate(x);
     let y = select(q & 1 == 0, c, s);
     let y = f32::from_bits(y.to_bits() ^ ((q.wrapping_add(1) as u32 & 2) << 30));
     if x.abs() > TRIG_LIMIT { x.cos() } else { y }
@@ -322,18 +322,18 @@ mod tests {
     use kiln_base::prim::Unary;
     use kiln_base::special;
 
-    /// Returns the distance in units of the last place of an f32 near `want`.
-    fn ulps(got: f32, want: f64) -> f64 {
-        let rounded = want as f32;
-        if got.is_nan() || rounded.is_nan() || rounded.is_infinite() || got.is_infinite() {
-            let same = got.is_nan() && rounded.is_nan() || got == rounded;
+    /// Returns the distance in units of the last place of an f32 near `expected`.
+    fn ulps(actual: f32, expected: f64) -> f64 {
+        let rounded = expected as f32;
+        if actual.is_nan() || rounded.is_nan() || rounded.is_infinite() || actual.is_infinite() {
+            let equal = actual.is_nan() && rounded.is_nan() || actual == rounded;
             // Rounding to infinity may differ right at the edge.
-            let edge = want.abs() > 3.402_82e38 && got.abs() > 3.402_82e38;
-            return if same || edge { 0.0 } else { f64::INFINITY };
+            let edge = expected.abs() > 3.402_82e38 && actual.abs() > 3.402_82e38;
+            return if equal || edge { 0.0 } else { f64::INFINITY };
         }
         let magnitude = rounded.abs().max(f32::MIN_POSITIVE);
         let ulp = (f32::from_bits(magnitude.to_bits() + 1) - magnitude) as f64;
-        (got as f64 - want).abs() / ulp
+        (actual as f64 - expected).abs() / ulp
     }
 
     fn check(op: Unary, f: fn(f32) -> f32) {
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn erf_is_nearly_rounded_where_it_is_close_to_one() {
         for x in (0..400_000).map(|i| 1.8 + i as f32 * 1e-5) {
-            for y in [erf(x), ErfTable::get().of(x)] {
+            for y in [erf(x), ErfTable::get().eval(x)] {
                 let error = (y as f64 - special::erf(x as f64)).abs() / (f32::EPSILON as f64 / 2.0);
                 assert!(y <= 1.0, "erf({x}) = {y}");
                 assert!(error <= 1.0, "erf({x}): {error}");
@@ -389,7 +389,7 @@ mod tests {
         check(Unary::Tanh, tanh);
         check(Unary::Sigmoid, sigmoid);
         check(Unary::Erf, erf);
-        check(Unary::Erf, |x| ErfTable::get().of(x));
+        check(Unary::Erf, |x| ErfTable::get().eval(x));
         check(Unary::Sin, sin);
         check(Unary::Cos, cos);
     }

@@ -1,4 +1,4 @@
-//! CPU levels: every kernel loop is written once and compiled for each of them.
+//! CPU levels. Every kernel loop is written once and compiled for each level.
 //!
 //! A loop is an implementation of [`Kernel`] whose body is inlined into one wrapper per level. The compiler vectorises
 //! it for the wrapper's target features.
@@ -58,7 +58,7 @@ pub trait Kernel<A> {
     unsafe fn run<I: Isa>(args: A);
 }
 
-/// A loop that no caller can make unsound on a machine that supports its level.
+/// A loop that is safe on every machine that supports its level.
 pub trait Vectorized {
     /// Runs the loop; must be `#[inline(always)]`, as must all hot functions that it calls.
     fn run<I: Isa>(self);

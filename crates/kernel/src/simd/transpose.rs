@@ -4,7 +4,8 @@ use super::{Features, Isa, Kernel, compiled};
 use crate::view::{Plain, View, ViewMut, span};
 use std::marker::PhantomData;
 
-/// Writes the transpose of a matrix: `to[j, i] = from[i, j]`. Rows are as many elements apart as the strides say.
+/// Writes the transpose of a matrix: `to[j, i] = from[i, j]`. `pitch` and `to_pitch` are the strides between rows in
+/// elements.
 ///
 /// # Panics
 /// If a view lacks elements.
@@ -29,39 +30,39 @@ pub fn transpose<T: Plain>(
     unsafe { compiled::<TransposeKernel<T>, _>(level)(transpose_args) }
 }
 
-/// Copies rows of a matrix, whose rows and columns are as far apart as the strides say, to rows of contiguous elements.
+/// Copies a matrix with strides between rows and columns to rows of contiguous elements.
 ///
 /// # Panics
 /// If a view lacks elements.
 pub fn copy_rows<T: Plain>(
-    (from, [row, col]): (View<T>, [i64; 2]),
+    (from, [row_stride, column_stride]): (View<T>, [i64; 2]),
     (rows, columns): (i64, i64),
     (to, pitch): (ViewMut<T>, i64),
 ) {
-    let from = from.address(span([(rows, row), (columns, col)]));
+    let from = from.address(span([(rows, row_stride), (columns, column_stride)]));
     let to = to.address_mut(span([(rows, pitch), (columns, 1)]));
-    // Contiguous rows are copied as one.
-    let (rows, columns) = match (row, col, pitch) == (columns, 1, columns) {
+    // Contiguous rows are merged.
+    let (rows, columns) = match (row_stride, column_stride, pitch) == (columns, 1, columns) {
         true => (1, rows * columns),
         false => (rows, columns),
     };
     for i in 0..rows {
         // SAFETY: both views have all elements.
         unsafe {
-            let from = from.offset((i * row) as isize);
+            let from = from.offset((i * row_stride) as isize);
             let to = to.offset((i * pitch) as isize);
-            match (col, columns) {
+            match (column_stride, columns) {
                 (1, 32) => *to.cast::<[T; 32]>() = from.cast::<[T; 32]>().read(),
                 (1, 16) => *to.cast::<[T; 16]>() = from.cast::<[T; 16]>().read(),
                 (1, 0..) => std::ptr::copy_nonoverlapping(from, to, columns as usize),
                 _ => (0..columns as isize)
-                    .for_each(|j| *to.offset(j) = *from.offset(j * col as isize)),
+                    .for_each(|j| *to.offset(j) = *from.offset(j * column_stride as isize)),
             }
         }
     }
 }
 
-/// A matrix and the destination of its transpose. Rows are `pitch` and `to_pitch` elements apart.
+/// A matrix and the destination of its transpose. `pitch` and `to_pitch` are their pitches, in elements.
 pub struct Transpose<T> {
     pub from: *const T,
     pub pitch: isize,
@@ -81,7 +82,7 @@ impl<T: Copy> Kernel<Transpose<T>> for TransposeKernel<T> {
         // SAFETY: the elements exist, and there is room for them.
         unsafe {
             if t.rows == 3 {
-                // Images with three channels.
+                // Pixels of three channels.
                 let row = [0, 1, 2].map(|r| t.from.offset(r * t.pitch));
                 for j in 0..t.columns {
                     let to = t.to.offset(j as isize * t.to_pitch).cast::<[T; 3]>();
@@ -97,11 +98,11 @@ impl<T: Copy> Kernel<Transpose<T>> for TransposeKernel<T> {
                     #[cfg(all(target_arch = "x86_64", not(portable)))]
                     if (h, w) == (SIDE, SIDE) {
                         if size_of::<T>() == 4 && I::LEVEL != Features::BASELINE {
-                            eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
+                            transpose_8x8_words(from.cast(), t.pitch, to.cast(), t.to_pitch);
                             continue;
                         }
                         if size_of::<T>() == 2 {
-                            eight_shorts(from.cast(), t.pitch, to.cast(), t.to_pitch);
+                            transpose_8x8_shorts(from.cast(), t.pitch, to.cast(), t.to_pitch);
                             continue;
                         }
                     }
@@ -122,13 +123,13 @@ impl<T: Copy> Kernel<Transpose<T>> for TransposeKernel<T> {
 /// The elements exist, and there is room for them.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 #[inline(always)]
-unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: isize) {
+unsafe fn transpose_8x8_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: isize) {
     use std::arch::x86_64::*;
     // SAFETY: the caller's; every such processor has SSE2.
     unsafe {
         let mut rows: [__m128i; 8] =
             std::array::from_fn(|i| _mm_loadu_si128(from.offset(i as isize * pitch).cast()));
-        // Each step interleaves rows that are four apart.
+        // Each step interleaves rows with a stride of four.
         for _ in 0..3 {
             let [a, b, c, d, e, f, g, h] = rows;
             let pair = |a, b| [_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b)];
@@ -147,7 +148,7 @@ unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: i
 /// The elements exist, and there is room for them; the processor has AVX2.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 #[inline(always)]
-unsafe fn eight(from: *const f32, pitch: isize, to: *mut f32, to_pitch: isize) {
+unsafe fn transpose_8x8_words(from: *const f32, pitch: isize, to: *mut f32, to_pitch: isize) {
     use std::arch::x86_64::*;
     // SAFETY: the caller's.
     unsafe {

@@ -2,7 +2,7 @@
 
 use super::{Baseline, fma32};
 
-/// Some f32. Everything is inlined into a kernel whose level has the instructions.
+/// A vector of f32. All methods are inlined into a kernel whose level has the instructions.
 pub trait Vector: Copy {
     /// The number of lanes.
     const LANES: usize;
@@ -32,7 +32,7 @@ pub trait Vector: Copy {
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
-    /// Returns the larger, or `b` if either is NaN.
+    /// Returns the maximum, or `b` if either is NaN.
     ///
     /// # Safety
     /// As [`Vector::splat`].
@@ -41,7 +41,7 @@ pub trait Vector: Copy {
     ///
     /// # Safety
     /// As [`Vector::splat`].
-    unsafe fn raised(self) -> Self;
+    unsafe fn power_of_two(self) -> Self;
 }
 
 /// Four lanes, for the baseline.
@@ -50,7 +50,7 @@ pub struct Four([f32; 4]);
 
 impl Four {
     #[inline(always)]
-    fn each(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+    fn zip_with(self, b: Self, f: impl Fn(f32, f32) -> f32) -> Self {
         Four(std::array::from_fn(|i| f(self.0[i], b.0[i])))
     }
 }
@@ -74,15 +74,15 @@ impl Vector for Four {
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
-        self.each(b, |a, b| a + b)
+        self.zip_with(b, |a, b| a + b)
     }
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
-        self.each(b, |a, b| a - b)
+        self.zip_with(b, |a, b| a - b)
     }
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
-        self.each(b, |a, b| a * b)
+        self.zip_with(b, |a, b| a * b)
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
@@ -91,10 +91,10 @@ impl Vector for Four {
     }
     #[inline(always)]
     unsafe fn max(self, b: Self) -> Self {
-        self.each(b, |a, b| if a > b { a } else { b })
+        self.zip_with(b, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
-    unsafe fn raised(self) -> Self {
+    unsafe fn power_of_two(self) -> Self {
         Four(self.0.map(|x| f32::from_bits(x.to_bits() << 23)))
     }
 }
@@ -106,7 +106,7 @@ mod x86 {
 
     macro_rules! vector {
         ($register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $mul_add:ident,
-            |$x:ident| $raised:expr, $($name:ident $binary:ident)*) => {
+            |$x:ident| $power_of_two:expr, $($name:ident $binary:ident)*) => {
             impl Vector for $register {
                 const LANES: usize = $lanes;
 
@@ -131,10 +131,10 @@ mod x86 {
                     unsafe { $mul_add(self, b, c) }
                 }
                 #[inline(always)]
-                unsafe fn raised(self) -> Self {
+                unsafe fn power_of_two(self) -> Self {
                     let $x = self;
                     // SAFETY: as above.
-                    unsafe { $raised }
+                    unsafe { $power_of_two }
                 }
                 $(#[inline(always)]
                 unsafe fn $name(self, b: Self) -> Self {

@@ -8,7 +8,7 @@ use kiln_base::Dim;
 use kiln_cuda as cuda;
 use kiln_cuda::Launch;
 use kiln_kernel::error::{Error, Result, damaged};
-use kiln_kernel::memory::too_much;
+use kiln_kernel::memory::out_of_memory;
 use kiln_kernel::work::{LinkedKernel, Sizes};
 use kiln_plan::{BufferId, Contract, Dims, Kernel, Plan, Reads, Site, Step};
 use smallvec::SmallVec;
@@ -68,7 +68,7 @@ impl<'a> Binder<'a> {
             let len = b.len.eval_checked(values).filter(|len| *len >= 0);
             match len.ok_or_else(|| damaged!("a buffer of {} elements", b.len))? {
                 len if len < BUFFER_LIMIT / 8 => Ok(len),
-                len => Err(too_much((len as usize).saturating_mul(b.dtype.size()))),
+                len => Err(out_of_memory((len as usize).saturating_mul(b.dtype.size()))),
             }
         });
         Ok(Binder {
@@ -138,7 +138,7 @@ impl Binder<'_> {
             }
             let size = |a: usize| args[a].dtype.size();
             let sizes_differ = aliases.iter().any(|a| size(*a) != size(w));
-            parallel &= !sizes_differ && program.is_none_or(|p| p.keeps_apart(&aliases));
+            parallel &= !sizes_differ && program.is_none_or(|p| p.never_overlap(&aliases));
         }
         Ok((parallel, args.iter().map(|a| a.writes).collect()))
     }

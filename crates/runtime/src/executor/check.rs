@@ -13,7 +13,7 @@
 use super::guard;
 use crate::buffer::Buffer;
 use kiln_base::{DType, Dim, Sym};
-use kiln_cpu::supported;
+use kiln_cpu::check_supported;
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::memory::{Category, Holder, Storage};
 use kiln_plan::memory::roots;
@@ -61,7 +61,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         check_body(body, depth_left)?;
     }
     let contract = |kernel: &Arc<Kernel>| {
-        supported(kernel)?;
+        check_supported(kernel)?;
         kernel.contract().map_err(|e| damaged!("{e}"))
     };
     let contracts = plan.kernels.iter().map(contract);

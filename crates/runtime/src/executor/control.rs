@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use kiln_cuda as cuda;
 use kiln_cuda::Launch;
 use kiln_kernel::affine::extent;
-use kiln_kernel::calls::{Calls, Ends};
+use kiln_kernel::calls::{Calls, LastCalls};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failure;
 use kiln_kernel::memory::{ALIGN, Storage};
@@ -94,8 +94,8 @@ impl Body {
 
     /// Returns an error unless arguments of these bytes each hold `times` inputs, or outputs, of the body.
     fn check_sizes(of_body: &[usize], args: &[u16], bytes: &[usize], times: i64) -> Result<()> {
-        let matches = |(one, arg): (&usize, &u16)| {
-            one.checked_mul(times as usize)
+        let matches = |(size, arg): (&usize, &u16)| {
+            size.checked_mul(times as usize)
                 .is_some_and(|total| total == bytes[*arg as usize])
         };
         match of_body.len() == args.len() && of_body.iter().zip(args).all(matches) {
@@ -147,7 +147,7 @@ impl Body {
     }
 
     /// True if an element may be read, or be a result, that nothing has written.
-    pub fn is_bare(&self) -> bool {
+    pub fn may_be_uninitialized(&self) -> bool {
         self.bound.clear || self.bound.slots.iter().any(|s| s.clear)
     }
 
@@ -393,7 +393,7 @@ impl LinkedKernel for Loop {
         self.run_steps(call)
     }
 
-    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<LastCalls> {
         self.unroll(&with, calls)
     }
 
@@ -405,8 +405,8 @@ impl LinkedKernel for Loop {
         true
     }
 
-    fn is_bare(&self) -> bool {
-        self.body.is_bare()
+    fn may_be_uninitialized(&self) -> bool {
+        self.body.may_be_uninitialized()
     }
 
     fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
@@ -440,7 +440,7 @@ impl LinkedKernel for If {
         }))
     }
 
-    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<LastCalls> {
         self.expand_sides(&with, calls)
     }
 
@@ -454,8 +454,8 @@ impl LinkedKernel for If {
         true
     }
 
-    fn is_bare(&self) -> bool {
-        self.branches.iter().any(Body::is_bare)
+    fn may_be_uninitialized(&self) -> bool {
+        self.branches.iter().any(Body::may_be_uninitialized)
     }
 
     fn gpu_memory(&self) -> Vec<&Arc<Storage>> {

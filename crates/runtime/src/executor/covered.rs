@@ -20,7 +20,7 @@ impl Binder<'_> {
         for (step, work) in steps.iter().zip(works) {
             let args = &self.contract(step).args;
             let covered = self.covered(step, &**work, self.values);
-            bare_bodies |= work.is_bare();
+            bare_bodies |= work.may_be_uninitialized();
             for (arg, id) in step
                 .args
                 .iter()
@@ -55,7 +55,7 @@ impl Binder<'_> {
 /// True if a step writes all of an argument of `len` elements, and does not read it before.
 fn covers(work: &dyn LinkedKernel, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
     if work.has_bodies() {
-        return !work.is_bare();
+        return !work.may_be_uninitialized();
     }
     match work.program() {
         Some(program) => program.covers(arg),

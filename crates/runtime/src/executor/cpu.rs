@@ -28,7 +28,7 @@ pub(super) fn run_steps(
     kernels: &AtomicU64,
     profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
-    let failures = Failures::of(Cancel::current());
+    let failures = Failures::with_cancel(Cancel::current());
     let mut pending = Pending::new(sites, profile);
     for group in steps.chunk_by(|_, next| next.concurrent) {
         cancel::check()?;
@@ -38,7 +38,7 @@ pub(super) fn run_steps(
                 group.iter().flat_map(|s| s.memory(&address)).collect();
             pending.wait(|r| touched.iter().any(|t| t.start < r.end && r.start < t.end))?;
         }
-        // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
+        // SAFETY: binding proved that guards are within their memory, and no step of the group writes one.
         let memory = |guard: &Guard| unsafe { ViewMut::new(address(guard.loc), guard.bytes) };
         let set = |guard: &Guard| guard.is_set(*memory(guard));
         let is_enabled = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);

@@ -132,7 +132,7 @@ impl Executable {
         let has = level.is_supported();
         // The interpreter supports every level.
         #[cfg(feature = "testing")]
-        let has = has || kiln_kernel::interpreted::is_on();
+        let has = has || kiln_kernel::interpreted::is_interpreting();
         if !has {
             return Err(Error::Level(LevelError {
                 asked: level.name().into(),

@@ -6,7 +6,7 @@ use kiln_cpu as cpu;
 use kiln_cuda as cuda;
 use kiln_kernel::custom::Custom;
 use kiln_kernel::error::{Result, damaged};
-use kiln_kernel::footprint::within;
+use kiln_kernel::footprint;
 use kiln_kernel::simd::Features;
 use kiln_kernel::work::{LinkedKernel, Sizes};
 use kiln_plan::{Contract, Kernel};
@@ -32,7 +32,7 @@ impl Link for Linker<'_> {
     ) -> Result<Arc<dyn LinkedKernel>> {
         let Sizes { values, lens } = sizes;
         for footprint in kernel.footprints() {
-            within(kernel.name(), &footprint, values, lens)?;
+            footprint::check(kernel.name(), &footprint, values, lens)?;
         }
         let bytes = || -> Vec<usize> {
             let sizes = contract.args.iter().map(|a| a.dtype.size());

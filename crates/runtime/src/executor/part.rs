@@ -9,11 +9,11 @@ use super::on_gpu::OnGpu;
 use super::profile::Profile;
 use super::step::BoundStep;
 use kiln_cuda::{Job, Outcome, Session};
-use kiln_kernel::calls::{Around, Calls};
+use kiln_kernel::calls::{Calls, StepContext};
 use kiln_kernel::cancel;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::memory::{Holder, Storage};
-use kiln_kernel::work::failed;
+use kiln_kernel::work::step_error;
 use kiln_plan::Site;
 use kiln_plan::cuda::ErrorRecord;
 use std::cell::Cell;
@@ -117,9 +117,9 @@ impl<'a> PlanPart<'a> {
                     true => usize::MAX,
                     false => exe.plan.commit as usize,
                 };
-                let around = Around::plan(record, guarded_from);
+                let context = StepContext::plan(record, guarded_from);
                 let mut calls = Calls::new(sink);
-                expand(steps, &address_of, around, &mut calls).map(drop)
+                expand(steps, &address_of, context, &mut calls).map(drop)
             },
             count: on_gpu.calls,
             fallible: on_gpu.fallible,
@@ -131,7 +131,7 @@ impl<'a> PlanPart<'a> {
         };
         let sites = exe.sites.clone();
         let explain = move |r: ErrorRecord, fault: Option<String>| match fault {
-            Some(text) => failed(&[r.state - 1], &sites, text),
+            Some(text) => step_error(&[r.state - 1], &sites, text),
             None => data_error(&sites, r.state - 1, r.index, r.bound),
         };
         let outcome = session.run(&job, explain)?;

@@ -4,7 +4,7 @@ use super::profile::Profile;
 use super::step::BoundStep;
 use kiln_kernel::error::Result;
 use kiln_kernel::view::ViewMut;
-use kiln_kernel::work::{Started, failed};
+use kiln_kernel::work::{Started, step_error};
 use kiln_plan::Site;
 use std::ops::Range;
 use std::time::Instant;
@@ -64,7 +64,7 @@ impl<'a> Pending<'a> {
             let start = Instant::now();
             let output = out.slice_mut(0, started.bytes as i64);
             let result = started.request.wait(output);
-            result.map_err(|text| failed(&step.sites, self.sites, text))?;
+            result.map_err(|text| step_error(&step.sites, self.sites, text))?;
             if let Some(profile) = self.profile {
                 profile.add(step.step, start, start.elapsed());
             }

@@ -7,7 +7,7 @@ use super::loc::Loc;
 use super::part::address;
 use crate::buffer::Buffer;
 use kiln_cuda::{Graph, Session};
-use kiln_kernel::calls::{Around, Calls, Ends};
+use kiln_kernel::calls::{Calls, LastCalls, StepContext};
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::memory::Storage;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Replays {
                 .map(Buffer::storage)
                 .chain(&bound.run_on_gpu.gpu_memory);
             let graph = session.capture(read.chain(prepared_results), &|record, sink| {
-                let (mut calls, mut ends) = (Calls::new(sink), Ends::new());
+                let (mut calls, mut ends) = (Calls::new(sink), LastCalls::new());
                 for set in sets {
                     let storage = |loc: Loc| match loc {
                         Loc::Input(i) => set[i].storage(),
@@ -92,12 +92,12 @@ impl Replays {
                         Loc::Prepared(p) => &prepared_results[p],
                         Loc::Arena(_) => arena,
                     };
-                    let around = Around {
+                    let context = StepContext {
                         after: &ends,
-                        ..Around::plan(record, exe.plan.commit as usize)
+                        ..StepContext::plan(record, exe.plan.commit as usize)
                     };
                     let address_of = |loc| address(&storage, loc);
-                    ends = expand(&bound.run, &address_of, around, &mut calls)?;
+                    ends = expand(&bound.run, &address_of, context, &mut calls)?;
                 }
                 Ok(())
             })?;

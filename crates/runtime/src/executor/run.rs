@@ -118,7 +118,7 @@ enum Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    fn all(&self) -> &[Buffer] {
+    fn buffers(&self) -> &[Buffer] {
         match self {
             Inputs::Shared(inputs) => inputs,
             Inputs::Owned { inputs, .. } => inputs,
@@ -155,11 +155,11 @@ fn run(
     let prepared: &[Arc<Storage>] = match (bound.prepared.is_empty(), &mut tracer) {
         (true, _) if bound.prepare.is_empty() => &[],
         (_, None) => {
-            cached = exe.prepared(bound, inputs.all())?;
+            cached = exe.prepared(bound, inputs.buffers())?;
             &cached.storages
         }
         (_, Some(tracer)) => {
-            traced = prepare(exe, bound, inputs.all(), Some(&mut **tracer))?;
+            traced = prepare(exe, bound, inputs.buffers(), Some(&mut **tracer))?;
             &traced
         }
     };
@@ -168,7 +168,7 @@ fn run(
     let mut slots: SmallVec<[OutputMemory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
-            Some(d) => OutputMemory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
+            Some(d) => OutputMemory::Donated(d, Buffer::vacant(inputs.buffers()[d].dtype())?),
             None => {
                 let memory = part.allocate(slot.bytes, bound.holders.outputs)?;
                 OutputMemory::Fresh(cleared(memory, slot.clear))
@@ -177,7 +177,7 @@ fn run(
     }
     for (input, slot) in &bound.initial_inputs {
         if let OutputMemory::Fresh(to) = &mut slots[*slot] {
-            part.copy(inputs.all()[*input].storage(), to)?;
+            part.copy(inputs.buffers()[*input].storage(), to)?;
         }
     }
     if slots.iter().any(|s| matches!(s, OutputMemory::Donated(..))) {
@@ -186,10 +186,10 @@ fn run(
     let arena = part.allocate(bound.arena, bound.holders.arena)?;
     let arena = cleared(arena, bound.clear);
     let storage = |loc: Loc| match loc {
-        Loc::Input(i) => inputs.all()[i].storage(),
+        Loc::Input(i) => inputs.buffers()[i].storage(),
         Loc::Slot(s) => match &slots[s] {
             OutputMemory::Fresh(storage) => storage,
-            OutputMemory::Donated(i, _) => inputs.all()[*i].storage(),
+            OutputMemory::Donated(i, _) => inputs.buffers()[*i].storage(),
         },
         Loc::Constant(c) => exe.constants[c].storage(),
         Loc::Prepared(p) => &prepared[p],
@@ -262,7 +262,7 @@ fn finish(
     let outputs = outputs.map(|(o, (loc, shape))| {
         let storage = match *loc {
             Loc::Slot(s) => &slots[s],
-            Loc::Input(i) => inputs.all()[i].storage(),
+            Loc::Input(i) => inputs.buffers()[i].storage(),
             Loc::Constant(c) => exe.constants[c].storage(),
             Loc::Prepared(p) => &prepared[p],
             Loc::Arena(_) => return Err(Error::Internal("an output in the arena".into())),

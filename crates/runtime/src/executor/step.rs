@@ -51,8 +51,9 @@ impl BoundStep {
         let guard = self.guard.iter().map(|guard| (guard.loc, guard.bytes));
         let args = self.args.iter().copied().zip(self.sizes.iter().copied());
         let scratch = (Loc::Arena(self.scratch), self.scratch_bytes());
-        let all = args.chain(guard).chain([scratch]);
-        all.filter(|(_, bytes)| *bytes > 0)
+        let ranges = args.chain(guard).chain([scratch]);
+        ranges
+            .filter(|(_, bytes)| *bytes > 0)
             .map(move |(loc, bytes)| {
                 let start = address(loc).addr();
                 start..start + bytes

@@ -27,7 +27,7 @@ impl Bound {
         let mut touched = HashSet::new();
         for step in &self.run {
             let packs = step.work.packs();
-            let forgotten = packs.filter(|_| step.packed && step.work.forgets_packed());
+            let forgotten = packs.filter(|_| step.packed && step.work.ignores_packed());
             let forgotten = forgotten.map(|packs| packs.weights);
             let args = step.args.iter().enumerate();
             let read = args.filter(|(arg, _)| Some(*arg) != forgotten);

@@ -24,7 +24,7 @@ struct Cifar {
     ),
     /// The keys of the labels and of the class names in the pickles.
     keys: (&'static str, &'static str),
-    /// Folder and file of class names. The other files have the names of `python` with `.bin` behind them.
+    /// Folder and file of class names. The other files have the names of `python` with the suffix `.bin`.
     binary: (&'static str, &'static str),
     /// The number of label bytes before a picture, of which the last is its label.
     labels: usize,

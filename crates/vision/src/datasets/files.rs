@@ -134,7 +134,7 @@ pub(super) fn open_unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
 
 /// Labels that are bytes in a file, as integers.
 pub(super) fn labels(bytes: &[u8], budget: &mut Budget) -> io::Result<Vec<i64>> {
-    let mut labels = budget.room(bytes.len(), "the labels")?;
+    let mut labels = budget.reserve(bytes.len(), "the labels")?;
     labels.extend(bytes.iter().map(|label| i64::from(*label)));
     Ok(labels)
 }

@@ -29,7 +29,7 @@ fn parse<const DIMS: usize>(
     budget: &mut Budget,
     check: impl FnOnce([usize; DIMS]) -> std::result::Result<(), String>,
 ) -> io::Result<([usize; DIMS], Vec<u8>)> {
-    let magic = budget.exactly(file, 4, "the magic number")?;
+    let magic = budget.read_exact(file, 4, "the magic number")?;
     let [0, 0, kind, rank] = magic[..] else {
         return Err(damaged(format!(
             "the magic number {magic:02x?} is not one of IDX"
@@ -37,10 +37,10 @@ fn parse<const DIMS: usize>(
     };
     if kind != UNSIGNED_BYTES || usize::from(rank) != DIMS {
         return Err(damaged(format!(
-            "the elements are of type {kind} and have {rank} dims, in place of type {UNSIGNED_BYTES} (bytes) and {DIMS}"
+            "the elements are of type {kind} and have {rank} dims instead of type {UNSIGNED_BYTES} (bytes) and {DIMS}"
         )));
     }
-    let sizes = budget.exactly(file, 4 * DIMS as u64, "the sizes")?;
+    let sizes = budget.read_exact(file, 4 * DIMS as u64, "the sizes")?;
     let (sizes, _) = sizes.as_chunks::<4>();
     let shape: [usize; DIMS] = std::array::from_fn(|d| u32::from_be_bytes(sizes[d]) as usize);
     check(shape).map_err(damaged)?;
@@ -49,9 +49,9 @@ fn parse<const DIMS: usize>(
         .try_fold(1u64, |n, size| n.checked_mul(*size as u64));
     let len =
         len.ok_or_else(|| damaged(format!("{shape:?} elements are more than can be counted")))?;
-    let elements = budget.exactly(file, len, "the array")?;
+    let elements = budget.read_exact(file, len, "the array")?;
     match file.read(&mut [0])? {
         0 => Ok((shape, elements)),
-        _ => Err(damaged(format!("there is more behind the {len} elements"))),
+        _ => Err(damaged(format!("there are more than {len} elements"))),
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn read(op: &str, path: &Path, budget: &mut Budget) -> Result<BTreeMa
 }
 
 fn read_arrays(file: &mut dyn Read, budget: &mut Budget) -> io::Result<BTreeMap<String, Array>> {
-    let header = budget.exactly(file, HEADER as u64, "the header")?;
+    let header = budget.read_exact(file, HEADER as u64, "the header")?;
     match header[124..] {
         [0, 1, b'I', b'M'] => {}
         [1, 0, b'M', b'I'] => {
@@ -77,7 +77,7 @@ fn read_arrays(file: &mut dyn Read, budget: &mut Budget) -> io::Result<BTreeMap<
                 }
             }
             _ => {
-                let message = format!("an element of type {kind} in place of an array");
+                let message = format!("an element of type {kind} instead of an array");
                 return Err(damaged(message));
             }
         };
@@ -118,11 +118,11 @@ fn read_part(
         return Ok((kind & 0xffff, contents));
     }
     if size > max_size {
-        let message = format!("{what} takes {size} bytes, and there is place for {max_size}");
+        let message = format!("{what} takes {size} bytes, and there is space for {max_size}");
         return Err(damaged(message));
     }
-    let contents = budget.exactly(file, size, what)?;
-    budget.exactly(file, size.next_multiple_of(8) - size, "padding")?;
+    let contents = budget.read_exact(file, size, what)?;
+    budget.read_exact(file, size.next_multiple_of(8) - size, "padding")?;
     Ok((kind, contents))
 }
 
@@ -175,7 +175,7 @@ fn read_array(
             if !remainder.is_empty() {
                 return Err(damaged("a part of a number"));
             }
-            let mut floats = budget.room(numbers.len(), "the numbers")?;
+            let mut floats = budget.reserve(numbers.len(), "the numbers")?;
             floats.extend(numbers.iter().map(|n| f64::from_le_bytes(*n)));
             (Numbers::Floats(floats), numbers.len())
         }

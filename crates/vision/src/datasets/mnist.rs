@@ -233,8 +233,8 @@ impl FromStr for EmnistSplit {
     type Err = kiln_tensor::Error;
     #[track_caller]
     fn from_str(name: &str) -> Result<EmnistSplit> {
-        let found = Self::ALL.iter().find(|row| row.1 == name);
-        found.map(|row| row.0).ok_or_else(|| {
+        let split = Self::ALL.iter().find(|row| row.1 == name);
+        split.map(|row| row.0).ok_or_else(|| {
             let names = Self::ALL.map(|row| row.1).join(", ");
             invalid(
                 "EMNIST",

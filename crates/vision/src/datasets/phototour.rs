@@ -170,7 +170,7 @@ fn read_patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
     }
     files.sort();
     let byte_count = count.saturating_mul(SIDE * SIDE);
-    let patches = Budget::new().room(byte_count, "the patches");
+    let patches = Budget::new().reserve(byte_count, "the patches");
     let mut pixels: Vec<u8> = patches.map_err(|e| io("PhotoTour", folder, e))?;
     for (_, path) in files {
         if pixels.len() >= byte_count {

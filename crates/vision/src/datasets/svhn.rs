@@ -91,11 +91,13 @@ fn load(root: &Path, split: SvhnSplit, verify: bool) -> Result<SVHN> {
     };
     let targets = match labels.numbers {
         Numbers::Bytes(all) => files::labels(&all, &mut budget),
-        Numbers::Floats(floats) => budget.room(floats.len(), "the labels").map(|mut targets| {
-            let to_integer = |x: f64| if x.fract() == 0.0 { x as i64 } else { -1 };
-            targets.extend(floats.into_iter().map(to_integer));
-            targets
-        }),
+        Numbers::Floats(floats) => budget
+            .reserve(floats.len(), "the labels")
+            .map(|mut targets| {
+                let to_integer = |x: f64| if x.fract() == 0.0 { x as i64 } else { -1 };
+                targets.extend(floats.into_iter().map(to_integer));
+                targets
+            }),
     };
     let mut targets: Vec<i64> = targets.map_err(|e| io("SVHN", &path, e))?;
     targets

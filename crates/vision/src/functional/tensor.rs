@@ -287,8 +287,8 @@ fn divide_by_255(x: &Tensor) -> Result<Tensor> {
     let table: [f32; 256] = std::array::from_fn(|v| v as f32 / 255.0);
     map_bytes(x, |from, out| {
         let (out, _) = out.as_chunks_mut::<4>();
-        let both = out.iter_mut().zip(from);
-        both.for_each(|(out, v)| *out = table[usize::from(*v)].to_le_bytes());
+        let pairs = out.iter_mut().zip(from);
+        pairs.for_each(|(out, v)| *out = table[usize::from(*v)].to_le_bytes());
     })
 }
 

@@ -192,7 +192,7 @@ fn decode(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     }
     // The decoder has about as many bytes for itself. They are taken once it is known that there is room for them.
     let bytes = decoder.total_bytes().saturating_mul(2);
-    budget.room::<u8>(
+    budget.reserve::<u8>(
         usize::try_from(bytes).unwrap_or(usize::MAX),
         &format!("an image of {w}x{h} pixels"),
     )?;

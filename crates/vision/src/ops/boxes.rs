@@ -92,24 +92,24 @@ fn area(boxes: &Tensor) -> Tensor {
     (x2 - x1) * (y2 - y1)
 }
 
-/// The area that two sets of boxes share, and the area that one of both covers; they broadcast.
+/// Returns the areas of the intersections and of the unions of two sets of boxes, which broadcast.
 #[track_caller]
 fn intersection_and_union(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let ([ax1, ay1, ax2, ay2], [bx1, by1, bx2, by2]) = (columns(a), columns(b));
     let width = (ax2.minimum(bx2) - ax1.maximum(bx1)).clamp_min(0);
     let height = (ay2.minimum(by2) - ay1.maximum(by1)).clamp_min(0);
-    let both = width * height;
-    let either = area(a) + area(b) - &both;
-    (both, either)
+    let intersection = width * height;
+    let union = area(a) + area(b) - &intersection;
+    (intersection, union)
 }
 
-/// The share of the smallest box around two that neither covers.
+/// Returns the area of the smallest enclosing box that neither box covers, and the area of the enclosing box.
 #[track_caller]
-fn uncovered_fraction(a: &Tensor, b: &Tensor, either: &Tensor) -> [Tensor; 2] {
+fn uncovered_fraction(a: &Tensor, b: &Tensor, union: &Tensor) -> [Tensor; 2] {
     let ([ax1, ay1, ax2, ay2], [bx1, by1, bx2, by2]) = (columns(a), columns(b));
     let width = ax2.maximum(bx2) - ax1.minimum(bx1);
-    let around = width * (ay2.maximum(by2) - ay1.minimum(by1));
-    [&around - either, around]
+    let enclosing = width * (ay2.maximum(by2) - ay1.minimum(by1));
+    [&enclosing - union, enclosing]
 }
 
 /// Two sets of boxes whose pairs are the elements of `[n, m]`.
@@ -138,8 +138,8 @@ fn pair(op: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
 #[track_caller]
 pub fn box_iou(boxes1: &Tensor, boxes2: &Tensor) -> Result<Tensor> {
     let (a, b) = pair("box_iou", boxes1, boxes2)?;
-    let (both, either) = intersection_and_union(&a, &b);
-    (both / either).check().cloned()
+    let (intersection, union) = intersection_and_union(&a, &b);
+    (intersection / union).check().cloned()
 }
 
 /// The generalised intersection over union `[n, m]` of Rezatofighi et al. (2019): less than [`box_iou`] by the share
@@ -150,9 +150,11 @@ pub fn box_iou(boxes1: &Tensor, boxes2: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub fn generalized_box_iou(boxes1: &Tensor, boxes2: &Tensor) -> Result<Tensor> {
     let (a, b) = pair("generalized_box_iou", boxes1, boxes2)?;
-    let (both, either) = intersection_and_union(&a, &b);
-    let [vacant, around] = uncovered_fraction(&a, &b, &either);
-    (both / either - vacant / around).check().cloned()
+    let (intersection, union) = intersection_and_union(&a, &b);
+    let [uncovered, enclosing] = uncovered_fraction(&a, &b, &union);
+    (intersection / union - uncovered / enclosing)
+        .check()
+        .cloned()
 }
 
 /// 1 − the generalised intersection over union of each box with the one in the same row.
@@ -175,9 +177,9 @@ pub fn generalized_box_iou_loss(
         return Err(invalid(op, message));
     }
     let eps = 1e-7;
-    let (both, either) = intersection_and_union(a, b);
-    let [vacant, around] = uncovered_fraction(a, b, &either);
-    let loss = 1.0 - both / (either + eps) + vacant / (around + eps);
+    let (intersection, union) = intersection_and_union(a, b);
+    let [uncovered, enclosing] = uncovered_fraction(a, b, &union);
+    let loss = 1.0 - intersection / (union + eps) + uncovered / (enclosing + eps);
     reduce_loss(loss, reduction).check().cloned()
 }
 

@@ -77,8 +77,8 @@ fn suppress(
     let area = |b: &[f64; 4]| (b[2] - b[0]) * (b[3] - b[1]);
     let overlap = |a: &[f64; 4], b: &[f64; 4]| {
         let width = (a[2].min(b[2]) - a[0].max(b[0])).max(0.0);
-        let both = width * (a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
-        both / (area(a) + area(b) - both)
+        let intersection = width * (a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
+        intersection / (area(a) + area(b) - intersection)
     };
     let same = |a: usize, b: usize| classes.as_ref().is_none_or(|c| c[a] == c[b]);
     let mut kept: Vec<usize> = Vec::new();

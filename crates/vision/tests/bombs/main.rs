@@ -280,7 +280,7 @@ fn cases(folder: &Path) -> Vec<Case> {
     add(
         "b/train_32x32.mat",
         mat([32, 32, 3, 1], BOMB),
-        "there is place for",
+        "there is space for",
         svhn,
     );
 

@@ -41,7 +41,7 @@ fn idx_that_lies_is_refused() {
         ),
         (gzip(&float), "of type 13 and have 3 dims"),
         (gzip(&idx(&[18], &pattern(18))), "of type 8 and have 1 dims"),
-        (gzip(&[&images[..], &[0]].concat()), "there is more behind"),
+        (gzip(&[&images[..], &[0]].concat()), "there are more than"),
         (
             gzip(&idx(&[3, 3, 3], &pattern(27))),
             "3 images for 2 labels",

@@ -1,4 +1,4 @@
-//! Dropout of weights: the position of a weight decides if it is dropped, so that no pass has to store a mask.
+//! Dropout of weights. Random numbers by position make a stored mask unnecessary.
 
 use crate::kernels::matmul::Operand;
 use kiln_base::prim::{RandomKind, philox_lanes};
@@ -10,7 +10,7 @@ use kiln_plan as plan;
 /// Linked dropout.
 pub(super) struct Dropout {
     key: Operand,
-    least: u32,
+    threshold: u32,
     scale: f32,
     level: Features,
 }
@@ -24,16 +24,16 @@ impl Dropout {
         level: Features,
     ) -> Result<Dropout> {
         // Uniform numbers are multiples of 2⁻²⁴, and are compared in f32.
-        let least = (f64::from(p.p as f32) * f64::from(1 << 24)).ceil() as u32;
+        let threshold = (f64::from(p.p as f32) * f64::from(1 << 24)).ceil() as u32;
         Ok(Dropout {
             key: Operand::new(&p.key, (&[], 1, 2), values, lens[p.key.arg as usize])?,
-            least,
+            threshold,
             scale: p.scale() as f32,
             level,
         })
     }
 
-    /// Drops some of `numbers`; `first` is the index of the first of them in the whole stream.
+    /// Applies dropout to `numbers`, which begin at index `first` of the random stream.
     pub(super) fn drop(&self, args: &Arguments, first: i64, numbers: &mut [f32]) {
         let key = |i: i64| {
             self.key
@@ -45,7 +45,7 @@ impl Dropout {
             numbers,
             seed: key(0),
             position: key(1).wrapping_add(first.cast_unsigned()),
-            least: self.least,
+            threshold: self.threshold,
             scale: self.scale,
         };
         vectorized(self.level, row);
@@ -58,11 +58,11 @@ struct DropoutRow<'a> {
     seed: u64,
     position: u64,
     /// A number is dropped if the first 24 bits of its random word are less than this.
-    least: u32,
+    threshold: u32,
     scale: f32,
 }
 
-/// The number of uniform f32 that a block of random words yields.
+/// The number of uniform f32 per block of random words.
 const NUMBERS_PER_BLOCK: usize = RandomKind::Uniform.numbers_a_block(false) as usize;
 /// The number of blocks generated at once.
 const BLOCKS: usize = 16;
@@ -72,21 +72,21 @@ const NUMBERS: usize = NUMBERS_PER_BLOCK * BLOCKS;
 impl Vectorized for DropoutRow<'_> {
     #[inline(always)]
     fn run<I: Isa>(mut self) {
-        let mut rest = std::mem::take(&mut self.numbers);
+        let mut remaining = std::mem::take(&mut self.numbers);
         let mut block = self.position / NUMBERS_PER_BLOCK as u64;
-        let mut from = (self.position % NUMBERS_PER_BLOCK as u64) as usize;
-        while !rest.is_empty() {
+        let mut skipped = (self.position % NUMBERS_PER_BLOCK as u64) as usize;
+        while !remaining.is_empty() {
             let factors = factors(block, &self);
-            let (now, later) = rest.split_at_mut(rest.len().min(NUMBERS - from));
-            for (x, factor) in now.iter_mut().zip(&factors[from..]) {
+            let (chunk, tail) = remaining.split_at_mut(remaining.len().min(NUMBERS - skipped));
+            for (x, factor) in chunk.iter_mut().zip(&factors[skipped..]) {
                 *x *= factor;
             }
-            (rest, from, block) = (later, 0, block.wrapping_add(BLOCKS as u64));
+            (remaining, skipped, block) = (tail, 0, block.wrapping_add(BLOCKS as u64));
         }
     }
 }
 
-/// Returns the factors of the numbers from a block on.
+/// Returns the dropout factors of the numbers from a block on.
 #[inline(always)]
 fn factors(block: u64, row: &DropoutRow) -> [f32; NUMBERS] {
     let mut c = [[0u32; BLOCKS]; 4];
@@ -97,14 +97,14 @@ fn factors(block: u64, row: &DropoutRow) -> [f32; NUMBERS] {
     });
     let c = philox_lanes(c, row.seed);
     let mut factors = [0f32; NUMBERS];
-    for (lane, four) in factors
+    for (lane, block_factors) in factors
         .as_chunks_mut::<NUMBERS_PER_BLOCK>()
         .0
         .iter_mut()
         .enumerate()
     {
-        for (word, factor) in c.iter().zip(four) {
-            *factor = if word[lane] >> 8 >= row.least {
+        for (word, factor) in c.iter().zip(block_factors) {
+            *factor = if word[lane] >> 8 >= row.threshold {
                 row.scale
             } else {
                 0.0

@@ -1,4 +1,4 @@
-//! The gradients of attention: for a block of rows at a time, with recomputed weights.
+//! The gradients of attention, by blocks of rows and with recomputed weights.
 
 use super::scores::{AllSums, BLOCK_ROWS, Scores, Side, is_finite, padded_pitch};
 use super::softmax::{LANES, Sums};
@@ -22,21 +22,21 @@ pub(crate) struct AttentionGrad {
     gradient: Operand,
     out: usize,
     /// The start of the gradients of query, key and value, in elements.
-    begin: [i64; 3],
-    /// The number of parts of a matrix's rows. Each part has its own accumulators for keys and values, which are added
-    /// in order.
+    starts: [i64; 3],
+    /// The number of parts of a matrix's rows. Each part has its own accumulators of key and value gradients, which are
+    /// added in order.
     parts: i64,
 }
 
-/// The minimum number of parts in all, so that threads can share them, if there are enough blocks.
+/// The minimum number of parts of all matrices, if there are enough blocks, to occupy threads.
 const MIN_PARTS: i64 = 8;
 
-/// The buffers that a thread keeps between parts.
+/// The buffers that a thread reuses between parts.
 #[derive(Default)]
 struct Scratch {
     /// The accumulated gradients of keys and values, unless parts have their own.
     sums: Option<Storage>,
-    /// The operands as they are multiplied.
+    /// Copies of operands for micro-kernels.
     query: Option<Storage>,
     key: Option<Storage>,
     summed_key: Option<Storage>,
@@ -47,7 +47,7 @@ struct Scratch {
     block: Buffers,
 }
 
-/// The buffers kept between blocks.
+/// The buffers that a thread reuses between blocks.
 #[derive(Default)]
 struct Buffers {
     /// Weights, gradients of scores, and the running maxima that the weights are relative to.
@@ -80,23 +80,29 @@ impl LinkedKernel for AttentionGrad {
             (s.matrices() * self.parts, work / self.parts),
             |i, scratch| {
                 let (b, part) = (i / self.parts, i % self.parts);
-                let edge = |part: i64| blocks * part / self.parts;
-                let own = sums.shift(i * self.sums());
-                self.part(&call.args, own, b, (edge(part), edge(part + 1)), scratch)
+                let start = |part: i64| blocks * part / self.parts;
+                let accumulators = sums.shift(i * self.accumulator_len());
+                self.compute_part(
+                    &call.args,
+                    accumulators,
+                    b,
+                    (start(part), start(part + 1)),
+                    scratch,
+                )
             },
         );
-        if self.parts > 1 && !call.failures.cancelled() {
-            let cost = self.parts * self.sums();
+        if self.parts > 1 && !call.failures.is_cancelled() {
+            let cost = self.parts * self.accumulator_len();
             launch.run((s.matrices(), cost), |b, transposed| {
-                let own = sums.shift(b * self.parts * self.sums());
-                self.add_parts(&call.args, b, own, transposed)
+                let accumulators = sums.shift(b * self.parts * self.accumulator_len());
+                self.add_parts(&call.args, b, accumulators, transposed)
             });
         }
         Ok(None)
     }
 
     fn scratch(&self) -> usize {
-        let all = self.scores.matrices() * self.parts * self.sums();
+        let all = self.scores.matrices() * self.parts * self.accumulator_len();
         if self.parts > 1 {
             all as usize * size_of::<f32>()
         } else {
@@ -136,7 +142,7 @@ impl AttentionGrad {
             value: operand(&p.value, scores.keys)?,
             gradient: operand(&p.gradient, scores.length)?,
             out: p.out as usize,
-            begin: [0, query, query + key],
+            starts: [0, query, query + key],
             parts,
             columns,
             scores,
@@ -145,31 +151,31 @@ impl AttentionGrad {
 
     /// Returns the number of accumulated elements of a matrix: for each part of the keys, one row per column of the
     /// keys, followed by one per column of the values.
-    fn sums(&self) -> i64 {
-        ceil(self.scores.keys, self.scores.part) * self.part_sums()
+    fn accumulator_len(&self) -> i64 {
+        ceil(self.scores.keys, self.scores.part) * self.part_accumulator_len()
     }
 
     /// Returns the number of accumulated elements of a part.
-    fn part_sums(&self) -> i64 {
+    fn part_accumulator_len(&self) -> i64 {
         self.scores.pitch * (self.scores.width + self.columns)
     }
 
-    /// Computes blocks of rows of matrix `b`. If there are several parts, `own` has the part's accumulators of keys and
-    /// values.
-    fn part(
+    /// Computes blocks of rows of matrix `b`. If there are several parts, `accumulators` has the part's accumulators of
+    /// keys and values.
+    fn compute_part(
         &self,
         args: &Arguments,
-        own: ViewMut<f32>,
+        accumulators: ViewMut<f32>,
         b: i64,
         (from, until): (i64, i64),
         scratch: &mut Scratch,
     ) -> Result<()> {
         let (s, columns) = (&self.scores, self.columns);
-        let sums = match self.parts {
-            1 => ViewMut::room(&mut scratch.sums, self.sums())?,
-            _ => own,
+        let gradients = match self.parts {
+            1 => ViewMut::room(&mut scratch.sums, self.accumulator_len())?,
+            _ => accumulators,
         };
-        sums.fill(0, self.sums(), 0.0);
+        gradients.fill(0, self.accumulator_len(), 0.0);
         let key = s.key(args, b, (&mut scratch.key, false))?;
         let summed_key = match s.terms.are_grouped() {
             true => {
@@ -186,15 +192,15 @@ impl AttentionGrad {
         let finite = s.causal
             && is_finite(key, (0, s.keys), words, s.terms)
             && is_finite(value, (0, s.keys), value_words, s.terms);
-        let [of_keys, of_value, of_key] = &mut scratch.panels;
+        let [key_panels, value_panels, summed_key_panels] = &mut scratch.panels;
         let by = (s.level, s.terms.instruction);
-        of_keys.pack(by, (key.0, key.2, key.1), (words, s.keys))?;
-        of_value.pack(by, (value.0, value.2, value.1), (value_words, s.keys))?;
-        of_key.pack(by, summed_key, (s.terms.words(s.keys), s.width))?;
-        let held = RightOperands {
-            keys: Right::Packed(of_keys.panels()?),
-            values: Right::Packed(of_value.panels()?),
-            key: Right::Packed(of_key.panels()?),
+        key_panels.pack(by, (key.0, key.2, key.1), (words, s.keys))?;
+        value_panels.pack(by, (value.0, value.2, value.1), (value_words, s.keys))?;
+        summed_key_panels.pack(by, summed_key, (s.terms.words(s.keys), s.width))?;
+        let operands = RightOperands {
+            keys: Right::Packed(key_panels.panels()?),
+            values: Right::Packed(value_panels.panels()?),
+            key: Right::Packed(summed_key_panels.panels()?),
         };
         for block in from..until {
             let first = block * s.rows;
@@ -205,86 +211,104 @@ impl AttentionGrad {
             let finite = finite
                 && is_finite(q, (0, rows.2), words, s.terms)
                 && is_finite(g, (0, rows.2), value_words, s.terms);
-            let seen = if finite {
+            let visible = if finite {
                 s.seen(first + rows.2)
             } else {
                 s.keys
             };
-            self.block(args, rows, seen, (q, g, &held), sums, &mut scratch.block)?;
+            self.compute_block(
+                args,
+                rows,
+                visible,
+                (q, g, &operands),
+                gradients,
+                &mut scratch.block,
+            )?;
         }
         match self.parts {
-            1 => self.write_sums(args, b, *sums, &mut scratch.block.weights),
+            1 => self.write_gradients(args, b, *gradients, &mut scratch.block.weights),
             _ => Ok(()),
         }
     }
 
     /// Processes some rows of matrix `b`: writes the gradients of their queries, and adds those of keys and values. No
-    /// row sees a key from `seen` on.
-    fn block(
+    /// row sees a key from `visible` on.
+    fn compute_block(
         &self,
         args: &Arguments,
         (b, first, rows): (i64, i64, i64),
-        seen: i64,
-        (q, g, held): (Side, Side, &RightOperands),
-        of_keys: ViewMut<f32>,
-        kept: &mut Buffers,
+        visible: i64,
+        (q, g, operands): (Side, Side, &RightOperands),
+        key_gradients: ViewMut<f32>,
+        buffers: &mut Buffers,
     ) -> Result<()> {
-        let (s, columns, at) = (&self.scores, self.columns, (b, first, rows));
-        let all = ceil(s.keys, s.part) * rows * s.pitch;
-        let weights = ViewMut::<f32>::room(&mut kept.weights, all)?;
-        let scores = ViewMut::<f32>::room(&mut kept.scores, all)?;
-        let queries = ViewMut::<f32>::room(&mut kept.queries, rows * s.width)?;
+        let (s, columns, rows_of_matrix) = (&self.scores, self.columns, (b, first, rows));
+        let len = ceil(s.keys, s.part) * rows * s.pitch;
+        let weights = ViewMut::<f32>::room(&mut buffers.weights, len)?;
+        let scores = ViewMut::<f32>::room(&mut buffers.scores, len)?;
+        let queries = ViewMut::<f32>::room(&mut buffers.queries, rows * s.width)?;
         let running_maxima = ceil(s.keys, s.part) * rows;
-        let running_maxima = ViewMut::<f32>::room(&mut kept.running_maxima, running_maxima)?;
+        let running_maxima = ViewMut::<f32>::room(&mut buffers.running_maxima, running_maxima)?;
         let mut means = [0f32; BLOCK_ROWS as usize];
-        let mut sums: AllSums = [Sums::NONE; _];
+        let mut states: AllSums = [Sums::NONE; _];
         let part = |from: i64| {
             let size = from * rows / s.part * s.pitch;
             (weights.shift(size), scores.shift(size))
         };
         let running_max = |from: i64, i: i64| from / s.part * rows + i;
-        for from in (0..seen).step_by(s.part as usize) {
-            let until = seen.min(from + s.part);
+        for from in (0..visible).step_by(s.part as usize) {
+            let until = visible.min(from + s.part);
             let (w, d) = part(from);
-            let to = (w, &mut sums);
-            s.weights(args, at, (q, held.keys), (from, until), to, |_| ())?;
-            let values = held.values.part_from(0, from);
+            let to = (w, &mut states);
+            s.weights(
+                args,
+                rows_of_matrix,
+                (q, operands.keys),
+                (from, until),
+                to,
+                |_| (),
+            )?;
+            let values = operands.values.part_from(0, from);
             let sizes = (rows, until - from, columns);
             s.multiply(sizes, (d, s.pitch), g, values, false)?;
-            s.drop(args, at, (from, until), d);
-            for (i, (sums, mean)) in (0..rows).zip(sums.iter().zip(&mut means)) {
-                running_maxima.set(running_max(from, i), sums.running_max);
-                let means = Means {
+            s.drop(args, rows_of_matrix, (from, until), d);
+            for (i, (state, mean)) in (0..rows).zip(states.iter().zip(&mut means)) {
+                running_maxima.set(running_max(from, i), state.running_max);
+                let means = AccumulateMean {
                     weights: w.slice(i * s.pitch, until - from),
                     scores: d.slice(i * s.pitch, until - from),
-                    correction: sums.correction,
+                    correction: state.correction,
                     mean,
                 };
                 vectorized(s.level, means);
             }
         }
-        let [of_query, of_gradient] = &mut kept.transposed;
+        let [of_query, of_gradient] = &mut buffers.transposed;
         let query = s.transposed(q, (rows, s.width), of_query)?;
         let gradient = s.transposed(g, (rows, columns), of_gradient)?;
-        let wild =
-            (sums[..rows as usize].iter()).any(|x| !x.reciprocal(s.may_be_blind()).is_finite());
-        let behind = if wild { s.keys } else { seen };
+        let has_nonfinite =
+            (states[..rows as usize].iter()).any(|x| !x.reciprocal(s.may_be_blind()).is_finite());
+        let end = if has_nonfinite { s.keys } else { visible };
         queries.fill(0, rows * s.width, 0.0);
         // The most recent parts come first, because the caches may still hold them.
-        for from in (0..ceil(behind, s.part)).rev().map(|i| i * s.part) {
-            let until = behind.min(from + s.part);
+        for from in (0..ceil(end, s.part)).rev().map(|i| i * s.part) {
+            let until = end.min(from + s.part);
             let (mut w, mut d) = part(from);
-            for (i, (sums, mean)) in (0..rows).zip(sums.iter().zip(&means)) {
-                let unseen = seen.max(from) - from;
+            for (i, (state, mean)) in (0..rows).zip(states.iter().zip(&means)) {
+                let first_masked = visible.max(from) - from;
                 for x in [w, d] {
-                    x.fill(i * s.pitch + unseen, until.max(seen) - from - unseen, 0.0);
+                    x.fill(
+                        i * s.pitch + first_masked,
+                        until.max(visible) - from - first_masked,
+                        0.0,
+                    );
                 }
-                let reciprocal = sums.reciprocal(s.may_be_blind());
-                let correction = match from < seen {
-                    true => sums.correction_since(running_maxima.get(running_max(from, i))),
+                let reciprocal = state.reciprocal(s.may_be_blind());
+                let correction = match from < visible {
+                    true => state.correction_since(running_maxima.get(running_max(from, i))),
                     false => 0.0,
                 };
-                let shares = Shares {
+                let shares = ScoreGradients {
                     weights: w.slice_mut(i * s.pitch, until - from),
                     scores: d.slice_mut(i * s.pitch, until - from),
                     factor: correction * reciprocal,
@@ -293,80 +317,80 @@ impl AttentionGrad {
                 };
                 vectorized(s.level, shares);
             }
-            s.drop(args, at, (from, until), w);
-            let of_keys = of_keys.shift(from / s.part * self.part_sums());
-            let of_values = of_keys.shift(s.width * s.pitch);
+            s.drop(args, rows_of_matrix, (from, until), w);
+            let key_gradients = key_gradients.shift(from / s.part * self.part_accumulator_len());
+            let value_gradients = key_gradients.shift(s.width * s.pitch);
             let keys = until - from;
-            let scores = s.left(d, (rows, keys), &mut kept.bf16_gradients)?;
+            let scores = s.left(d, (rows, keys), &mut buffers.bf16_gradients)?;
             let [w, d] = [w, d].map(|x| s.right(x, (rows, keys)));
             let sizes = (columns, keys, rows);
-            s.multiply(sizes, (of_values, s.pitch), gradient, w, true)?;
+            s.multiply(sizes, (value_gradients, s.pitch), gradient, w, true)?;
             let sizes = (s.width, keys, rows);
-            s.multiply(sizes, (of_keys, s.pitch), query, d, true)?;
-            let key = held.key.part_from(s.terms.words(from), 0);
+            s.multiply(sizes, (key_gradients, s.pitch), query, d, true)?;
+            let key = operands.key.part_from(s.terms.words(from), 0);
             let to = (queries, s.width);
             s.multiply((rows, s.width, keys), to, scores, key, true)?;
         }
-        let to = self.at(args, 0, (b * s.length + first) * s.width);
+        let to = self.result_at(args, 0, (b * s.length + first) * s.width);
         s.write(queries.slice(0, rows * s.width), to);
         Ok(())
     }
 
-    /// Returns a result from an element on.
-    fn at<'a>(&self, args: &Arguments<'a>, which: usize, element: i64) -> ViewMut<'a, u8> {
-        let at = (self.begin[which] + element) * self.scores.dtype.size() as i64;
-        args.view_mut::<u8>(self.out).shift(at)
+    /// Returns a view of a result from an element on.
+    fn result_at<'a>(&self, args: &Arguments<'a>, result: usize, element: i64) -> ViewMut<'a, u8> {
+        let offset = (self.starts[result] + element) * self.scores.dtype.size() as i64;
+        args.view_mut::<u8>(self.out).shift(offset)
     }
 
     /// Writes the accumulated gradients of the keys and values of matrix `b`.
-    fn write_sums(
+    fn write_gradients(
         &self,
         args: &Arguments,
         b: i64,
         sums: View<f32>,
         transposed: &mut Option<Storage>,
     ) -> Result<()> {
-        let (s, mut first) = (&self.scores, 0);
-        for (which, columns) in [(1, s.width), (2, self.columns)] {
+        let (s, mut column) = (&self.scores, 0);
+        for (result, columns) in [(1, s.width), (2, self.columns)] {
             let count = s.keys * columns;
             let to = ViewMut::<f32>::room(transposed, count)?;
             for from in (0..s.keys).step_by(s.part as usize) {
-                let at = from / s.part * self.part_sums() + first * s.pitch;
-                let sums = (sums.shift(at), 1, s.pitch);
+                let start = from / s.part * self.part_accumulator_len() + column * s.pitch;
+                let sums = (sums.shift(start), 1, s.pitch);
                 let keys = s.part.min(s.keys - from);
                 let to = (to.shift(from * columns), columns);
                 pack(s.level, sums, (keys, columns), to);
             }
-            s.write(to.slice(0, count), self.at(args, which, b * count));
-            first += columns;
+            s.write(to.slice(0, count), self.result_at(args, result, b * count));
+            column += columns;
         }
         Ok(())
     }
 
-    /// Adds up the accumulators of all parts of matrix `b`, and writes the sum.
+    /// Adds the accumulators of all parts of matrix `b`, and writes the sum.
     fn add_parts(
         &self,
         args: &Arguments,
         b: i64,
-        all: ViewMut<f32>,
+        accumulators: ViewMut<f32>,
         transposed: &mut Option<Storage>,
     ) -> Result<()> {
-        let own = self.sums();
-        add_parts(all, self.parts, (own, own));
-        self.write_sums(args, b, *all, transposed)
+        let len = self.accumulator_len();
+        add_parts(accumulators, self.parts, (len, len));
+        self.write_gradients(args, b, *accumulators, transposed)
     }
 }
 
 /// A part of a row of weights and of their gradients, and the running sum of their products:
 /// `mean = mean · correction + Σ weight · d`.
-struct Means<'a> {
+struct AccumulateMean<'a> {
     weights: &'a [f32],
     scores: &'a [f32],
     correction: f32,
     mean: &'a mut f32,
 }
 
-impl Vectorized for Means<'_> {
+impl Vectorized for AccumulateMean<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let mut sums = [0f32; LANES];
@@ -384,7 +408,7 @@ impl Vectorized for Means<'_> {
 
 /// A part of a row of weights, and of their gradients. The weights are divided by the row's denominator, and the
 /// gradients become those of the scores: `weight = weight · factor` and then `d = weight · (d − mean) · scale`.
-struct Shares<'a> {
+struct ScoreGradients<'a> {
     weights: &'a mut [f32],
     scores: &'a mut [f32],
     factor: f32,
@@ -392,7 +416,7 @@ struct Shares<'a> {
     scale: f32,
 }
 
-impl Vectorized for Shares<'_> {
+impl Vectorized for ScoreGradients<'_> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         for (d, w) in self.scores.iter_mut().zip(self.weights) {

@@ -1,7 +1,7 @@
 //! Convolutions of many taps by Fourier transforms, with the tiles of [`FftTile`].
 //!
 //! X is the transform of a tile of the input, and W that of the zero-padded taps. The inverse transform of X · W̄ gives
-//! the results, except at places where the taps wrap around the tile (overlap-save). Taps are real, so two tiles are
+//! the results, except where the taps wrap around the tile (overlap-save). Taps are real, so two tiles are
 //! the real and the imaginary part of one transform, before and after the product. At each frequency, the product
 //! multiplies a matrix of weights, transformed once, by a matrix of inputs.
 
@@ -19,7 +19,7 @@ use kiln_kernel::work::Call;
 use kiln_plan::FftTile;
 use transform::{BLOCK, LANES, Products, Twiddles, back, forth};
 
-/// The elements of transforms that are computed before they are multiplied.
+/// The number of elements of transforms that are computed before they are multiplied.
 const CHUNK: i64 = 1 << 21;
 
 /// The parameters of a convolution by transforms.
@@ -45,7 +45,7 @@ impl Fft {
     }
 }
 
-/// Pairs of tiles that go through all steps together.
+/// Pairs of tiles that are processed together.
 struct Chunk {
     group: i64,
     /// The first pair, and the number of pairs.
@@ -53,7 +53,7 @@ struct Chunk {
     pairs: i64,
 }
 
-/// The context of all steps.
+/// The arguments of all steps.
 #[derive(Copy, Clone)]
 struct Run<'a> {
     fft: &'a Fft,
@@ -61,9 +61,9 @@ struct Run<'a> {
     failures: &'a Failures,
 }
 
-/// Memory between the steps of a thread's chunks.
+/// The buffers that a thread reuses between chunks.
 #[derive(Default)]
-struct Rooms {
+struct Buffers {
     /// The transformed weights, unless they were transformed in advance, and the group that they belong to.
     weights: Option<Storage>,
     group: Option<i64>,
@@ -75,25 +75,29 @@ impl Conv {
     /// Returns the number of pairs of tiles of all images, and the number of pairs of a chunk.
     fn pairs(&self, fft: &Fft) -> (i64, i64) {
         let [down, across] = fft.tile.count;
-        let all = ceil(self.batch * down * across, 2);
-        let pair = (self.cin + self.cout) * fft.numbers();
-        (all, (CHUNK / pair).clamp(1, all))
+        let total = ceil(self.batch * down * across, 2);
+        let pair_elements = (self.cin + self.cout) * fft.numbers();
+        (total, (CHUNK / pair_elements).clamp(1, total))
     }
 
     /// Returns the number of chunks of all groups, and true if threads share chunks instead of the work of each chunk.
     fn chunks(&self, fft: &Fft) -> (i64, bool) {
-        let (all, most) = self.pairs(fft);
-        let chunks = self.groups * ceil(all, most);
+        let (total, max_pairs) = self.pairs(fft);
+        let chunks = self.groups * ceil(total, max_pairs);
         (chunks, chunks >= MIN_BLOCKS)
     }
 
     /// Returns the number of elements of the workspace on `threads` threads: inputs, results and a group's transformed
     /// weights.
     pub(super) fn fft_workspace(&self, fft: &Fft, threads: i64) -> i64 {
-        let (_, most) = self.pairs(fft);
+        let (_, max_pairs) = self.pairs(fft);
         let (chunks, shared) = self.chunks(fft);
         let at_once = if shared { threads.min(chunks) } else { 1 };
-        let (x, y, w) = (self.cin * most, self.cout * most, self.cin * self.cout);
+        let (x, y, w) = (
+            self.cin * max_pairs,
+            self.cout * max_pairs,
+            self.cin * self.cout,
+        );
         at_once * (x + y + w) * fft.numbers() + threads * 2 * fft.numbers()
     }
 
@@ -134,7 +138,7 @@ impl Conv {
         call: &Call,
         (images, weights): (View<f32>, Weights),
     ) -> Result<()> {
-        let (all, most) = self.pairs(fft);
+        let (total, max_pairs) = self.pairs(fft);
         let (chunks, shared) = self.chunks(fft);
         let run = Run {
             fft,
@@ -150,15 +154,15 @@ impl Conv {
             parallel: run.parallel,
             ..outer
         };
-        let work = self.cin * self.cout * most * fft.numbers();
-        outer.run((chunks, work), |i, rooms| {
-            let first = i % ceil(all, most) * most;
+        let work = self.cin * self.cout * max_pairs * fft.numbers();
+        outer.run((chunks, work), |i, buffers| {
+            let first = i % ceil(total, max_pairs) * max_pairs;
             let chunk = Chunk {
-                group: i / ceil(all, most),
+                group: i / ceil(total, max_pairs),
                 from: first,
-                pairs: most.min(all - first),
+                pairs: max_pairs.min(total - first),
             };
-            self.fft_chunk(&run, &inner, (images, weights), &chunk, rooms)
+            self.fft_chunk(&run, &inner, (images, weights), &chunk, buffers)
         });
         Ok(())
     }
@@ -169,16 +173,16 @@ impl Conv {
         launch: &Launch,
         (images, weights): (View<f32>, Weights),
         chunk: &Chunk,
-        rooms: &mut Rooms,
+        buffers: &mut Buffers,
     ) -> Result<()> {
-        let (numbers, group) = (run.fft.numbers(), self.group_weights(run.fft));
-        let inputs = ViewMut::room(&mut rooms.inputs, self.cin * chunk.pairs * numbers)?;
-        let results = ViewMut::room(&mut rooms.results, self.cout * chunk.pairs * numbers)?;
+        let (numbers, group_len) = (run.fft.numbers(), self.group_weights(run.fft));
+        let inputs = ViewMut::room(&mut buffers.inputs, self.cin * chunk.pairs * numbers)?;
+        let results = ViewMut::room(&mut buffers.results, self.cout * chunk.pairs * numbers)?;
         let weights = match weights {
-            Weights::Packed(packed) => packed.cast().shift(chunk.group * group),
+            Weights::Packed(packed) => packed.cast().shift(chunk.group * group_len),
             Weights::InMemory(weights) => {
-                let to = ViewMut::room(&mut rooms.weights, group)?;
-                if rooms.group.replace(chunk.group) != Some(chunk.group) {
+                let to = ViewMut::room(&mut buffers.weights, group_len)?;
+                if buffers.group.replace(chunk.group) != Some(chunk.group) {
                     self.fft_weights(run, weights.cast(), chunk.group, to);
                 }
                 *to
@@ -191,7 +195,7 @@ impl Conv {
     }
 
     /// Transforms items of real elements, two of which `fill` puts into a tile, to spectra.
-    fn fft_forth(
+    fn transform_items(
         &self,
         run: &Run<'_>,
         items: i64,
@@ -203,11 +207,11 @@ impl Conv {
             let mut scratch = None;
             let mut tile = match fft.scratch(&mut scratch) {
                 Ok(tile) => tile,
-                Err(e) => return run.failures.broken(e),
+                Err(e) => return run.failures.report_error(e),
             };
             for item in from..until {
-                let (re, rest) = tile.slice_mut(0, 4 * len).split_at_mut(len as usize);
-                fill(item, [re, &mut rest[..len as usize]]);
+                let (re, tail) = tile.slice_mut(0, 4 * len).split_at_mut(len as usize);
+                fill(item, [re, &mut tail[..len as usize]]);
                 let spectrum = to.shift(item * BLOCK);
                 forth(self.level, &fft.twiddles, tile, (spectrum, items * BLOCK));
             }
@@ -219,7 +223,7 @@ impl Conv {
         let tile = &run.fft.tile;
         let [_, down, across] = self.geometry.axes.map(|a| a.kernel);
         let (rows, pitch) = (self.cout * self.cin, tile.inputs[1]);
-        self.fft_forth(run, rows, to, |row, [re, im]| {
+        self.transform_items(run, rows, to, |row, [re, im]| {
             let taps = weights.slice((group * rows + row) * down * across, down * across);
             re.fill(0.0);
             im.fill(0.0);
@@ -233,36 +237,36 @@ impl Conv {
     fn tile_at(&self, fft: &Fft, tile: i64) -> (i64, [i64; 2]) {
         let [down, across] = fft.tile.count;
         let results = fft.tile.results;
-        let place = [
+        let start = [
             tile / across % down * results[0],
             tile % across * results[1],
         ];
-        (tile / across / down, place)
+        (tile / across / down, start)
     }
 
     /// Transforms the inputs.
     fn fft_inputs(&self, run: &Run<'_>, images: View<f32>, chunk: &Chunk, to: ViewMut<f32>) {
         let fft = run.fft;
-        self.fft_forth(run, self.cin * chunk.pairs, to, |item, parts| {
+        self.transform_items(run, self.cin * chunk.pairs, to, |item, parts| {
             let (c, pair) = (item / chunk.pairs, chunk.from + item % chunk.pairs);
             for (i, part) in (0..).zip(parts) {
-                let (image, place) = self.tile_at(fft, 2 * pair + i);
+                let (image, start) = self.tile_at(fft, 2 * pair + i);
                 let channel = (image * self.groups + chunk.group) * self.cin + c;
                 let x = images.shift(channel * self.geometry.inputs());
-                self.gather_tile(fft, (image < self.batch).then_some(x), place, part);
+                self.gather_tile(fft, (image < self.batch).then_some(x), start, part);
             }
         });
     }
 
     /// Copies the inputs of a tile of a channel, with zeros outside the image.
-    fn gather_tile(&self, fft: &Fft, x: Option<View<f32>>, place: [i64; 2], to: &mut [f32]) {
+    fn gather_tile(&self, fft: &Fft, x: Option<View<f32>>, start: [i64; 2], to: &mut [f32]) {
         let [_, height, width] = &self.geometry.axes;
         let [rows, len] = fft.tile.inputs;
-        let left = place[1] - width.padding;
+        let left = start[1] - width.padding;
         let from = left.clamp(0, width.input);
         let until = (left + len).clamp(from, width.input);
         for (row, to) in (0..rows).zip(to.chunks_exact_mut(len as usize)) {
-            let y = place[0] + row - height.padding;
+            let y = start[0] + row - height.padding;
             to.fill(0.0);
             if let Some(x) = x.filter(|_| (0..height.input).contains(&y) && from < until) {
                 let x = x.slice(y * width.input + from, until - from);
@@ -310,10 +314,10 @@ impl Conv {
             let spectrum = (from.shift(item * BLOCK), items * BLOCK);
             back(self.level, &fft.twiddles, tile, spectrum);
             for i in 0..2 {
-                let (image, place) = self.tile_at(fft, 2 * pair + i);
+                let (image, start) = self.tile_at(fft, 2 * pair + i);
                 if image < self.batch {
                     let channel = (image * self.groups + chunk.group) * self.cout + o;
-                    self.finish_tile(fft, launch, channel, place, tile.shift(i * len))?;
+                    self.finish_tile(fft, launch, channel, start, tile.shift(i * len))?;
                 }
             }
             Ok(())
@@ -326,13 +330,13 @@ impl Conv {
         fft: &Fft,
         launch: &Launch,
         channel: i64,
-        place: [i64; 2],
+        start: [i64; 2],
         tile: ViewMut<f32>,
     ) -> Result<()> {
         let [_, height, width] = self.geometry.axes.map(|a| a.output);
-        let rows = fft.tile.results[0].min(height - place[0]);
-        let len = fft.tile.results[1].min(width - place[1]);
-        let first = channel * self.geometry.outputs() + place[0] * width + place[1];
+        let rows = fft.tile.results[0].min(height - start[0]);
+        let len = fft.tile.results[1].min(width - start[1]);
+        let first = channel * self.geometry.outputs() + start[0] * width + start[1];
         let pitch = fft.tile.inputs[1];
         if self.epilogue.is_some() {
             return launch.apply_epilogue((tile, pitch), first, (rows, width), len);

@@ -157,8 +157,14 @@ impl Conv {
         let at = (first_image * image_positions + from) * channels;
         let len = ((last_image - first_image) * image_positions + to - from) * channels;
         let lines = ((1, len, len), len);
-        let to =
-            materialised.bring(program, &launch.args, (at, len), at, lines, launch.failures)?;
+        let to = materialised.materialise(
+            program,
+            &launch.args,
+            (at, len),
+            at,
+            lines,
+            launch.failures,
+        )?;
         Ok(to.shift(-at * self.read_dtype(0).size() as i64))
     }
 }

@@ -193,7 +193,7 @@ impl Conv {
             let (part, lines) = ((to.shift(first * size), count), (1, count));
             let (args, failures) = (&call.args, call.failures);
             if let Err(e) = run_lines(program, args, part, first, lines, count, failures) {
-                failures.broken(e);
+                failures.report_error(e);
             }
         });
         Ok(*to)

@@ -2,8 +2,8 @@
 //!
 //! For each tap it is a product of the transposed images with the gradient of the result. M runs over taps of input
 //! channels, N over output channels, and K over positions. In a depthwise convolution all channels are columns of one
-//! group. Channels are blocked into ranges. Where that gives too few blocks, K is split into parts. Both follow from
-//! the shapes alone. The sums of a range are transposed once, into the layout of filters.
+//! group. Channels are split into ranges, and if these are too few, K into parts. Both depend on the shapes alone. The
+//! sums of a range are transposed once, into the layout of filters.
 
 mod dense;
 mod depthwise;
@@ -58,7 +58,7 @@ struct Range {
     columns: i64,
 }
 
-/// The buffers that a thread keeps between ranges.
+/// The buffers that a thread reuses between ranges.
 #[derive(Default)]
 struct Scratch {
     sums: Option<Storage>,
@@ -117,9 +117,13 @@ impl Blocking {
         while blocking.sums() > SUMS && blocking.columns > tile[1] {
             blocking.columns = half(blocking.columns, tile[1]);
         }
-        let all = (blocking.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
-        let wanted = ceil(MIN_BLOCKS, blocking.ranges().max(1));
-        blocking.parts = wanted.min(MAX_PARTS / all.max(1)).min(blocks).max(1);
+        let filters_len =
+            (blocking.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
+        let part_count = ceil(MIN_BLOCKS, blocking.ranges().max(1));
+        blocking.parts = part_count
+            .min(MAX_PARTS / filters_len.max(1))
+            .min(blocks)
+            .max(1);
         while blocking.parts * blocking.ranges() < MIN_BLOCKS && blocking.channels > tile[0] {
             blocking.channels = half(blocking.channels, tile[0]);
         }
@@ -127,9 +131,10 @@ impl Blocking {
             blocking.columns = half(blocking.columns, tile[1]);
         }
         if let Some([rows, columns]) = c.schedule.block.map(|block| block.map(i64::from)) {
-            let whole = |n: i64, unit: i64, all: i64| (ceil(n, unit) * unit).min(all);
-            blocking.channels = whole(ceil(rows, taps.max(1)), tile[0], cin.max(1));
-            blocking.columns = whole(columns, tile[1], cout.max(1));
+            let round_up =
+                |n: i64, unit: i64, filters_len: i64| (ceil(n, unit) * unit).min(filters_len);
+            blocking.channels = round_up(ceil(rows, taps.max(1)), tile[0], cin.max(1));
+            blocking.columns = round_up(columns, tile[1], cout.max(1));
         }
         if let Some(parts) = c.schedule.parts {
             blocking.parts = i64::from(parts).min(blocks).max(1);
@@ -174,7 +179,7 @@ impl Blocking {
 
     /// Returns the number of elements of its workspace, on `threads` threads.
     pub(super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
-        let own = match &self.by {
+        let copies = match &self.by {
             By::Dense(blocking) => threads * blocking.copied(c, self),
             By::Depthwise(blocking) => blocking.workspace(c),
         };
@@ -182,21 +187,22 @@ impl Blocking {
             1 => threads,
             parts => parts * self.ranges(),
         };
-        own + sums * self.sums()
+        copies + sums * self.sums()
     }
 
     /// Returns range number `item`, in this part of K.
     fn range(&self, item: i64, part: i64) -> Range {
-        let (across, down) = (ceil(self.cout, self.columns), ceil(self.cin, self.channels));
+        let (column_ranges, channel_ranges) =
+            (ceil(self.cout, self.columns), ceil(self.cin, self.channels));
         // Neighbouring ranges are neighbours in a filter.
         let (channel, column) = (
-            item % down * self.channels,
-            item / down % across * self.columns,
+            item % channel_ranges * self.channels,
+            item / channel_ranges % column_ranges * self.columns,
         );
-        let block = |part: i64| (self.blocks as i128 * part as i128 / self.parts as i128) as i64;
+        let start = |part: i64| (self.blocks as i128 * part as i128 / self.parts as i128) as i64;
         Range {
-            blocks: [block(part), block(part + 1)],
-            group: item / down / across,
+            blocks: [start(part), start(part + 1)],
+            group: item / channel_ranges / column_ranges,
             channel,
             channels: self.channels.min(self.cin - channel),
             column,
@@ -206,7 +212,7 @@ impl Blocking {
 }
 
 impl Conv {
-    /// Runs it.
+    /// Computes the gradient.
     pub(super) fn weight<T: Lane>(
         &self,
         call: &Call,
@@ -216,13 +222,13 @@ impl Conv {
         if blocking.groups * blocking.cin * blocking.taps * blocking.cout == 0 {
             return Ok(());
         }
-        let (ranges, several) = (blocking.ranges(), blocking.parts > 1);
+        let (ranges, has_parts) = (blocking.ranges(), blocking.parts > 1);
         let (mut memory, mut copies) = (None, [None, None]);
-        let all = match several {
+        let total_len = match has_parts {
             true => blocking.parts * ranges * blocking.sums(),
             false => 0,
         };
-        let sums = ViewMut::<T>::room(&mut memory, all)?;
+        let sums = ViewMut::<T>::room(&mut memory, total_len)?;
         let channels_last = match &blocking.by {
             By::Dense(_) => [View::of(&[]); 2],
             By::Depthwise(by) => {
@@ -238,7 +244,7 @@ impl Conv {
             (blocking.parts * ranges, cost.max(1)),
             |i, scratch: &mut Scratch| {
                 let range = blocking.range(i % ranges, i / ranges);
-                let to = match several {
+                let to = match has_parts {
                     true => sums.shift(i * blocking.sums()),
                     false => ViewMut::room(&mut scratch.sums, blocking.sums())?,
                 };
@@ -251,13 +257,13 @@ impl Conv {
                     By::Dense(by) => by.sum(self, operands, &range, sums, copies)?,
                     By::Depthwise(by) => by.sum(self, channels_last, &range, sums, copies)?,
                 }
-                match several {
+                match has_parts {
                     true => Ok(()),
                     false => self.put_weights(&launch, blocking, &range, sums, &mut scratch.raw),
                 }
             },
         );
-        if !several {
+        if !has_parts {
             return Ok(());
         }
         launch.run((ranges, blocking.sums() * blocking.parts), |i, raw| {

@@ -67,7 +67,7 @@ impl Conv {
         let work = self.cin * s.panel * TRANSFORM_WORK;
         split(self.groups * s.panels, work, parallel, |from, until| {
             if let Err(e) = self.winograd_panels(s, (weights, to), from..until) {
-                failures.broken(e);
+                failures.report_error(e);
             }
         });
     }

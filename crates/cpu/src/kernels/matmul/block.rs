@@ -4,7 +4,7 @@ use super::MatMul;
 use super::pack::READ_ROWS;
 use kiln_jit::contraction::even_rows;
 use kiln_kernel::affine::ceil;
-use kiln_kernel::sums::rows_of;
+use kiln_kernel::sums::tile_rows;
 use kiln_plan::Algorithm;
 use kiln_plan::cost::{ProductEpilogue, block, whole_rows};
 use kiln_plan::schedule::{MAX_VECTORS, TILE, VECTORS, lanes, max_rows};
@@ -31,8 +31,8 @@ pub(super) struct Grid {
     pub(super) block: (i64, i64),
     down: i64,
     across: i64,
-    /// True if blocks that are side by side follow each other; otherwise those below each other, so that columns are
-    /// reused while they are in the cache.
+    /// True if blocks of the same rows are consecutive; otherwise blocks of the same columns, which then stay in the
+    /// cache.
     by_rows: bool,
     pub(super) count: i64,
     /// The multiply-adds of a block.
@@ -41,7 +41,7 @@ pub(super) struct Grid {
     parts: i64,
 }
 
-/// The results of a product with a vector that a block has.
+/// The number of results of a block of a product with a vector.
 const VECTOR_BLOCK: i64 = 64;
 /// The cost of reading an element of the matrix there, in multiply-adds of a large product.
 const VECTOR_WORK: i64 = 8;
@@ -52,10 +52,9 @@ const MAX_PARTS: i64 = 32;
 const PART_ELEMENTS: i64 = 1 << 20;
 /// The multiply-adds of a block of a product with packed panels.
 const BLOCK_WORK: i64 = 1 << 20;
-/// The maximum number of register tiles of such a block, one below the other: these and a panel stay in the
-/// second-level cache.
+/// The maximum number of register tiles of a column of such a block: these and a panel stay in the second-level cache.
 const BLOCK_TILES: i64 = 8;
-/// The same for AMX: the number of tiles of a call.
+/// The same for AMX, where one call computes all tiles.
 const BLOCK_STRIP: i64 = 16;
 /// The maximum number of results whose accumulators are all kept in memory until an epilogue on whole rows, with AMX.
 /// Threads then divide B among them, which is read from far memory, instead of the rows.
@@ -76,7 +75,7 @@ const MIN_COLUMNS: i64 = 96;
 impl MatMul {
     /// Returns the number of whole rows in a block of register tiles that is to have about `wanted` rows.
     pub(super) fn whole_rows(&self, wanted: i64) -> i64 {
-        whole_rows(&self.batch, (self.m, self.n), wanted, rows_of(self.level))
+        whole_rows(&self.batch, (self.m, self.n), wanted, tile_rows(self.level))
     }
 
     /// Returns the rows and columns of a block that the schedule gives: whole rows where the epilogue needs them.
@@ -90,37 +89,42 @@ impl MatMul {
     }
 
     /// Returns the rows and columns of a block.
-    fn cut(&self) -> (i64, i64) {
+    fn block_size(&self) -> (i64, i64) {
         let sizes = (self.m, self.k, self.n);
-        let usual = || block(&self.batch, sizes, self.epilogue_kind);
-        let (mut rows, mut cols) = self.scheduled_block().unwrap_or_else(usual);
+        let default = || block(&self.batch, sizes, self.epilogue_kind);
+        let (mut rows, mut cols) = self.scheduled_block().unwrap_or_else(default);
         // An operand from a prologue stays in the second-level cache.
-        let most = ceil(PROLOGUE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
+        let max = ceil(PROLOGUE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
         if self.lhs.prologue.is_some() {
-            rows = rows.min(most);
+            rows = rows.min(max);
         }
         if self.rhs.prologue.is_some() && self.epilogue_kind != ProductEpilogue::Rows {
-            cols = cols.min(most);
+            cols = cols.min(max);
         }
         (rows, cols)
     }
 
-    /// Returns the rows and columns of a block of a small product. It has all columns, if eight such rows fit into its
-    /// work, and then as many rows as fit.
+    /// Returns the rows and columns of a block of a small product: all columns, if eight such rows are within the work
+    /// of a block, and as many rows as its work permits.
     fn small_block(&self) -> (i64, i64) {
-        if let Some(given) = self.scheduled_block() {
-            return given;
+        if let Some(block) = self.scheduled_block() {
+            return block;
         }
-        let eight = (SMALL_ROWS * self.k).max(1);
+        let column_work = (SMALL_ROWS * self.k).max(1);
         if self.epilogue_kind == ProductEpilogue::Rows {
-            let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);
-            return (self.whole_rows(wanted), self.n);
+            let rows = SMALL_ROWS * SMALL_WORK / (column_work * self.n).max(1);
+            return (self.whole_rows(rows), self.n);
         }
-        let cols = (SMALL_WORK / eight).max(MIN_COLUMNS).min(self.n.max(1));
-        ((SMALL_WORK / (eight * cols)).max(1) * SMALL_ROWS, cols)
+        let cols = (SMALL_WORK / column_work)
+            .max(MIN_COLUMNS)
+            .min(self.n.max(1));
+        (
+            (SMALL_WORK / (column_work * cols)).max(1) * SMALL_ROWS,
+            cols,
+        )
     }
 
-    /// Returns its division into blocks.
+    /// Returns the division of the product into blocks.
     pub(super) fn grid(&self) -> Grid {
         let k = self.k.max(1);
         let (block, by_rows, cost) = match self.schedule.algorithm {
@@ -146,7 +150,7 @@ impl MatMul {
             algorithm => {
                 let block = match algorithm {
                     Algorithm::Small => self.small_block(),
-                    _ => self.cut(),
+                    _ => self.block_size(),
                 };
                 (block, self.rhs.prologue.is_none(), block.0 * block.1 * k)
             }
@@ -167,20 +171,24 @@ impl MatMul {
     /// Returns block number `i`.
     pub(super) fn block_of(&self, i: i64) -> ProductBlock {
         let grid = &self.grid;
-        let each = grid.down * grid.across;
-        let (matrix, at) = (i / each, i % each);
+        let per_matrix = grid.down * grid.across;
+        let (matrix, index) = (i / per_matrix, i % per_matrix);
         let (row, col) = match grid.by_rows {
-            true => (at / grid.across, at % grid.across),
-            false => (at % grid.down, at / grid.down),
+            true => (index / grid.across, index % grid.across),
+            false => (index % grid.down, index / grid.down),
         };
         let (row, col) = (row * grid.block.0, col * grid.block.1);
         let parts = grid.parts;
         let (part, batch, terms) = match parts {
             1 => (0, matrix, (0, self.k)),
             _ => {
-                let edge = |part: i64| (self.k as i128 * part as i128 / parts as i128) as i64;
+                let start = |part: i64| (self.k as i128 * part as i128 / parts as i128) as i64;
                 let part = matrix / self.matrices();
-                (part, matrix % self.matrices(), (edge(part), edge(part + 1)))
+                (
+                    part,
+                    matrix % self.matrices(),
+                    (start(part), start(part + 1)),
+                )
             }
         };
         ProductBlock {
@@ -202,8 +210,8 @@ impl MatMul {
         if let Some(parts) = self.schedule.parts {
             return i64::from(parts).min(self.k.max(1));
         }
-        let most = (PART_ELEMENTS / self.results().max(1)).min(MAX_PARTS);
-        (self.k / PART_TERMS).min(most).max(2)
+        let max = (PART_ELEMENTS / self.results().max(1)).min(MAX_PARTS);
+        (self.k / PART_TERMS).min(max).max(2)
     }
 
     pub(super) fn panels_across(&self) -> i64 {
@@ -237,11 +245,11 @@ impl MatMul {
 
     /// Returns the number of results whose accumulators are kept in memory until all are complete.
     pub(super) fn waiting_sums(&self) -> i64 {
-        let waits = self.terms.instruction.has_tiles()
+        let keeps_sums = self.terms.instruction.has_tiles()
             && self.epilogue_kind == ProductEpilogue::Rows
             && self.register_epilogue.is_none()
             && self.lhs.prologue.is_none();
-        if waits && self.results() <= WAITING_SUMS {
+        if keeps_sums && self.results() <= WAITING_SUMS {
             self.results()
         } else {
             0
@@ -261,18 +269,18 @@ impl MatMul {
 
     /// Returns the rows and panels of a block of a product with packed panels.
     fn packed_block_size(&self) -> (i64, i64) {
-        let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
-        let whole =
-            self.epilogue_kind == ProductEpilogue::Rows && !waits || self.lhs.prologue.is_some();
-        let rows = match whole {
+        let (tile, keeps_sums) = (self.tile_rows(), self.waiting_sums() > 0);
+        let whole_rows = self.epilogue_kind == ProductEpilogue::Rows && !keeps_sums
+            || self.lhs.prologue.is_some();
+        let rows = match whole_rows {
             true => ceil(self.whole_rows(self.block_rows()), tile) * tile,
             false => self.m.clamp(1, self.block_rows()),
         };
         let (across, at_once) = (self.panels_across().max(1), self.panels_at_once());
         let panels = match self.schedule.block_columns() {
-            _ if whole => return (rows, across),
+            _ if whole_rows => return (rows, across),
             Some(columns) => ceil(columns, self.panel).min(across),
-            None if waits => ceil(across, WAITING_BLOCKS),
+            None if keeps_sums => ceil(across, WAITING_BLOCKS),
             None => {
                 let work = rows.max(READ_ROWS) * self.panel * self.k.max(1);
                 (BLOCK_WORK / work).clamp(1, across)

@@ -1,4 +1,4 @@
-//! The operands of a product: matrices in memory, or computed by prologues, a part at a time.
+//! The operands of a product: matrices in memory, or parts of matrices that prologues compute.
 
 use crate::tile;
 use crate::tile::{Linked, run_lines};
@@ -19,7 +19,7 @@ pub(crate) struct Operand {
     batch: Vec<i64>,
     pub(crate) row: i64,
     pub(crate) col: i64,
-    /// The prologue that computes it, a part at a time.
+    /// The prologue that computes parts of it.
     pub(super) prologue: Option<Box<Linked>>,
 }
 
@@ -36,9 +36,9 @@ impl Operand {
         let rank = batch.len();
         let map = Affine::new(&x.offset, &strides, rank + 2, values)?;
         let extents: Vec<i64> = batch.iter().copied().chain([rows, cols]).collect();
-        let (low, high) = map.range(&extents);
+        let (min, max) = map.range(&extents);
         let len = len as i128;
-        if !extents.contains(&0) && (low < 0 || high >= len) {
+        if !extents.contains(&0) && (min < 0 || max >= len) {
             return Err(damaged!("a matrix reaches outside its buffer"));
         }
         Ok(Operand {
@@ -79,12 +79,12 @@ impl Operand {
 
     /// Returns the index of element (i, j) of matrix number `b` of a batch of these extents.
     pub(super) fn index(&self, batch: &[i64], mut b: i64, i: i64, j: i64) -> i64 {
-        let mut at = self.offset + i * self.row + j * self.col;
+        let mut offset = self.offset + i * self.row + j * self.col;
         for (stride, extent) in self.batch.iter().zip(batch).rev() {
-            at += b % extent * stride;
+            offset += b % extent * stride;
             b /= extent;
         }
-        at
+        offset
     }
 
     /// Returns the operand from element (i, j) of matrix number `b` of a batch of these extents on.
@@ -129,32 +129,32 @@ pub(crate) struct Materialised {
 }
 
 impl Materialised {
-    /// Runs a prologue over `count` lines of `len` elements of its linear space, with this stride. The first line
-    /// starts at `at`. The results have lines of this pitch. `which` identifies them.
-    pub(crate) fn bring(
+    /// Runs a prologue over `count` runs of `len` elements of its linear index space, with this stride. The first run
+    /// starts at `first`. The results have this pitch. They are kept if `id` equals that of the last results.
+    pub(crate) fn materialise(
         &mut self,
         program: &Linked,
         args: &Arguments,
-        which: (i64, i64),
-        at: i64,
+        id: (i64, i64),
+        first: i64,
         ((count, stride, len), pitch): ((i64, i64, i64), i64),
         failures: &Failures,
     ) -> Result<View<'_, u8>> {
         let size = program.in_place.unwrap_or(0) as i64;
         let to = ViewMut::room(&mut self.storage, count * pitch * size)?;
-        if self.holds != Some(which) {
+        if self.holds != Some(id) {
             if count * len > 0 {
                 run_lines(
                     program,
                     args,
                     (to, pitch),
-                    at,
+                    first,
                     (count, stride),
                     len,
                     failures,
                 )?;
             }
-            self.holds = Some(which);
+            self.holds = Some(id);
         }
         Ok(*to)
     }

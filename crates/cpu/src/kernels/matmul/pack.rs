@@ -214,7 +214,7 @@ impl MatMul {
                     };
                     match from {
                         Ok(from) => self.pack_panel(from, (b, column), to),
-                        Err(e) => failures.broken(e),
+                        Err(e) => failures.report_error(e),
                     }
                 }
             },
@@ -317,7 +317,7 @@ impl MatMul {
         if side == 1 {
             strides.reverse();
         }
-        let to = materialised.bring(program, args, (b, first), at, parts, failures)?;
+        let to = materialised.materialise(program, args, (b, first), at, parts, failures)?;
         Ok((to, strides))
     }
 }

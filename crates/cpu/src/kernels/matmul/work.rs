@@ -82,11 +82,11 @@ impl<'a> Launch<'a> {
         split(items, cost, self.parallel, |from, to| {
             let mut scratch = S::default();
             for i in from..to {
-                if self.failures.cancelled() {
+                if self.failures.is_cancelled() {
                     return;
                 }
                 if let Err(e) = block(i, &mut scratch) {
-                    return self.failures.broken(e);
+                    return self.failures.report_error(e);
                 }
             }
         });
@@ -182,7 +182,7 @@ pub(crate) fn epilogue(
         ));
     }
     let linked = tile::link(&bound, level)?;
-    if !linked.reads_in_place(lens.len()) {
+    if !linked.accesses_in_place(lens.len()) {
         return Err(damaged!(
             "{} reads other results than its own",
             program.name

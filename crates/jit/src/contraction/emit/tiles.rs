@@ -3,9 +3,9 @@
 //! A is read in place, 16 words of each row at a time. B is read as packed, with a row per step of K. The remaining
 //! steps of K have tile registers of their own. Accumulators pass through the stack to the epilogue.
 //!
-//! A call computes a strip of tiles, for which the tile registers are configured once. A long K is cut into pieces. The
-//! part of B that a piece reads stays in the first-level cache while all tiles pass; their accumulators wait on the
-//! stack meanwhile.
+//! A call computes a strip of tiles, for which the tile registers are configured once. A long K is split into pieces.
+//! The part of B that a piece reads stays in the first-level cache while all tiles of the strip use it; their
+//! accumulators are on the stack in between.
 
 use super::{AT, CALL, Emitter, FRAME, Products, RIGHT, ROWS, TAPS, products};
 use crate::contraction::epilogue::RegisterEpilogue;
@@ -18,8 +18,8 @@ use kiln_x86::{Condition, Gpr, Mem, Tile, TileSizes, Vreg, op};
 /// The bytes of a row of a tile.
 const ROW: i32 = 64;
 /// The strides of rows of A, and of steps of B; also the stride of rows of accumulators.
-const LEFT_APART: Gpr = Gpr::R10;
-const RIGHT_APART: Gpr = Gpr::R11;
+const LEFT_STRIDE: Gpr = Gpr::R10;
+const RIGHT_STRIDE: Gpr = Gpr::R11;
 /// The address to prefetch: the B of the next piece, or the next panel.
 pub(super) const NEXT: Gpr = Gpr::RBX;
 /// The approximate steps of K in a piece.
@@ -31,7 +31,7 @@ struct Operands {
     right: [u8; 2],
 }
 
-/// A part of K that a whole strip is summed over before the next part: steps of one tap, or all steps of some taps.
+/// A part of K that all tiles of a strip sum before the next part: steps of one tap, or all steps of some taps.
 #[derive(Copy, Clone)]
 struct Piece {
     tap: u32,
@@ -48,7 +48,7 @@ enum Slot {
     Out,
     Sums,
     Next,
-    /// The number of tiles left.
+    /// The number of remaining tiles.
     Tiles,
     /// The end of the list of accesses.
     Accesses,
@@ -75,33 +75,35 @@ impl Emitter<'_> {
         ]
     }
 
-    /// Returns the pieces that K is cut into.
+    /// Splits K into pieces.
     fn pieces(&self) -> Vec<Piece> {
         let (steps, taps) = (self.tile.steps, self.tile.taps);
-        let all = |tap: u32, taps: u32| Piece {
+        let whole_taps = |tap: u32, taps: u32| Piece {
             tap,
             taps,
             first: 0,
             steps,
         };
-        let many = u64::from(steps) * u64::from(taps) > u64::from(PIECE) * 3 / 2;
-        if self.tile.strip == [0; 2] || !many {
-            return vec![all(0, taps)];
+        let is_long = u64::from(steps) * u64::from(taps) > u64::from(PIECE) * 3 / 2;
+        if self.tile.strip == [0; 2] || !is_long {
+            return vec![whole_taps(0, taps)];
         }
         if steps <= PIECE {
-            let each = PIECE / steps;
-            let firsts = (0..taps).step_by(each as usize);
-            return firsts.map(|tap| all(tap, each.min(taps - tap))).collect();
+            let taps_per_piece = PIECE / steps;
+            let starts = (0..taps).step_by(taps_per_piece as usize);
+            return starts
+                .map(|tap| whole_taps(tap, taps_per_piece.min(taps - tap)))
+                .collect();
         }
         let count = (steps + PIECE / 2) / PIECE;
-        let some = steps.div_ceil(count).next_multiple_of(TILE);
+        let steps_per_piece = steps.div_ceil(count).next_multiple_of(TILE);
         let pieces = (0..taps).flat_map(|tap| {
-            let firsts = (0..steps).step_by(some as usize);
-            firsts.map(move |first| Piece {
+            let starts = (0..steps).step_by(steps_per_piece as usize);
+            starts.map(move |first| Piece {
                 tap,
                 taps: 1,
                 first,
-                steps: some.min(steps - first),
+                steps: steps_per_piece.min(steps - first),
             })
         });
         pieces.collect()
@@ -126,15 +128,16 @@ impl Emitter<'_> {
         let (pieces, bytes) = (self.pieces(), self.sum_bytes());
         // The epilogue's stack is followed by the accumulators that it processes, and by those that wait.
         let stack = lines.as_ref().map_or(0, Lines::stack) as i32;
-        let waiting = if pieces.len() > 1 {
+        let waiting_tiles = if pieces.len() > 1 {
             self.tile.max_tiles() as i32
         } else {
             0
         };
         self.configure();
         self.asm.mov(FRAME, Gpr::RSP);
-        let room = stack + (waiting + 1) * bytes + 8 * (Slot::Accesses as i32 + accesses);
-        self.asm.add_number(Gpr::RSP, -room);
+        let frame_bytes =
+            stack + (waiting_tiles + 1) * bytes + 8 * (Slot::Accesses as i32 + accesses);
+        self.asm.add_number(Gpr::RSP, -frame_bytes);
         self.asm.and_number(Gpr::RSP, -64);
         let sums = Mem::at(Gpr::RSP).plus(stack);
         self.copy_slot(Slot::Out, 16);
@@ -167,7 +170,7 @@ impl Emitter<'_> {
                 }
                 _ => {
                     self.store_sums(sums);
-                    self.end_tile(sums);
+                    self.store_results(sums);
                 }
             }
             self.next_tile(epilogue.as_deref(), is_last);
@@ -214,50 +217,50 @@ impl Emitter<'_> {
             true => (0..self.vectors).for_each(|sum| self.asm.zero_tile(Tile(sum))),
             false => {
                 self.asm.mov(AT, Slot::Sums.at());
-                self.load_sums(Mem::at(AT), self.sums_apart());
+                self.load_sums(Mem::at(AT), self.sum_stride());
             }
         }
     }
 
     /// Returns the stride of two rows of accumulators on the stack.
-    fn sums_apart(&self) -> i32 {
+    fn sum_stride(&self) -> i32 {
         i32::from(self.vectors) * ROW
     }
 
-    fn load_sums(&mut self, from: Mem, apart: i32) {
-        self.asm.mov_number(RIGHT_APART, i64::from(apart));
+    fn load_sums(&mut self, from: Mem, stride: i32) {
+        self.asm.mov_number(RIGHT_STRIDE, i64::from(stride));
         for sum in 0..self.vectors {
             let from = from.plus(i32::from(sum) * ROW);
-            self.asm.load_tile(Tile(sum), from, RIGHT_APART);
+            self.asm.load_tile(Tile(sum), from, RIGHT_STRIDE);
         }
     }
 
     fn store_sums(&mut self, to: Mem) {
-        self.asm.mov_number(RIGHT_APART, self.sums_apart().into());
+        self.asm.mov_number(RIGHT_STRIDE, self.sum_stride().into());
         for sum in 0..self.vectors {
             let to = to.plus(i32::from(sum) * ROW);
-            self.asm.store_tile(to, RIGHT_APART, Tile(sum));
+            self.asm.store_tile(to, RIGHT_STRIDE, Tile(sum));
         }
     }
 
     /// Emits the products of a piece.
     fn sum_piece(&mut self, piece: &Piece) {
         let [list, count, first] = TAPS;
-        self.asm.mov_number(LEFT_APART, self.tile.rows.left[0]);
-        self.asm.mov_number(RIGHT_APART, self.tile.right.step);
+        self.asm.mov_number(LEFT_STRIDE, self.tile.rows.left[0]);
+        self.asm.mov_number(RIGHT_STRIDE, self.tile.right.step);
         self.asm.mov(NEXT, Slot::Next.at());
         self.point_right(piece, 0);
-        let ahead = piece.first as i32 * 4;
+        let offset = piece.first as i32 * 4;
         if self.tile.taps < 2 {
             self.asm.mov(ROWS[0], Slot::Left.at());
-            self.asm.add_number(ROWS[0], ahead);
+            self.asm.add_number(ROWS[0], offset);
             return match self.tile.taps {
                 0 => {}
                 _ => self.sum_tiles(piece.steps),
             };
         }
         self.asm.mov(first, Slot::Left.at());
-        self.asm.add_number(first, ahead);
+        self.asm.add_number(first, offset);
         self.asm.mov(list, Mem::at(CALL).plus(32));
         self.asm.add_number(list, 8 * piece.tap as i32);
         self.asm.mov_number(count, i64::from(piece.taps));
@@ -270,33 +273,33 @@ impl Emitter<'_> {
         self.asm.jump_if(Condition::NotEqual, top);
     }
 
-    /// Sets the register for B to the row `behind` steps after a piece's first.
-    fn point_right(&mut self, piece: &Piece, behind: u64) {
-        let front = u64::from(self.tile.has_initial_row)
+    /// Sets the register for B to the row `skipped` steps after a piece's first.
+    fn point_right(&mut self, piece: &Piece, skipped: u64) {
+        let row = u64::from(self.tile.has_initial_row)
             + u64::from(piece.tap) * u64::from(self.tile.steps)
             + u64::from(piece.first)
-            + behind;
+            + skipped;
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
-        self.asm.mov_number(AT, front as i64 * self.tile.right.step);
+        self.asm.mov_number(AT, row as i64 * self.tile.right.step);
         self.asm.add(RIGHT, AT);
     }
 
     /// Emits the loop over some steps of K of a tap: all of them, or whole tiles.
     fn sum_tiles(&mut self, steps: u32) {
         let ([whole, rest], right) = (tiles_of(steps), self.tile.right.step as i32);
-        let [many, few] = self.tile_operands();
+        let [whole_operands, rest_operands] = self.tile_operands();
         if whole > 0 {
             self.asm.mov_number(AT, i64::from(whole));
             self.asm.align(32);
             let top = self.asm.here();
-            self.multiply_tiles(&many);
+            self.multiply_tiles(&whole_operands);
             self.asm.add_number(ROWS[0], ROW);
             self.asm.add_number(RIGHT, TILE as i32 * right);
             self.asm.add_number(AT, -1);
             self.asm.jump_if(Condition::NotEqual, top);
         }
         if rest > 0 {
-            self.multiply_tiles(&few);
+            self.multiply_tiles(&rest_operands);
             self.asm.add_number(RIGHT, rest as i32 * right);
         }
     }
@@ -306,20 +309,20 @@ impl Emitter<'_> {
             panic!("{:?} in tiles", self.tile.instruction);
         };
         self.asm
-            .load_tile(operands.left, Mem::at(ROWS[0]), LEFT_APART);
+            .load_tile(operands.left, Mem::at(ROWS[0]), LEFT_STRIDE);
         let [first, end] = operands.right;
         for vector in 0..self.vectors {
             let right = Tile(first + vector % (end - first));
             let read = bug("tiles multiply the first vector alone", vector, |_| 0);
             let from = Mem::at(RIGHT).plus(i32::from(read) * ROW);
-            self.asm.load_tile(right, from, RIGHT_APART);
+            self.asm.load_tile(right, from, RIGHT_STRIDE);
             self.asm
                 .multiply_tiles(by, Tile(vector), operands.left, right);
             // The tiles of a whole strip together prefetch all of it.
             self.asm
                 .prefetch(1, Mem::at(NEXT).plus(i32::from(vector) * ROW));
         }
-        self.asm.add_number(NEXT, self.sums_apart());
+        self.asm.add_number(NEXT, self.sum_stride());
     }
 
     /// Emits the epilogue on a tile's accumulators.
@@ -327,13 +330,13 @@ impl Emitter<'_> {
         let free = (0..self.asm.registers()).map(Vreg).collect();
         let (tile, vectors) = (self.tile, self.vectors);
         self.emit_epilogue_on(epilogue, lines, free, |sum| {
-            let at = sum_at(tile, vectors, [sum.0 / vectors, sum.0 % vectors]);
-            LaneLocation::Vector(sums.plus(at))
+            let offset = sum_offset(tile, vectors, [sum.0 / vectors, sum.0 % vectors]);
+            LaneLocation::Vector(sums.plus(offset))
         });
     }
 
     /// Emits the stores of a tile's results.
-    fn end_tile(&mut self, sums: Mem) {
+    fn store_results(&mut self, sums: Mem) {
         let add = self.adds();
         self.asm.mov(ROWS[0], Slot::Out.at());
         for row in 0..self.tile.rows.count {
@@ -341,19 +344,19 @@ impl Emitter<'_> {
                 // Registers are used in rotation.
                 let sum = Vreg((row * self.vectors + vector) % 16);
                 let other = Vreg(16 + sum.0);
-                let from = sums.plus(sum_at(self.tile, self.vectors, [row, vector]));
+                let from = sums.plus(sum_offset(self.tile, self.vectors, [row, vector]));
                 self.asm.op(op::VMOVUPS, self.width, (sum, from));
-                let (at, partial) = (self.result(row, vector), self.is_partial(vector));
+                let (address, partial) = (self.result(row, vector), self.is_partial(vector));
                 if self.tile.adds {
-                    self.load(other, at, partial);
+                    self.load(other, address, partial);
                     self.asm.op(add, self.width, (sum, sum, other));
                 }
-                self.store(at, sum, partial);
+                self.store(address, sum, partial);
             }
         }
     }
 
-    /// Advances to the next tile; the flags say if there is one.
+    /// Advances to the next tile. The flags tell whether there is one.
     fn next_tile(&mut self, epilogue: Option<&RegisterEpilogue>, is_last: bool) {
         let [left, rows] = self.tile.strip;
         if is_last {
@@ -380,13 +383,13 @@ fn tiles_of(steps: u32) -> [u32; 2] {
     [steps / TILE, steps % TILE]
 }
 
-/// Returns the place of the address of access `i`, of `accesses` accesses.
+/// Returns the location of the address of access `i` of `accesses`.
 fn access(accesses: i32, i: i32) -> Mem {
     Slot::Accesses.at().plus(8 * (i - accesses))
 }
 
 /// Returns the offset of a vector of a row's accumulators within a tile's.
-fn sum_at(tile: &tile::Tile, vectors: u8, [row, vector]: [u8; 2]) -> i32 {
+fn sum_offset(tile: &tile::Tile, vectors: u8, [row, vector]: [u8; 2]) -> i32 {
     let row = tile.rows.of_register(row) as i32;
     (row * i32::from(vectors) + i32::from(vector)) * ROW
 }

@@ -15,7 +15,8 @@ use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Vreg};
 const CALL: Gpr = Gpr::RDI;
 const FROM: Gpr = Gpr::RSI;
 const TO: Gpr = Gpr::RDX;
-const LEFT: Gpr = Gpr::RCX;
+/// The number of remaining vectors; before the loop, the address of the list of accesses.
+const COUNT: Gpr = Gpr::RCX;
 /// The addresses of the epilogue's accesses.
 const ACCESSES: [Gpr; POINTERS] = [
     Gpr::RAX,
@@ -29,7 +30,7 @@ const ACCESSES: [Gpr; POINTERS] = [
     Gpr::R14,
     Gpr::R15,
 ];
-/// The number of registers for pinned constants, where there are many.
+/// The number of registers for pinned constants, with EVEX.
 const PINNED: u8 = 4;
 
 /// Returns the code of a transform.
@@ -45,25 +46,25 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
     let saved: Vec<Gpr> = (ACCESSES[..locations.len()].iter().copied())
         .filter(|r| Gpr::SAVED.contains(r))
         .collect();
-    let room = lines.stack().max(64) as i32;
-    asm.enter(&saved, room);
+    let frame_bytes = lines.stack().max(64) as i32;
+    asm.enter(&saved, frame_bytes);
     asm.mov(FROM, Mem::at(CALL));
     asm.mov(TO, Mem::at(CALL).plus(16));
-    asm.mov(LEFT, Mem::at(CALL).plus(24));
+    asm.mov(COUNT, Mem::at(CALL).plus(24));
     for (i, r) in ACCESSES.iter().enumerate().take(locations.len()) {
-        asm.mov(*r, Mem::at(LEFT).plus(8 * i as i32));
+        asm.mov(*r, Mem::at(COUNT).plus(8 * i as i32));
     }
-    let all = asm.registers();
+    let register_count = asm.registers();
     let pins = if evex { PINNED } else { 0 };
-    let pins: Vec<Vreg> = (all - pins..all).map(Vreg).collect();
-    let free: Vec<Vreg> = (0..all - pins.len() as u8).map(Vreg).collect();
-    let pinned = lines.pin(&mut asm, &pins);
+    let pins: Vec<Vreg> = (register_count - pins..register_count).map(Vreg).collect();
+    let free: Vec<Vreg> = (0..register_count - pins.len() as u8).map(Vreg).collect();
+    let pinned = lines.pin_constants(&mut asm, &pins);
     let group = |asm: &mut Asm, tail: Option<Tail>| {
         let stack = Mem::at(Gpr::RSP);
         lines.emit(asm, &mut Squares(t), (&free, stack), &pinned, tail);
     };
     if t.channels >= lanes {
-        asm.mov_number(LEFT, i64::from(t.channels / lanes));
+        asm.mov_number(COUNT, i64::from(t.channels / lanes));
         let top = asm.here();
         group(&mut asm, None);
         for (r, size) in [(FROM, t.reads.size()), (TO, 4)] {
@@ -74,7 +75,7 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
                 asm.add_number(r, p.size as i32 * lanes as i32);
             }
         }
-        asm.add_number(LEFT, -1);
+        asm.add_number(COUNT, -1);
         asm.jump_if(Condition::NotEqual, top);
     }
     if !t.channels.is_multiple_of(lanes) {
@@ -86,7 +87,7 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
         let tail = tail(&mut asm, evex, rest);
         group(&mut asm, Some(tail));
     }
-    asm.leave(&saved, room);
+    asm.leave(&saved, frame_bytes);
     asm.finish()
 }
 
@@ -125,13 +126,13 @@ impl Locations for Squares<'_> {
         let Some(epilogue) = &t.epilogue else {
             return LaneLocation::Vector(at(TO, t.to, n, kept));
         };
-        let each = epilogue.locations.len() as i64;
-        let access = (n % each) as usize;
+        let per_result = epilogue.locations.len() as i64;
+        let access = (n % per_result) as usize;
         let Some(location) = &epilogue.locations[access] else {
             panic!("results are in registers");
         };
-        let apart = t.to.map(|n| n * location.row * location.size as i64);
-        let at = at(ACCESSES[access], apart, n / each, kept);
+        let strides = t.to.map(|n| n * location.row * location.size as i64);
+        let at = at(ACCESSES[access], strides, n / per_result, kept);
         match location.column {
             0 => LaneLocation::Splat(at),
             _ => LaneLocation::Vector(at),
@@ -151,13 +152,13 @@ fn body(t: &Transform) -> Body {
     for j in 0..side {
         let column: Vec<Reg> = (0..side)
             .map(|i| {
-                let (dst, access) = (new(&mut body), (i * side + j) as u16);
+                let (dst, access) = (new_register(&mut body), (i * side + j) as u16);
                 body.code.push(Inst::Load { dst, access });
                 dst
             })
             .collect();
         for (row, sums) in t.matrix.iter().zip(&mut sums) {
-            let dst = new(&mut body);
+            let dst = new_register(&mut body);
             let last = sum(&mut body, row, &column, dst);
             body.code.push(last);
             sums.push(dst);
@@ -168,9 +169,9 @@ fn body(t: &Transform) -> Body {
         for row in &t.matrix[..across] {
             let access = body.dtypes.len() as u16;
             match epilogue {
-                Some(epilogue) => finished(&mut body, epilogue, row, sums),
+                Some(epilogue) => add_epilogue(&mut body, epilogue, row, sums),
                 None => {
-                    let src = new(&mut body);
+                    let src = new_register(&mut body);
                     let last = sum(&mut body, row, sums, src);
                     body.dtypes.push(DType::F32);
                     body.code.extend([last, Inst::Store { access, src }]);
@@ -181,8 +182,8 @@ fn body(t: &Transform) -> Body {
     body
 }
 
-/// Adds the epilogue on a result, which replaces the loads of the accumulators.
-fn finished(body: &mut Body, epilogue: &RegisterEpilogue, row: &[f64], x: &[Reg]) {
+/// Adds the epilogue of a result to the code. The result replaces the loads of the accumulators.
+fn add_epilogue(body: &mut Body, epilogue: &RegisterEpilogue, row: &[f64], x: &[Reg]) {
     let first = body.dtypes.len() as u16;
     body.dtypes.extend(&epilogue.body.dtypes);
     for inst in &epilogue.body.code {
@@ -200,7 +201,7 @@ fn finished(body: &mut Body, epilogue: &RegisterEpilogue, row: &[f64], x: &[Reg]
 }
 
 /// Returns a new register for f32.
-fn new(body: &mut Body) -> Reg {
+fn new_register(body: &mut Body) -> Reg {
     body.registers.push(Compute::F32);
     Reg(body.registers.len() as u16 - 1)
 }
@@ -209,12 +210,12 @@ fn new(body: &mut Body) -> Reg {
 fn constant(body: &mut Body, x: f64) -> Reg {
     let x = Scalar::Float(f64::from(x as f32));
     // The epilogue's constants may have other types.
-    let is_it =
+    let is_equal =
         |(r, c): &&(Reg, Scalar)| *c == x && body.registers[usize::from(r.0)] == Compute::F32;
-    if let Some((r, _)) = body.constants.iter().find(is_it) {
+    if let Some((r, _)) = body.constants.iter().find(is_equal) {
         return *r;
     }
-    let r = new(body);
+    let r = new_register(body);
     body.constants.push((r, x));
     r
 }
@@ -226,33 +227,37 @@ fn sum(body: &mut Body, row: &[f64], x: &[Reg], dst: Reg) -> Inst {
     // A term with coefficient 1 comes first.
     terms.sort_by_key(|(c, _)| *c != 1.0);
     let (first, others) = (terms[0], &terms[1..]);
-    let mut last = (Binary::Mul, first.1, constant(body, first.0));
+    let mut operation = (Binary::Mul, first.1, constant(body, first.0));
     for (i, (c, x)) in others.iter().enumerate() {
         let sum = match (i, first.0) {
             (0, 1.0) => first.1,
-            _ => push(body, last),
+            _ => push(body, operation),
         };
         let term = match c.abs() {
             1.0 => *x,
-            size => {
-                let size = constant(body, size);
-                push(body, (Binary::Mul, *x, size))
+            magnitude => {
+                let magnitude = constant(body, magnitude);
+                push(body, (Binary::Mul, *x, magnitude))
             }
         };
-        let less = bug("a coefficient has another sign", *c < 0.0, |less| {
-            !less && c.abs() != 1.0
+        let is_negative = bug("a coefficient has another sign", *c < 0.0, |is_negative| {
+            !is_negative && c.abs() != 1.0
         });
-        let op = if less { Binary::Sub } else { Binary::Add };
-        last = (op, sum, term);
+        let op = if is_negative {
+            Binary::Sub
+        } else {
+            Binary::Add
+        };
+        operation = (op, sum, term);
     }
-    binary(dst, last)
+    binary(dst, operation)
 }
 
 /// An instruction's operation and operands.
 type Operation = (Binary, Reg, Reg);
 
 fn push(body: &mut Body, operation: Operation) -> Reg {
-    let dst = new(body);
+    let dst = new_register(body);
     body.code.push(binary(dst, operation));
     dst
 }

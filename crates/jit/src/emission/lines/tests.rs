@@ -5,16 +5,16 @@ use kiln_base::prim::{Binary, Unary};
 use kiln_kernel::simd::Features;
 use kiln_x86::{Gpr, Width};
 
-/// The places of an epilogue: the accumulator is in a register, a bias is one element, a residual is in memory.
-struct EpiloguePlaces {
+/// The locations of an epilogue: the accumulator is in a register, a bias is one element, a residual is in memory.
+struct EpilogueLocations {
     accumulator: Vreg,
 }
 
-impl Locations for EpiloguePlaces {
+impl Locations for EpilogueLocations {
     fn location(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
         match key {
             Key::Access(0) => LaneLocation::Register {
-                at: [self.accumulator; 2],
+                registers: [self.accumulator; 2],
                 last: true,
             },
             Key::Access(1) => LaneLocation::Splat(Mem::at(Gpr::RSI)),
@@ -60,22 +60,22 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
             src: r(7),
         },
     ];
-    let about = About {
+    let context = LinesContext {
         registers: &[Compute::F32; 9],
         constants: &[(r(8), Scalar::Float(0.5f64.sqrt()))],
         slots: &[],
         dtypes: &|access| [DType::F32, DType::F32, DType::F16, DType::BF16][access as usize],
-        same: &|_| false,
+        is_uniform: &|_| false,
     };
-    let lines = Lines::new(target, &about, &code, &[]).unwrap();
+    let lines = Lines::new(target, &context, &code, &[]).unwrap();
     let registers: Vec<Vreg> = (1..=free as u8).map(Vreg).collect();
     let mut asm = Asm::new(target.evex);
     let room = lines.stack() as i32;
     asm.enter(&[], room);
     asm.op(op::VMOVUPS, target.width(), (Vreg(0), Mem::at(Gpr::RDI)));
     let (pinned, free) = registers.split_at(pins);
-    let pinned = lines.pin(&mut asm, pinned);
-    let mut locations = EpiloguePlaces {
+    let pinned = lines.pin_constants(&mut asm, pinned);
+    let mut locations = EpilogueLocations {
         accumulator: Vreg(0),
     };
     let memory = (free, Mem::at(Gpr::RSP));
@@ -101,27 +101,27 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
     for i in 0..target.lanes() {
         let y = x[i] + bias[0];
         let erf = kiln_base::special::erf(f64::from(y * 0.5f32.sqrt())) as f32;
-        let want = erf * y * residual[i].to_f32() + x[i];
-        let got = half::bf16::from_le_bytes([out[2 * i], out[2 * i + 1]]).to_f32();
+        let expected = erf * y * residual[i].to_f32() + x[i];
+        let actual = half::bf16::from_le_bytes([out[2 * i], out[2 * i + 1]]).to_f32();
         assert!(
-            (got - want).abs() <= want.abs() / 100.0 + 1e-3,
-            "{got} {want}"
+            (actual - expected).abs() <= expected.abs() / 100.0 + 1e-3,
+            "{actual} {expected}"
         );
     }
     out
 }
 
 #[test]
-fn work_behind_a_product_is_the_same_with_few_registers() {
+fn epilogues_give_the_same_bits_with_few_registers() {
     for level in [Features::AVX2, Features::AVX512] {
         let Some(target) = Target::of(level).filter(|_| level.is_supported()) else {
             continue;
         };
-        let most = if target.width() == Width::Z { 31 } else { 15 };
-        let plenty = epilogue(target, most, 0);
-        for free in Lines::MIN_REGISTERS..most {
-            assert_eq!(epilogue(target, free, 0), plenty, "{free} registers");
+        let max = if target.width() == Width::Z { 31 } else { 15 };
+        let expected = epilogue(target, max, 0);
+        for free in Lines::MIN_REGISTERS..max {
+            assert_eq!(epilogue(target, free, 0), expected, "{free} registers");
         }
-        assert_eq!(epilogue(target, most, 5), plenty, "pinned constants");
+        assert_eq!(epilogue(target, max, 5), expected, "pinned constants");
     }
 }

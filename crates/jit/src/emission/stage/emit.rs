@@ -15,16 +15,16 @@ use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Vreg, Width, op};
 /// The lanes of accumulators of a reduction across lanes.
 const WIDTH: usize = 64;
 
-/// The table, the number of lanes, the current lane, the end of a block, and the end of its whole groups; in its tail,
-/// the last is the number of remaining lanes.
+/// The table, the number of lanes, the current lane, the end of a block, and a limit: the end of the block's full
+/// groups, or in its tail the number of remaining lanes.
 pub(super) const TABLE: Gpr = Gpr::RDI;
 pub(super) const LANES: Gpr = Gpr::RSI;
-pub(super) const AT: Gpr = Gpr::RAX;
+pub(super) const LANE: Gpr = Gpr::RAX;
 pub(super) const END: Gpr = Gpr::RDX;
-pub(super) const WHOLE: Gpr = Gpr::R14;
-/// The register for the addresses of operands without a register of their own.
+pub(super) const LIMIT: Gpr = Gpr::R14;
+/// The register for addresses without a register of their own.
 const SCRATCH: Gpr = Gpr::R15;
-/// The registers for the other addresses; with steps, the last one has the current row of the table.
+/// The registers for the first addresses. With steps, the last one holds the current row of the table.
 const POINTERS: [Gpr; 8] = [
     Gpr::RCX,
     Gpr::R8,
@@ -37,31 +37,31 @@ const POINTERS: [Gpr; 8] = [
 ];
 const SAVED: [Gpr; 5] = [Gpr::RBX, Gpr::R12, Gpr::R13, Gpr::R14, Gpr::R15];
 
-/// The places of operands at one point of the code.
-struct Env<'a> {
+/// The locations of operands for one group of lanes.
+struct StageLocations<'a> {
     body: &'a Body,
     table: Table,
-    /// The values of hoisted code.
+    /// The locations of hoisted values.
     hoisted: &'a [(Reg, LaneLocation)],
     /// The accumulators of each group, in the order of the reductions.
     accumulators: &'a [(Reg, Vec<LaneLocation>)],
     group: usize,
-    /// The first of the groups that are emitted together.
-    first: usize,
+    /// The first of several interleaved groups.
+    first_group: usize,
     lanes: usize,
-    /// True if operands move with the lane.
-    moves: bool,
+    /// True in the loop over lanes, false in hoisted code.
+    in_loop: bool,
     tail: bool,
 }
 
-impl Env<'_> {
+impl StageLocations<'_> {
     fn operand(&self, key: Key) -> usize {
-        let found = self.body.operands.iter().position(|(k, _)| *k == key);
-        found.unwrap_or_else(|| panic!("{key:?} is not an operand"))
+        let index = self.body.operands.iter().position(|(k, _)| *k == key);
+        index.unwrap_or_else(|| panic!("{key:?} is not an operand"))
     }
 }
 
-impl Locations for Env<'_> {
+impl Locations for StageLocations<'_> {
     fn address_at(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
         let base = self.table.pointer(asm, self.operand(key));
         if base != SCRATCH {
@@ -69,13 +69,13 @@ impl Locations for Env<'_> {
         }
         asm.add(SCRATCH, by);
         let size = self.body.size(key);
-        let at = Mem::at(SCRATCH).index(AT, size as u8);
-        at.plus((self.group * self.lanes * size) as i32)
+        let element = Mem::at(SCRATCH).index(LANE, size as u8);
+        element.plus((self.group * self.lanes * size) as i32)
     }
 
     fn report_arguments(&mut self) -> Option<ReportArguments> {
         Some(ReportArguments {
-            lane: AT,
+            lane: LANE,
             group: (self.group * self.lanes) as i32,
             first: self.table.entry(self.operand(Key::Lane)),
             context: self.table.entry(self.operand(Key::Context)),
@@ -83,13 +83,13 @@ impl Locations for Env<'_> {
     }
 
     fn select_group(&mut self, group: usize) {
-        self.group = self.first + group;
+        self.group = self.first_group + group;
     }
 
     fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         if let Key::Input(r) | Key::Output(r) = key
             && let Some((_, location)) = self.hoisted.iter().find(|(h, _)| *h == r)
-            && matches!(key, Key::Input(_)) == self.moves
+            && matches!(key, Key::Input(_)) == self.in_loop
         {
             return *location;
         }
@@ -100,7 +100,7 @@ impl Locations for Env<'_> {
         }
         if key == Key::Lane {
             let plus = (self.group * self.lanes) as i32;
-            return LaneLocation::Lanes { first: AT, plus };
+            return LaneLocation::Lanes { first: LANE, plus };
         }
         let i = self.operand(key);
         if let Key::Number(_) = key {
@@ -108,20 +108,20 @@ impl Locations for Env<'_> {
         }
         let base = self.table.pointer(asm, i);
         let kind = self.body.operands[i].1;
-        if matches!(kind, Kind::Splat | Kind::SplatOfRow | Kind::Memory) {
+        if matches!(kind, Kind::Splat | Kind::RowSplat | Kind::Memory) {
             return LaneLocation::Splat(Mem::at(base));
         }
         let size = self.body.size(key);
-        let at = Mem::at(base).index(AT, size as u8);
-        let at = at.plus((self.group * self.lanes * size) as i32);
+        let element = Mem::at(base).index(LANE, size as u8);
+        let element = element.plus((self.group * self.lanes * size) as i32);
         match kind {
-            Kind::Stream if !self.tail => LaneLocation::Stream(at),
-            _ => LaneLocation::Vector(at),
+            Kind::Stream if !self.tail => LaneLocation::Stream(element),
+            _ => LaneLocation::Vector(element),
         }
     }
 }
 
-/// The register of the table's row, and the number of its addresses that are in registers.
+/// The register of the table's current row, and the number of addresses that are in registers.
 #[derive(Copy, Clone)]
 pub(super) struct Table {
     pub row: Gpr,
@@ -135,7 +135,7 @@ impl Table {
         Table { row, registers }
     }
 
-    /// Returns the place of the address of operand `i`.
+    /// Returns the memory operand of the address of operand `i`.
     fn entry(self, i: usize) -> Mem {
         Mem::at(self.row).plus(8 * i as i32)
     }
@@ -149,8 +149,8 @@ impl Table {
         SCRATCH
     }
 
-    /// Loads addresses into registers.
-    pub(super) fn read(self, asm: &mut Asm, operands: usize) {
+    /// Loads the first addresses into registers.
+    pub(super) fn load_pointers(self, asm: &mut Asm, operands: usize) {
         for (i, r) in POINTERS
             .iter()
             .enumerate()
@@ -161,68 +161,70 @@ impl Table {
     }
 }
 
-/// The minimum number of instructions of code that is interleaved for two groups.
-const CHAIN: usize = 12;
+/// The minimum number of instructions for which the code of two groups is interleaved.
+const MIN_INTERLEAVED: usize = 12;
 
-/// The number of registers by which such code may exceed the machine's.
-const OVER: usize = 4;
+/// The maximum number of registers by which interleaved code may exceed the machine's.
+const MAX_SPILLED: usize = 4;
 
-/// Returns the code of a function over lanes.
+/// Returns the machine code of a function over lanes.
 ///
 /// # Errors
 /// If some instruction can't be emitted.
 pub fn emit(body: &Body, target: Target) -> Result<Vec<u8>, NotEmitted> {
-    let (before, inside) = body.split();
-    let entering = body.entering(&inside, &body.outputs);
-    let made: HashSet<u16> = before
+    let (setup_code, inner) = body.split_hoisted();
+    let live_in = body.live_in(&inner, &body.outputs);
+    let defined: HashSet<u16> = setup_code
         .iter()
         .filter_map(|i| i.operands().1)
         .map(|r| r.0)
         .collect();
-    let splat = |r: &Reg| body.operands.contains(&(Key::Input(*r), Kind::Splat));
-    let hoisted: Vec<Reg> = entering
+    let is_splat = |r: &Reg| body.operands.contains(&(Key::Input(*r), Kind::Splat));
+    let hoisted: Vec<Reg> = live_in
         .into_iter()
-        .filter(|r| made.contains(&r.0) || splat(r))
+        .filter(|r| defined.contains(&r.0) || is_splat(r))
         .collect();
-    let front = body.lines(target, &before, &hoisted)?;
-    let lines = body.lines(target, &inside, &body.outputs)?;
+    let setup = body.lines(target, &setup_code, &hoisted)?;
+    let lines = body.lines(target, &inner, &body.outputs)?;
     let mut asm = Asm::new(target.evex);
-    let twice = lines.twice();
+    let interleaved = lines.interleave_groups();
     let registers = usize::from(asm.registers());
-    let in_turns = lines.instructions() >= CHAIN && twice.needs() <= registers + OVER;
-    let pair = in_turns.then_some(&twice);
+    let pays = lines.instruction_count() >= MIN_INTERLEAVED
+        && interleaved.pressure() <= registers + MAX_SPILLED;
+    let pair = pays.then_some(&interleaved);
     let lines = (&lines, pair);
-    let mut emitter = StageEmitter::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
-    emitter.function()?;
+    let mut emitter = StageEmitter::new(&mut asm, body, target, &setup, lines, &inner, &hoisted);
+    emitter.emit_function()?;
     Ok(asm.finish())
 }
 
+/// An emitter of the function of one body.
 pub(super) struct StageEmitter<'a> {
     pub asm: &'a mut Asm,
     pub body: &'a Body,
     pub table: Table,
     pub target: Target,
-    front: &'a Lines,
+    setup: &'a Lines,
     pub lines: &'a Lines,
-    /// The code of two groups, if they are emitted together.
+    /// The interleaved code of two groups, if it pays.
     pub pair: Option<&'a Lines>,
     /// The groups of lanes per iteration of the loop.
     pub groups: usize,
     pub reductions: Vec<(Reduction, Reg)>,
     hoisted: Vec<(Reg, LaneLocation)>,
     pub accumulators: Vec<(Reg, Vec<LaneLocation>)>,
-    /// The registers that hold nothing permanently.
+    /// The registers for temporaries.
     pub free: Vec<Vreg>,
     /// The registers for constants.
     constants: Vec<Vreg>,
-    /// The place of the mask of the tail's lanes, with VEX.
+    /// The stack slot of the tail's mask, with VEX.
     mask: Mem,
     pub spills: Mem,
-    room: i32,
+    frame_bytes: i32,
 }
 
 /// Returns the number of registers of a value: two for 64 bits per lane, otherwise one.
-pub(super) fn parts(ty: Compute) -> usize {
+pub(super) fn register_count(ty: Compute) -> usize {
     if is_wide(ty) { 2 } else { 1 }
 }
 
@@ -231,55 +233,58 @@ impl<'a> StageEmitter<'a> {
         asm: &'a mut Asm,
         body: &'a Body,
         target: Target,
-        front: &'a Lines,
+        setup: &'a Lines,
         (lines, pair): (&'a Lines, Option<&'a Lines>),
-        inside: &[Inst],
+        inner: &[Inst],
         hoisted: &[Reg],
     ) -> StageEmitter<'a> {
-        let kept = body.block.is_some() || body.steps;
-        let reductions: Vec<(Reduction, Reg)> = inside
+        let keeps_accumulators = body.block.is_some() || body.steps;
+        let reductions: Vec<(Reduction, Reg)> = inner
             .iter()
             .filter_map(|i| match i {
-                Inst::Reduce { op, acc, .. } if kept => Some((*op, *acc)),
+                Inst::Reduce { op, acc, .. } if keeps_accumulators => Some((*op, *acc)),
                 _ => None,
             })
             .collect();
         let groups = match reductions.is_empty() {
             false if !body.steps => WIDTH / target.lanes(),
-            _ if body.steps && lines.instructions() < CHAIN => 4,
-            _ if pair.is_some() || lines.instructions() < CHAIN => 2,
+            _ if body.steps && lines.instruction_count() < MIN_INTERLEAVED => 4,
+            _ if pair.is_some() || lines.instruction_count() < MIN_INTERLEAVED => 2,
             _ => 1,
         };
         let bytes = target.width().bytes() as i32;
-        let mut room = 64;
+        let mut frame_bytes = 64;
         let mask = Mem::at(Gpr::RSP);
-        let mut memory = |bytes: i32| {
-            let at = Mem::at(Gpr::RSP).plus(room);
-            room += bytes;
-            at
+        let mut allocate = |bytes: i32| {
+            let slot = Mem::at(Gpr::RSP).plus(frame_bytes);
+            frame_bytes += bytes;
+            slot
         };
-        let all = if target.evex { 32 } else { 16 };
-        let mut free: Vec<Vreg> = (0..all).map(Vreg).collect();
-        let needs = pair.unwrap_or(lines).needs().max(Lines::MIN_REGISTERS);
-        let mut take = |n: usize| {
-            let fits = free.len() >= needs + n;
+        let machine_registers = if target.evex { 32 } else { 16 };
+        let mut free: Vec<Vreg> = (0..machine_registers).map(Vreg).collect();
+        let pressure = pair.unwrap_or(lines).pressure().max(Lines::MIN_REGISTERS);
+        let mut take_registers = |n: usize| {
+            let fits = free.len() >= pressure + n;
             fits.then(|| free.split_off(free.len() - n))
         };
-        let wanted: usize = (reductions.iter())
-            .map(|(_, r)| groups * parts(body.registers[usize::from(r.0)]))
+        let accumulator_registers: usize = (reductions.iter())
+            .map(|(_, r)| groups * register_count(body.registers[usize::from(r.0)]))
             .sum();
-        let registers = take(wanted);
+        let registers = take_registers(accumulator_registers);
         let mut next = registers.into_iter().flatten();
         let accumulators = (reductions.iter())
             .map(|(_, r)| {
-                let n = parts(body.registers[usize::from(r.0)]);
+                let n = register_count(body.registers[usize::from(r.0)]);
                 let mut location = || match next.next() {
                     Some(first) => {
                         let second = if n == 2 { next.next() } else { None };
-                        let at = [first, second.unwrap_or(first)];
-                        LaneLocation::Register { at, last: false }
+                        let registers = [first, second.unwrap_or(first)];
+                        LaneLocation::Register {
+                            registers,
+                            last: false,
+                        }
                     }
-                    None => LaneLocation::Vector(memory(bytes * n as i32)),
+                    None => LaneLocation::Vector(allocate(bytes * n as i32)),
                 };
                 (*r, (0..groups).map(|_| location()).collect())
             })
@@ -288,30 +293,30 @@ impl<'a> StageEmitter<'a> {
             .iter()
             .map(|r| {
                 let ty = body.registers[usize::from(r.0)];
-                let n = parts(ty);
-                let registers = (ty != Compute::Mask).then(|| take(n)).flatten();
+                let n = register_count(ty);
+                let registers = (ty != Compute::Mask).then(|| take_registers(n)).flatten();
                 let location = match registers {
-                    Some(at) => LaneLocation::Register {
-                        at: [at[0], at[n - 1]],
+                    Some(r) => LaneLocation::Register {
+                        registers: [r[0], r[n - 1]],
                         last: false,
                     },
-                    None => LaneLocation::Vector(memory(bytes * n as i32)),
+                    None => LaneLocation::Vector(allocate(bytes * n as i32)),
                 };
                 (*r, location)
             })
             .collect();
-        let rest = free.len().saturating_sub(needs).min(lines.constants());
-        let constants = free.split_off(free.len() - rest);
-        let stack = pair.unwrap_or(lines).stack().max(lines.stack());
-        let spills = memory(stack.max(front.stack()) as i32);
-        // The code that combines accumulators has few values, except with 64 bits.
-        memory(64 * 40);
+        let count = free.len().saturating_sub(pressure).min(lines.constants());
+        let constants = free.split_off(free.len() - count);
+        let spill_bytes = pair.unwrap_or(lines).stack().max(lines.stack());
+        let spills = allocate(spill_bytes.max(setup.stack()) as i32);
+        // The spill area of the code that combines accumulators, which has few values except with 64 bits.
+        allocate(64 * 40);
         StageEmitter {
             asm,
             body,
             table: Table::of(body),
             target,
-            front,
+            setup,
             lines,
             pair,
             groups,
@@ -322,124 +327,124 @@ impl<'a> StageEmitter<'a> {
             constants,
             mask,
             spills,
-            room,
+            frame_bytes,
         }
     }
 
-    fn function(&mut self) -> Result<(), NotEmitted> {
-        self.asm.enter(&SAVED, self.room);
+    fn emit_function(&mut self) -> Result<(), NotEmitted> {
+        self.asm.enter(&SAVED, self.frame_bytes);
         if self.body.steps {
-            self.begin_steps();
+            self.store_table_end();
         }
         let constants = std::mem::take(&mut self.constants);
-        let pinned = self.lines.pin(self.asm, &constants);
-        let row = self.asm.here();
-        self.table.read(self.asm, self.body.operands.len());
-        self.asm.mov_number(AT, 0);
-        let front = self.front;
-        let none = Pinned::default();
-        self.code(front, &none, (0, false), None);
+        let pinned = self.lines.pin_constants(self.asm, &constants);
+        let row_start = self.asm.here();
+        self.table.load_pointers(self.asm, self.body.operands.len());
+        self.asm.mov_number(LANE, 0);
+        let setup = self.setup;
+        let unpinned = Pinned::default();
+        self.emit_group(setup, &unpinned, (0, false), None);
         match self.body.block {
-            _ if self.body.by_row() => {
-                self.steps(&pinned);
-                self.next_row(row);
+            _ if self.body.runs_by_row() => {
+                self.emit_steps(&pinned);
+                self.jump_if_next_row(row_start);
             }
-            _ if self.body.steps => self.steps(&pinned),
+            _ if self.body.steps => self.emit_steps(&pinned),
             Some(block) if !self.reductions.is_empty() => {
                 let top = self.asm.here();
-                let whole = self.asm.label();
-                self.asm.lea(END, Mem::at(AT).plus(block as i32));
+                let full_block = self.asm.label();
+                self.asm.lea(END, Mem::at(LANE).plus(block as i32));
                 self.asm.cmp(END, LANES);
-                self.asm.jump_if(Condition::BelowOrEqual, whole);
+                self.asm.jump_if(Condition::BelowOrEqual, full_block);
                 self.asm.mov(END, LANES);
-                self.asm.bind(whole);
-                self.start();
-                self.block(&pinned);
-                self.fold()?;
-                self.asm.mov(AT, END);
-                self.asm.cmp(AT, LANES);
+                self.asm.bind(full_block);
+                self.initialize_accumulators();
+                self.emit_block(&pinned);
+                self.fold_accumulators()?;
+                self.asm.mov(LANE, END);
+                self.asm.cmp(LANE, LANES);
                 self.asm.jump_if(Condition::Below, top);
             }
             _ => {
                 self.asm.mov(END, LANES);
-                self.block(&pinned);
+                self.emit_block(&pinned);
             }
         }
-        self.asm.leave(&SAVED, self.room);
+        self.asm.leave(&SAVED, self.frame_bytes);
         Ok(())
     }
 
-    /// Emits lines for one group of lanes.
-    pub(super) fn code(
+    /// Emits code for one group of lanes, or for two with interleaved code.
+    pub(super) fn emit_group(
         &mut self,
         lines: &Lines,
         pinned: &Pinned,
-        (group, moves): (usize, bool),
+        (group, in_loop): (usize, bool),
         tail: Option<Tail>,
     ) {
-        let mut env = Env {
+        let mut locations = StageLocations {
             body: self.body,
             table: self.table,
             hoisted: &self.hoisted,
             accumulators: &self.accumulators,
             group,
-            first: group,
+            first_group: group,
             lanes: self.target.lanes(),
-            moves,
+            in_loop,
             tail: tail.is_some(),
         };
         let memory = (&self.free[..], self.spills);
-        lines.emit(self.asm, &mut env, memory, pinned, tail);
+        lines.emit(self.asm, &mut locations, memory, pinned, tail);
     }
 
-    /// Emits the lanes up to the end of the block.
-    fn block(&mut self, pinned: &Pinned) {
+    /// Emits the loop over the lanes of a block.
+    fn emit_block(&mut self, pinned: &Pinned) {
         let lanes = self.target.lanes();
         let step = (lanes * self.groups) as i32;
         let (tail, done) = (self.asm.label(), self.asm.label());
-        self.asm.mov(WHOLE, END);
-        self.asm.sub(WHOLE, AT);
-        self.asm.and_number(WHOLE, -step);
-        self.asm.add(WHOLE, AT);
-        self.asm.cmp(AT, WHOLE);
+        self.asm.mov(LIMIT, END);
+        self.asm.sub(LIMIT, LANE);
+        self.asm.and_number(LIMIT, -step);
+        self.asm.add(LIMIT, LANE);
+        self.asm.cmp(LANE, LIMIT);
         self.asm.jump_if(Condition::AboveOrEqual, tail);
         self.asm.align(32);
         let top = self.asm.here();
         for group in 0..self.groups {
-            self.prefetches(group);
+            self.emit_prefetches(group);
         }
-        self.groups(pinned);
-        self.asm.add_number(AT, step);
-        self.asm.cmp(AT, WHOLE);
+        self.emit_groups(pinned);
+        self.asm.add_number(LANE, step);
+        self.asm.cmp(LANE, LIMIT);
         self.asm.jump_if(Condition::Below, top);
         self.asm.bind(tail);
         for group in 0..self.groups {
-            self.asm.mov(WHOLE, END);
-            self.asm.sub(WHOLE, AT);
+            self.asm.mov(LIMIT, END);
+            self.asm.sub(LIMIT, LANE);
             if group > 0 {
-                self.asm.add_number(WHOLE, -((group * lanes) as i32));
+                self.asm.add_number(LIMIT, -((group * lanes) as i32));
             }
-            self.asm.cmp_number(WHOLE, 0);
+            self.asm.cmp_number(LIMIT, 0);
             self.asm.jump_if(Condition::LessOrEqual, done);
-            let tail = self.tail();
-            self.code(self.lines, pinned, (group, true), Some(tail));
+            let tail = self.emit_tail_mask();
+            self.emit_group(self.lines, pinned, (group, true), Some(tail));
         }
         self.asm.bind(done);
     }
 
-    /// Emits lines for the groups of an iteration.
-    pub(super) fn groups(&mut self, pinned: &Pinned) {
+    /// Emits the code of an iteration, for all its groups.
+    pub(super) fn emit_groups(&mut self, pinned: &Pinned) {
         for group in 0..self.groups {
             match self.pair {
-                None => self.code(self.lines, pinned, (group, true), None),
-                Some(pair) if group % 2 == 0 => self.code(pair, pinned, (group, true), None),
+                None => self.emit_group(self.lines, pinned, (group, true), None),
+                Some(pair) if group % 2 == 0 => self.emit_group(pair, pinned, (group, true), None),
                 Some(_) => {}
             }
         }
     }
 
-    /// Emits software prefetches of the operands for later, a cache line at a time.
-    fn prefetches(&mut self, group: usize) {
+    /// Emits software prefetches, one per cache line.
+    fn emit_prefetches(&mut self, group: usize) {
         const LINE: usize = 64;
         for (i, (key, _)) in self.body.operands.iter().enumerate() {
             let Key::Prefetch(_) = key else {
@@ -447,52 +452,52 @@ impl<'a> StageEmitter<'a> {
             };
             let size = self.body.size(*key);
             let bytes = self.target.lanes() * size;
-            let from = group * bytes;
-            // If a group has less than a line, one of several groups prefetches it.
-            if !from.is_multiple_of(LINE) {
+            let start = group * bytes;
+            // Groups smaller than a line share a prefetch.
+            if !start.is_multiple_of(LINE) {
                 continue;
             }
             let base = self.table.pointer(self.asm, i);
             for line in (0..bytes).step_by(LINE) {
-                let at = Mem::at(base).index(AT, size as u8);
-                self.asm.prefetch(1, at.plus((from + line) as i32));
+                let element = Mem::at(base).index(LANE, size as u8);
+                self.asm.prefetch(1, element.plus((start + line) as i32));
             }
         }
     }
 
-    /// Prepares the mask of the remaining lanes, fewer than those of a group.
-    pub(super) fn tail(&mut self) -> Tail {
-        let free = self.free[0];
+    /// Emits the mask of the remaining lanes, which are fewer than a group.
+    pub(super) fn emit_tail_mask(&mut self) -> Tail {
+        let register = self.free[0];
         if self.target.evex {
             let (low, high) = (Mask(1), Mask(2));
-            let order: Vec<u8> = (0..16i32).flat_map(i32::to_le_bytes).collect();
-            let order = self.asm.constant(&order);
+            let indices: Vec<u8> = (0..16i32).flat_map(i32::to_le_bytes).collect();
+            let indices = self.asm.constant(&indices);
             let asm = &mut self.asm;
-            asm.op(op::VPBROADCASTD_GPR, Width::Z, (free, WHOLE));
-            asm.op(op::VPCMPUD, Width::Z, (low, free, order, 6u8));
+            asm.op(op::VPBROADCASTD_GPR, Width::Z, (register, LIMIT));
+            asm.op(op::VPCMPUD, Width::Z, (low, register, indices, 6u8));
             asm.kshiftr(high, low, 8);
             return Tail::Bits { low, high };
         }
-        let table: Vec<u8> = (0..16)
+        let ones_then_zeros: Vec<u8> = (0..16)
             .flat_map(|i| [if i < 8 { 0xff } else { 0u8 }; 4])
             .collect();
-        let table = self.asm.constant(&table);
+        let ones_then_zeros = self.asm.constant(&ones_then_zeros);
         let asm = &mut self.asm;
-        let few = asm.label();
-        asm.cmp_number(WHOLE, 8);
-        asm.jump_if(Condition::LessOrEqual, few);
-        asm.mov_number(WHOLE, 8);
-        asm.bind(few);
-        asm.lea(SCRATCH, table);
+        let at_most_8 = asm.label();
+        asm.cmp_number(LIMIT, 8);
+        asm.jump_if(Condition::LessOrEqual, at_most_8);
+        asm.mov_number(LIMIT, 8);
+        asm.bind(at_most_8);
+        asm.lea(SCRATCH, ones_then_zeros);
         asm.add_number(SCRATCH, 32);
         for _ in 0..4 {
-            asm.sub(SCRATCH, WHOLE);
+            asm.sub(SCRATCH, LIMIT);
         }
-        asm.op(op::VMOVUPS, Width::Y, (free, Mem::at(SCRATCH)));
-        asm.op(op::VMOVUPS_STORE, Width::Y, (self.mask, free));
+        asm.op(op::VMOVUPS, Width::Y, (register, Mem::at(SCRATCH)));
+        asm.op(op::VMOVUPS_STORE, Width::Y, (self.mask, register));
         Tail::Memory {
             mask: self.mask,
-            lanes: WHOLE,
+            lanes: LIMIT,
         }
     }
 }

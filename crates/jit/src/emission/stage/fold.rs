@@ -1,12 +1,12 @@
-//! The accumulators of reductions across lanes, and their combination into one number.
+//! The accumulators of reductions across lanes, and their final combination.
 
-use super::emit::{StageEmitter, Table, parts};
+use super::emit::{StageEmitter, Table, register_count};
 use crate::emission::Target;
 use crate::emission::emit::{Emit, load_constant};
 use crate::emission::ir::{Form, Ir, Src, Virt};
 use crate::emission::lines::{Key, LaneLocation, Locations, NotEmitted};
-use crate::emission::over::identity;
 use crate::emission::primitive::binary;
+use crate::emission::tied::identity;
 use crate::emission::value::{Value, is_wide};
 use kiln_base::Compute;
 use kiln_base::prim::Reduction;
@@ -16,21 +16,21 @@ use kiln_x86::{Asm, Mem, Width, op};
 
 impl StageEmitter<'_> {
     /// Initialises accumulators with the identity element.
-    pub(super) fn start(&mut self) {
+    pub(super) fn initialize_accumulators(&mut self) {
         let width = self.target.width();
         for ((op, r), (_, groups)) in self.reductions.iter().zip(&self.accumulators) {
             let ty = self.body.registers[usize::from(r.0)];
             let constant = identity(*op, is_wide(ty), ty.is_float());
             let source = match groups[0] {
-                LaneLocation::Register { at, .. } => at[0],
+                LaneLocation::Register { registers, .. } => registers[0],
                 _ => self.free[0],
             };
             load_constant(self.asm, &constant, width, source);
             for location in groups {
-                for part in 0..parts(ty) {
+                for part in 0..register_count(ty) {
                     match location {
-                        LaneLocation::Register { at, .. } if at[part] != source => {
-                            self.asm.op(op::VMOVAPS, width, (at[part], source));
+                        LaneLocation::Register { registers, .. } if registers[part] != source => {
+                            self.asm.op(op::VMOVAPS, width, (registers[part], source));
                         }
                         LaneLocation::Register { .. } => {}
                         LaneLocation::Vector(m) => {
@@ -45,11 +45,11 @@ impl StageEmitter<'_> {
     }
 
     /// Combines the lanes of each reduction, and adds the result to its state.
-    pub(super) fn fold(&mut self) -> Result<(), NotEmitted> {
+    pub(super) fn fold_accumulators(&mut self) -> Result<(), NotEmitted> {
         let accumulators = std::mem::take(&mut self.accumulators);
         for ((op, r), (_, groups)) in self.reductions.iter().zip(&accumulators) {
             let ty = self.body.registers[usize::from(r.0)];
-            let ir = fold(self.target, *op, ty, self.groups)?;
+            let ir = fold_code(self.target, *op, ty, self.groups)?;
             let state = Key::Accumulator(*r);
             let Some(i) = self.body.operands.iter().position(|(k, _)| *k == state) else {
                 panic!("a reduction without a state");
@@ -76,7 +76,7 @@ impl StageEmitter<'_> {
     }
 }
 
-/// The places of a fold: the accumulators of group `n` are slot `n`, the state is the output.
+/// The locations of a fold: the accumulators of group `n` are slot `n`, the state is the input and the output.
 struct FoldLocations<'a> {
     groups: &'a [LaneLocation],
     operand: usize,
@@ -93,17 +93,17 @@ impl Locations for FoldLocations<'_> {
     }
 }
 
-/// Combines the lower half of 64 lanes with the upper half, and so on, and the last lane with the state.
-fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir, NotEmitted> {
+/// Returns the code that halves 64 lanes until one is left, and combines that one with the state.
+fn fold_code(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir, NotEmitted> {
     let mut ir = Ir::new(target);
     let wide = is_wide(ty);
     let combine = |ir: &mut Ir, a: Src, b: Src| -> Result<Src, NotEmitted> {
-        // One register of a value that may have two.
-        let of = |part: Src| Value {
+        // A value with this register in both parts.
+        let value_of = |part: Src| Value {
             ty,
             parts: [part, part],
         };
-        Ok(binary(ir, op.combine(), of(a), of(b))?.parts[0])
+        Ok(binary(ir, op.combine(), value_of(a), value_of(b))?.parts[0])
     };
     let form = |p: u8| match wide {
         true => Form::Double(p),
@@ -111,7 +111,7 @@ fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir,
     };
     let mut vectors: Vec<Src> = vec![];
     for group in 0..groups as u16 {
-        for p in 0..parts(ty) as u8 {
+        for p in 0..register_count(ty) as u8 {
             vectors.push(ir.load(Key::Slot(group), form(p), false).into());
         }
     }
@@ -123,28 +123,28 @@ fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir,
     }
     let mut sum = vectors[0];
     if target.evex {
-        let upper = ir.upper(sum);
+        let upper = ir.upper_half(sum);
         sum = combine(&mut ir, sum, upper.into())?;
     }
-    let upper = ir.op1_of(op::VEXTRACT128, Width::Y, Some(1), sum);
+    let upper = ir.op1_with(op::VEXTRACT128, Width::Y, Some(1), sum);
     sum = combine(&mut ir, sum, upper.into())?;
-    for order in if wide { &[0x0E][..] } else { &[0x0E, 0x01] } {
-        let order = bug("two lanes of a sum are left out", *order, |_| 0x0E);
-        let other = ir.op1_of(op::VPERMILPS, Width::X, Some(order), sum);
-        sum = combine(&mut ir, sum, other.into())?;
+    for permutation in if wide { &[0x0E][..] } else { &[0x0E, 0x01] } {
+        let permutation = bug("two lanes of a sum are left out", *permutation, |_| 0x0E);
+        let permuted = ir.op1_with(op::VPERMILPS, Width::X, Some(permutation), sum);
+        sum = combine(&mut ir, sum, permuted.into())?;
     }
     let state = Key::Input(Reg(0));
-    let total: Virt = if op == Reduction::Sum && ty == Compute::F32 {
-        let sum = ir.op1_of(op::VCVTPS2PD, Width::X, None, sum);
-        let before = ir.load(state, Form::Double(0), false);
-        ir.op2(op::VADDPD, before, sum)
+    let new_state: Virt = if op == Reduction::Sum && ty == Compute::F32 {
+        let sum = ir.op1_with(op::VCVTPS2PD, Width::X, None, sum);
+        let old_state = ir.load(state, Form::Double(0), false);
+        ir.op2(op::VADDPD, old_state, sum)
     } else {
-        let before = ir.load(state, form(0), false);
-        match combine(&mut ir, before.into(), sum)? {
+        let old_state = ir.load(state, form(0), false);
+        match combine(&mut ir, old_state.into(), sum)? {
             Src::Virt(v) => v,
             Src::Const(_) => return Err(NotEmitted),
         }
     };
-    ir.store(Key::Output(Reg(0)), Form::Bytes, total.into());
+    ir.store(Key::Output(Reg(0)), Form::Bytes, new_state.into());
     Ok(ir)
 }

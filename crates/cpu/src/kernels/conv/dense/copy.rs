@@ -177,7 +177,7 @@ impl Conv {
         };
         let (args, which) = (&launch.args, (at, len));
         let lines = (lines, len);
-        let to = materialised.bring(program, args, which, at, lines, launch.failures)?;
+        let to = materialised.materialise(program, args, which, at, lines, launch.failures)?;
         Ok((source(to.shift(-at * size)), channel))
     }
 }

@@ -6,7 +6,7 @@ mod rows;
 mod windows;
 
 use super::bind;
-use super::link::link_as;
+use super::link::link_with;
 use super::run::run_on;
 use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::{Compute, DType, Scalar};
@@ -155,19 +155,20 @@ struct Case {
 /// The outcome of a run: the arguments' bytes, the number of emitted functions, and the data error.
 type Outcome = (Vec<Vec<u8>>, usize, Option<Failure>);
 
-/// The way to run a program: by loops, by emitted code, or by interpreting emitted code within its memory.
+/// The execution of a program: by interpreted instructions, by emitted code, or by emitted code on the emulated
+/// processor, which checks accesses.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Execution {
-    Plain,
+    Loops,
     Emitted,
-    Interpreted,
+    Emulated,
 }
 
 /// Runs a program at a level.
 fn run(case: &Case, level: Features, execution: Execution, args: &[Vec<u8>]) -> Outcome {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
-    let linked = link_as(&bound, level, execution != Execution::Plain).unwrap();
-    // The memory consists of words, so that every element is aligned.
+    let linked = link_with(&bound, level, execution != Execution::Loops).unwrap();
+    // Words align every element.
     let mut memory: Vec<Vec<u64>> = args.iter().map(|a| vec![0; a.len() / 8 + 2]).collect();
     for (to, from) in memory.iter_mut().zip(args) {
         ViewMut::of(to).bytes().copy(0, from);
@@ -175,16 +176,16 @@ fn run(case: &Case, level: Features, execution: Execution, args: &[Vec<u8>]) -> 
     let failures = Failures::default();
     let regions = memory.iter_mut().map(|m| m.as_mut_ptr().cast::<u8>());
     let regions = regions.zip(args).zip(&case.program.args);
-    let regions = regions.map(|((at, a), arg)| (at.cast_const(), a.len(), arg.written));
+    let regions = regions.map(|((address, a), arg)| (address.cast_const(), a.len(), arg.written));
     let regions: Vec<_> = regions.collect();
-    let mut go = || run_on(&linked, &mut memory, false, &failures);
-    if execution == Execution::Interpreted {
+    let mut run_linked = || run_on(&linked, &mut memory, false, &failures);
+    if execution == Execution::Emulated {
         interpreting(|| {
             let _declared = declare(regions.into_iter());
-            go();
+            run_linked();
         });
     } else {
-        go();
+        run_linked();
     }
     let bytes = |m: &Vec<u64>, len: usize| View::of(m).bytes().slice(0, len as i64 + 8).to_vec();
     let results = memory.iter().zip(args).map(|(m, a)| bytes(m, a.len()));
@@ -192,18 +193,18 @@ fn run(case: &Case, level: Features, execution: Execution, args: &[Vec<u8>]) -> 
     (results.collect(), linked.emitted.len(), failure)
 }
 
-/// True if elements are the same; NaNs are all equal.
-fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
-    let nan = |x: &[u8]| dtype.floats(x).first().is_some_and(|x| x.is_nan());
-    a == b || nan(a) && nan(b)
+/// True if elements have equal bits, or both are NaN.
+fn is_equal(dtype: DType, a: &[u8], b: &[u8]) -> bool {
+    let is_nan = |x: &[u8]| dtype.floats(x).first().is_some_and(|x| x.is_nan());
+    a == b || is_nan(a) && is_nan(b)
 }
 
 /// Compares emitted code with loops at all levels. Returns the number of emitted functions.
-fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
+fn compare(case: &Case, label: &str, r: &mut Random) -> usize {
     let args: Vec<Vec<u8>> = (case.program.args.iter().zip(&case.lens))
         .map(|(a, n)| elements(a.dtype, *n as usize, r))
         .collect();
-    compare_of(case, &args, what, r)
+    compare_with(case, &args, label, r)
 }
 
 /// Returns the number of levels with emitted code that this processor supports.
@@ -212,31 +213,31 @@ fn levels() -> usize {
     levels.filter(|l| l.is_supported()).count()
 }
 
-/// As [`compare`], for given arguments. Some of the emitted code is interpreted too, also at unsupported levels.
-fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
+/// As [`compare`], for these arguments. A sample of the emitted code is also emulated, at unsupported levels too.
+fn compare_with(case: &Case, args: &[Vec<u8>], label: &str, r: &mut Random) -> usize {
     let mut emitted = 0;
     for level in [Features::AVX2, Features::AVX512] {
-        let (want, none, failure) = run(case, level, Execution::Plain, args);
-        assert_eq!(none, 0);
-        let interprets = r.below(12) == 0;
-        for execution in [Execution::Emitted, Execution::Interpreted] {
+        let (expected, no_functions, failure) = run(case, level, Execution::Loops, args);
+        assert_eq!(no_functions, 0);
+        let emulates = r.below(12) == 0;
+        for execution in [Execution::Emitted, Execution::Emulated] {
             if execution == Execution::Emitted && !level.is_supported()
-                || execution == Execution::Interpreted && !interprets
+                || execution == Execution::Emulated && !emulates
             {
                 continue;
             }
-            let (got, some, found) = run(case, level, execution, args);
+            let (actual, functions, reported) = run(case, level, execution, args);
             emitted += if execution == Execution::Emitted {
-                some
+                functions
             } else {
                 0
             };
-            assert_eq!(found, failure, "{what} at {level:?}, {execution:?}");
-            same_bytes(
+            assert_eq!(reported, failure, "{label} at {level:?}, {execution:?}");
+            assert_equal(
                 case,
                 args,
-                [&got, &want],
-                &format!("{what} at {level:?}, {execution:?}"),
+                [&actual, &expected],
+                &format!("{label} at {level:?}, {execution:?}"),
             );
         }
     }
@@ -244,19 +245,19 @@ fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usiz
 }
 
 /// Checks that results are the same, and that the memory after them is untouched.
-fn same_bytes(case: &Case, args: &[Vec<u8>], [got, want]: [&[Vec<u8>]; 2], what: &str) {
+fn assert_equal(case: &Case, args: &[Vec<u8>], [actual, expected]: [&[Vec<u8>]; 2], label: &str) {
     for (i, arg) in case.program.args.iter().enumerate() {
-        let (size, whole) = (arg.dtype.size(), args[i].len());
+        let (size, len) = (arg.dtype.size(), args[i].len());
         assert_eq!(
-            got[i][whole..],
-            want[i][whole..],
-            "{what}: behind the end of {i}"
+            actual[i][len..],
+            expected[i][len..],
+            "{label}: beyond the end of {i}"
         );
-        let pairs = got[i][..whole].chunks(size).zip(want[i].chunks(size));
-        for (k, (got, want)) in pairs.enumerate() {
+        let pairs = actual[i][..len].chunks(size).zip(expected[i].chunks(size));
+        for (k, (actual, expected)) in pairs.enumerate() {
             assert!(
-                same(arg.dtype, got, want),
-                "{what}: argument {i} ({:?}), element {k} of {}: {got:?}, not {want:?}\n{:?} {:?}",
+                is_equal(arg.dtype, actual, expected),
+                "{label}: argument {i} ({:?}), element {k} of {}: {actual:?}, not {expected:?}\n{:?} {:?}",
                 arg.dtype,
                 case.lens[i],
                 case.program.stages,
@@ -303,9 +304,9 @@ fn pointwise(
         dst: Reg(i as u16),
         access: i as u16,
     };
-    let mut all: Vec<Inst> = (0..loads.len()).map(load).collect();
-    all.extend(code);
-    all.extend(stores.iter().enumerate().map(|(i, (r, _))| Inst::Store {
+    let mut instructions: Vec<Inst> = (0..loads.len()).map(load).collect();
+    instructions.extend(code);
+    instructions.extend(stores.iter().enumerate().map(|(i, (r, _))| Inst::Store {
         access: (loads.len() + i) as u16,
         src: *r,
     }));
@@ -316,7 +317,7 @@ fn pointwise(
             accesses: (0..args.len() as u16).map(|a| access(a, 0, &[1])).collect(),
             args,
             registers,
-            stages: vec![stage(false, all)],
+            stages: vec![stage(false, instructions)],
             sites: 1,
             ..TileProgram::default()
         },
@@ -324,7 +325,7 @@ fn pointwise(
     }
 }
 
-fn plain(ty: Compute) -> DType {
+fn dtype_of(ty: Compute) -> DType {
     ty.dtype()
 }
 

@@ -1,8 +1,8 @@
-//! Programs over rows, whole and with limits.
+//! Programs over rows, with and without limits.
 
 use super::*;
 
-/// Returns a program over rows: reductions of random code, work on their results, and more random code on these.
+/// Returns a random program over rows: reductions, code on their results once per row, and code on both in each lane.
 pub(super) fn rows(r: &mut Random) -> Case {
     let (outer, lane) = (1 + r.below(3) as i64, r.one_of(&SIZES));
     let loads: Vec<DType> = (0..1 + r.below(2)).map(|_| r.one_of(&DTYPES)).collect();
@@ -14,14 +14,14 @@ pub(super) fn rows(r: &mut Random) -> Case {
             access: i as u16,
         }
     };
-    let mut first: Vec<Inst> = (0..loads.len())
+    let mut reduce: Vec<Inst> = (0..loads.len())
         .map(|i| Inst::Load {
             dst: Reg(i as u16),
             access: i as u16,
         })
         .collect();
     let steps = r.below(8);
-    first.extend(random_code(r, &mut registers, 0, steps));
+    reduce.extend(random_code(r, &mut registers, 0, steps));
     let mut accumulators = vec![];
     for _ in 0..1 + r.below(3) {
         let a = Reg(r.below(registers.len()) as u16);
@@ -32,28 +32,29 @@ pub(super) fn rows(r: &mut Random) -> Case {
         }
         accumulators.push((op, a));
     }
-    let mut sums = vec![];
+    let mut reduced = vec![];
     for (op, a) in accumulators {
         let acc = Reg(registers.len() as u16);
         registers.push(registers[usize::from(a.0)]);
-        first.push(Inst::Reduce { op, acc, a });
-        sums.push(acc);
+        reduce.push(Inst::Reduce { op, acc, a });
+        reduced.push(acc);
     }
     let src = Reg(r.below(loads.len()) as u16);
     let slots = vec![registers[usize::from(src.0)]];
-    first.push(Inst::Keep { slot: 0, src });
-    let between = registers.len();
+    reduce.push(Inst::Keep { slot: 0, src });
+    let row_registers = registers.len();
     registers.extend(
-        sums.iter()
+        reduced
+            .iter()
             .map(|r| registers[usize::from(r.0)])
             .collect::<Vec<_>>(),
     );
-    let mut middle: Vec<Inst> = sums
+    let mut row: Vec<Inst> = reduced
         .iter()
         .enumerate()
         .map(|(i, r)| {
-            let (dst, a) = (Reg((between + i) as u16), *r);
-            let dtype = plain(registers[usize::from(r.0)]);
+            let (dst, a) = (Reg((row_registers + i) as u16), *r);
+            let dtype = dtype_of(registers[usize::from(r.0)]);
             Inst::Convert {
                 dst,
                 a,
@@ -62,12 +63,12 @@ pub(super) fn rows(r: &mut Random) -> Case {
             }
         })
         .collect();
-    if !sums.is_empty() {
+    if !reduced.is_empty() {
         let steps = r.below(4);
-        middle.extend(random_code(r, &mut registers, between, steps));
+        row.extend(random_code(r, &mut registers, row_registers, steps));
     }
     // A register that the first stage uses too may hold a row's value afterwards.
-    if let (Some(Inst::Convert { dst, a, .. }), true) = (middle.first(), r.below(2) == 0) {
+    if let (Some(Inst::Convert { dst, a, .. }), true) = (row.first(), r.below(2) == 0) {
         let (dst, a) = (*dst, *a);
         let ty = registers[usize::from(dst.0)];
         let free = (0..loads.len()).find(|i| {
@@ -75,30 +76,30 @@ pub(super) fn rows(r: &mut Random) -> Case {
             registers[*i] == ty && r != a
         });
         if let Some(name) = free {
-            middle.push(Inst::Convert {
+            row.push(Inst::Convert {
                 dst: Reg(name as u16),
                 a: dst,
-                from: plain(ty),
-                to: plain(ty),
+                from: dtype_of(ty),
+                to: dtype_of(ty),
             });
         }
     }
-    let mut last = vec![load(&mut registers, 0)];
+    let mut lanes = vec![load(&mut registers, 0)];
     registers.push(slots[0]);
-    last.push(Inst::Kept {
+    lanes.push(Inst::Kept {
         slot: 0,
         dst: Reg(registers.len() as u16 - 1),
     });
     // Row values, and newly loaded elements.
     let steps = 1 + r.below(6);
-    last.extend(random_code(r, &mut registers, between, steps));
+    lanes.extend(random_code(r, &mut registers, row_registers, steps));
     // A value that the middle stage may have left in a name of the first stage.
-    if let Some(Inst::Convert { dst, to, .. }) = middle.last()
+    if let Some(Inst::Convert { dst, to, .. }) = row.last()
         && usize::from(dst.0) < loads.len()
-        && middle.len() > 1
+        && row.len() > 1
     {
         registers.push(to.compute());
-        last.push(Inst::Convert {
+        lanes.push(Inst::Convert {
             dst: Reg(registers.len() as u16 - 1),
             a: *dst,
             from: *to,
@@ -120,7 +121,7 @@ pub(super) fn rows(r: &mut Random) -> Case {
             dtype: *dtype,
             written: true,
         });
-        last.push(Inst::Store {
+        lanes.push(Inst::Store {
             access: (loads.len() + i) as u16,
             src: *src,
         });
@@ -138,7 +139,7 @@ pub(super) fn rows(r: &mut Random) -> Case {
             accesses,
             registers,
             slots,
-            stages: vec![stage(true, first), stage(false, middle), stage(true, last)],
+            stages: vec![stage(true, reduce), stage(false, row), stage(true, lanes)],
             sites: 1,
             ..TileProgram::default()
         },
@@ -156,8 +157,8 @@ fn random_rows() {
     assert!(emitted > SEEDS as usize, "{emitted} functions");
 }
 
-/// Returns a program that reduces rows, some of which are excluded, as a whole or in part; and also numbers that are
-/// the same for all lanes.
+/// Returns a program that reduces rows, of which limits exclude all or a part, and combines them with values that are
+/// uniform in a row.
 fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
     let outer = 1 + r.below(5) as i64;
     let (low, shift) = (r.below(3) as i64 - 1, r.below(9) as i64 - 4);
@@ -166,21 +167,21 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
         strides: strides.into_iter().map(|s| s.into()).collect(),
         extent: extent.into(),
     };
-    let within = |arg: u16, offset: i64, strides: [i64; 2], bounds: Vec<Bound>| Access {
+    let limited_access = |arg: u16, offset: i64, strides: [i64; 2], bounds: Vec<Bound>| Access {
         bounds,
         fill: Scalar::Int(1),
         ..access(arg, offset, &strides)
     };
-    let whole = limit(-low, [1, 0], outer - 1);
-    let mut both = vec![whole.clone()];
+    let row_limit = limit(-low, [1, 0], outer - 1);
+    let mut limits = vec![row_limit.clone()];
     if r.below(2) == 0 {
-        both.push(limit(shift, [0, 1], lane));
+        limits.push(limit(shift, [0, 1], lane));
     } else {
-        both.push(limit(lane + shift, [0, -1], lane));
+        limits.push(limit(lane + shift, [0, -1], lane));
     }
     let accesses = vec![
-        within(0, -low * lane + shift, [lane, 1], both),
-        within(1, -low, [1, 0], vec![whole]),
+        limited_access(0, -low * lane + shift, [lane, 1], limits),
+        limited_access(1, -low, [1, 0], vec![row_limit]),
         access(2, 0, &[1, 0]),
         access(3, 0, &[lane, 1]),
     ];
@@ -194,7 +195,7 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
         b,
         site: 0,
     };
-    let first = vec![
+    let reduce = vec![
         load(R[0], 0),
         Inst::Reduce {
             op,
@@ -202,7 +203,7 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
             a: R[0],
         },
     ];
-    let middle = vec![
+    let row = vec![
         load(R[2], 1),
         maximum(R[3], R[1], R[2]),
         Inst::Store {
@@ -211,7 +212,7 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
         },
     ];
     let (x, y, z) = (Reg(4), Reg(5), Reg(6));
-    let last = vec![
+    let lanes = vec![
         load(x, 0),
         load(y, 1),
         maximum(z, x, y),
@@ -227,7 +228,7 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
             accesses,
             args: vec![arg(false), arg(false), arg(true), arg(true)],
             registers: vec![ty; 7],
-            stages: vec![stage(true, first), stage(false, middle), stage(true, last)],
+            stages: vec![stage(true, reduce), stage(false, row), stage(true, lanes)],
             sites: 1,
             ..TileProgram::default()
         },

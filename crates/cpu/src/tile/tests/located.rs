@@ -1,5 +1,5 @@
 //! Operations that depend on the position of lanes: indices, data-dependent addresses, random numbers, accesses in
-//! short runs or with limits, the place of a reduction's result; and data errors.
+//! short runs or with limits, arg-reductions; and data errors.
 
 use super::*;
 use kiln_base::Dim;
@@ -46,7 +46,7 @@ fn store(src: usize, access: u16) -> Inst {
     }
 }
 
-const PLANES: [[i64; 2]; 9] = [
+const EXTENTS: [[i64; 2]; 9] = [
     [1, 1],
     [3, 5],
     [7, 16],
@@ -61,8 +61,8 @@ const PLANES: [[i64; 2]; 9] = [
 #[test]
 fn indices() {
     let mut r = Random(21);
-    for plane_of in PLANES {
-        let [rows, columns] = plane_of;
+    for extents in EXTENTS {
+        let [rows, columns] = extents;
         for strides in [[columns, 1], [0, 1], [1, 0], [1, rows], [-3, 2], [0, 0]] {
             let index = Inst::Index {
                 dst: R[0],
@@ -70,13 +70,13 @@ fn indices() {
                 strides: strides.map(Dim::from).to_vec(),
             };
             let case = plane(
-                plane_of,
+                extents,
                 vec![(arg(DType::I64, true), rows * columns)],
                 vec![access(0, 0, &[columns, 1])],
                 vec![Compute::I64],
                 vec![index, store(0, 0)],
             );
-            compare(&case, &format!("{plane_of:?} by {strides:?}"), &mut r);
+            compare(&case, &format!("{extents:?} by {strides:?}"), &mut r);
         }
     }
 }
@@ -96,8 +96,8 @@ fn divisions_report_the_first_zero() {
                     b,
                     site,
                 }];
-                let stores = [(R[2], plain(ty))];
-                let case = pointwise(n, &[plain(ty); 2], vec![ty; 3], code, &stores);
+                let stores = [(R[2], dtype_of(ty))];
+                let case = pointwise(n, &[dtype_of(ty); 2], vec![ty; 3], code, &stores);
                 compare(&case, &format!("{op:?} of {ty:?}"), &mut r);
             }
         }
@@ -115,12 +115,12 @@ fn random_numbers() {
         (RandomKind::Normal, Compute::F64),
     ];
     for (kind, ty) in kinds {
-        for plane_of in PLANES {
-            let [rows, columns] = plane_of;
-            // Positions in order, all the same, and given by data; with one seed or many.
-            for way in 0..4 {
-                let strides = if way == 1 { [0, 0] } else { [columns, 1] };
-                let index = match way {
+        for extents in EXTENTS {
+            let [rows, columns] = extents;
+            // Positions in order, uniform, and from data; with one seed or many.
+            for variant in 0..4 {
+                let strides = if variant == 1 { [0, 0] } else { [columns, 1] };
+                let index = match variant {
                     2 => load(3, 1),
                     _ => Inst::Index {
                         dst: R[3],
@@ -131,7 +131,7 @@ fn random_numbers() {
                 let (dst, seed, offset) = (R[4], R[0], R[1]);
                 let index_of = R[3];
                 let code = vec![
-                    load(0, if way == 3 { 1 } else { 0 }),
+                    load(0, if variant == 3 { 1 } else { 0 }),
                     load(1, 2),
                     index,
                     Inst::Random {
@@ -143,13 +143,13 @@ fn random_numbers() {
                     },
                     store(4, 3),
                 ];
-                let all = rows * columns;
+                let len = rows * columns;
                 let case = plane(
-                    plane_of,
+                    extents,
                     vec![
                         (arg(DType::I64, false), 2),
-                        (arg(DType::I64, false), all),
-                        (arg(plain(ty), true), all),
+                        (arg(DType::I64, false), len),
+                        (arg(dtype_of(ty), true), len),
                     ],
                     vec![
                         access(0, 0, &[0, 0]),
@@ -160,8 +160,8 @@ fn random_numbers() {
                     vec![Compute::I64, Compute::I64, Compute::I64, Compute::I64, ty],
                     code,
                 );
-                let what = format!("{kind:?} of {ty:?}, {plane_of:?}, {way}");
-                compare(&case, &what, &mut r);
+                let label = format!("{kind:?} of {ty:?}, {extents:?}, {variant}");
+                compare(&case, &label, &mut r);
             }
         }
     }
@@ -181,36 +181,36 @@ fn gathers() {
     let mut r = Random(24);
     let mut emitted = 0;
     for dtype in DType::ALL {
-        for plane_of in PLANES {
-            for (way, errors) in [(0, false), (0, true), (1, false), (1, true), (2, true)] {
-                let [rows, columns] = plane_of;
+        for extents in EXTENTS {
+            for (variant, errors) in [(0, false), (0, true), (1, false), (1, true), (2, true)] {
+                let [rows, columns] = extents;
                 let extent = 1 + r.below(20) as i64;
-                let all = rows * columns;
+                let len = rows * columns;
                 // One index per row; one index per element within its row; two indices per row.
-                let (indices, strides, stride, table) = match way {
-                    1 => (all, [columns, 1], 1, rows * extent),
+                let (indices, strides, stride, table) = match variant {
+                    1 => (len, [columns, 1], 1, rows * extent),
                     _ => (rows, [1, 0], columns, extent * columns),
                 };
-                let parts = if way == 2 { 2 } else { 1 };
+                let parts = if variant == 2 { 2 } else { 1 };
                 let part = |site: u32| Dynamic {
                     index: R[site as usize],
                     stride: (if site == 1 { 0 } else { stride }).into(),
                     extent: extent.into(),
                     site,
                 };
-                let fixed = if way == 1 { [extent, 0] } else { [0, 1] };
+                let fixed = if variant == 1 { [extent, 0] } else { [0, 1] };
                 let gather = Inst::LoadAt {
                     dst: R[2],
                     access: 2,
                     dynamic: (0..parts).map(part).collect(),
                 };
                 let case = plane(
-                    plane_of,
+                    extents,
                     vec![
                         (arg(DType::I64, false), indices),
                         (arg(DType::I64, false), indices),
                         (arg(dtype, false), table),
-                        (arg(dtype, true), all),
+                        (arg(dtype, true), len),
                     ],
                     vec![
                         access(0, 0, &strides),
@@ -227,29 +227,29 @@ fn gathers() {
                         _ => elements(a.dtype, *n as usize, &mut r),
                     })
                     .collect();
-                let what = format!("{dtype:?} {plane_of:?}, {way}, {extent}");
-                emitted += compare_of(&case, &args, &what, &mut r);
+                let label = format!("{dtype:?} {extents:?}, {variant}, {extent}");
+                emitted += compare_with(&case, &args, &label, &mut r);
             }
         }
     }
     assert!(emitted > 350 * levels(), "{emitted} functions");
 }
 
-/// Accesses that are transposed, in short runs, or within limits.
+/// Tests accesses that are transposed, in short runs, or with limits.
 #[test]
-fn accesses_out_of_line() {
+fn transposed_and_limited_accesses() {
     let mut r = Random(25);
     for dtype in [DType::F32, DType::F64, DType::Bool, DType::BF16, DType::I8] {
-        for plane_of in PLANES {
-            let [rows, columns] = plane_of;
-            for way in 0..8 {
-                let of = |transposed: bool| if transposed { [1, rows] } else { [columns, 1] };
+        for extents in EXTENTS {
+            let [rows, columns] = extents;
+            for variant in 0..8 {
+                let order = |transposed: bool| if transposed { [1, rows] } else { [columns, 1] };
                 let mut accesses = vec![
-                    access(0, 0, &of(way & 1 > 0)),
+                    access(0, 0, &order(variant & 1 > 0)),
                     access(1, 0, &[0, 1]),
-                    access(2, 0, &of(way & 2 > 0)),
+                    access(2, 0, &order(variant & 2 > 0)),
                 ];
-                if way & 4 > 0 {
+                if variant & 4 > 0 {
                     let shift = r.below(5) as i64 - 2;
                     for a in [0, 2] {
                         accesses[a].bounds = vec![kiln_plan::tile::Bound {
@@ -274,36 +274,36 @@ fn accesses_out_of_line() {
                     },
                     store(2, 2),
                 ];
-                let all = rows * columns;
+                let len = rows * columns;
                 let case = plane(
-                    plane_of,
+                    extents,
                     vec![
-                        (arg(dtype, false), all),
+                        (arg(dtype, false), len),
                         (arg(dtype, false), columns),
-                        (arg(dtype, true), all),
+                        (arg(dtype, true), len),
                     ],
                     accesses,
                     vec![ty; 3],
                     code,
                 );
-                compare(&case, &format!("{dtype:?} {plane_of:?}, {way}"), &mut r);
+                compare(&case, &format!("{dtype:?} {extents:?}, {variant}"), &mut r);
             }
         }
     }
 }
 
-/// The position of the maximum or minimum, and a test for any true mask, along rows and down columns.
+/// Tests the position of the maximum or minimum, and reductions of masks, along rows and columns.
 #[test]
-fn reductions_of_masks_and_places() {
+fn reductions_of_masks_and_positions() {
     let mut r = Random(26);
     for schedule in [Schedule::Rows, Schedule::Lanes] {
         for dtype in [DType::F32, DType::F64, DType::I32, DType::F16] {
-            for [outer, n] in PLANES {
+            for [outer, n] in EXTENTS {
                 for op in [Reduction::Max, Reduction::Min] {
                     let ty = dtype.compute();
                     let [x, mask, any, location, _] = R;
                     let zero = Reg(5);
-                    let inside = vec![
+                    let code = vec![
                         load(0, 0),
                         Inst::Binary {
                             op: Binary::Gt,
@@ -343,7 +343,7 @@ fn reductions_of_masks_and_places() {
                             access(2, 0, &[1, 0]),
                         ],
                         vec![ty, Compute::Mask, Compute::Mask, Compute::I64, ty, ty],
-                        inside,
+                        code,
                     );
                     let p = &mut case.program;
                     (p.axes, p.inner) = (vec![outer.into()], vec![n.into()]);
@@ -351,8 +351,8 @@ fn reductions_of_masks_and_places() {
                     p.constants = vec![(zero, Scalar::Int(0))];
                     p.stages[0].over_inner = true;
                     p.stages.push(stage(false, vec![store(2, 1), store(3, 2)]));
-                    let what = format!("{op:?} of {dtype:?}, {schedule:?}, {outer}x{n}");
-                    compare(&case, &what, &mut r);
+                    let label = format!("{op:?} of {dtype:?}, {schedule:?}, {outer}x{n}");
+                    compare(&case, &label, &mut r);
                 }
             }
         }

@@ -16,8 +16,8 @@ fn primitives_on_one_operand() {
                 a: R[0],
             }];
             for n in SIZES {
-                let stores = [(R[1], plain(result))];
-                let case = pointwise(n, &[plain(ty)], vec![ty, result], code.clone(), &stores);
+                let stores = [(R[1], dtype_of(result))];
+                let case = pointwise(n, &[dtype_of(ty)], vec![ty, result], code.clone(), &stores);
                 compare(&case, &format!("{op:?} of {ty:?}"), &mut r);
             }
         }
@@ -46,18 +46,18 @@ fn primitives_on_two_operands() {
                 site,
             }];
             for n in SIZES {
-                let stores = [(R[2], plain(result))];
+                let stores = [(R[2], dtype_of(result))];
                 let types = vec![ty, ty, result];
-                let case = pointwise(n, &[plain(ty); 2], types, code.clone(), &stores);
+                let case = pointwise(n, &[dtype_of(ty); 2], types, code.clone(), &stores);
                 compare(&case, &format!("{op:?} of {ty:?}"), &mut r);
             }
         }
     }
 }
 
-/// Tests more values than there are registers, with the last one in a register used last.
+/// Tests spilling: more live values than registers, of which the farthest is used last.
 #[test]
-fn values_that_wait_on_the_stack() {
+fn spilled_values() {
     const VALUES: u16 = 40;
     let check = |ty: Compute| {
         let sum = Reg(VALUES);
@@ -71,19 +71,25 @@ fn values_that_wait_on_the_stack() {
         let code: Vec<Inst> = (0..VALUES).map(add).collect();
         let types = vec![ty; usize::from(VALUES) + 1];
         for n in SIZES {
-            let loads = vec![plain(ty); usize::from(VALUES)];
-            let case = pointwise(n, &loads, types.clone(), code.clone(), &[(sum, plain(ty))]);
+            let loads = vec![dtype_of(ty); usize::from(VALUES)];
+            let case = pointwise(
+                n,
+                &loads,
+                types.clone(),
+                code.clone(),
+                &[(sum, dtype_of(ty))],
+            );
             compare(&case, &format!("{VALUES} values of {ty:?}"), &mut Random(5));
         }
     };
     check(Compute::F64);
     check(Compute::F32);
-    let wrong = move || {
-        seed(Some("what is made goes to the stack"));
+    let buggy = move || {
+        seed(Some("the result of a step is spilled"));
         check(Compute::F64);
     };
     if Features::AVX2.is_supported() {
-        assert!(std::thread::spawn(wrong).join().is_err(), "not found");
+        assert!(std::thread::spawn(buggy).join().is_err(), "not found");
     }
 }
 
@@ -95,8 +101,8 @@ fn selections() {
             let (dst, mask, a, b) = (R[3], R[0], R[1], R[2]);
             let code = vec![Inst::Select { dst, mask, a, b }];
             let types = vec![Compute::Mask, ty, ty, ty];
-            let loads = [DType::Bool, plain(ty), plain(ty)];
-            let case = pointwise(n, &loads, types, code, &[(R[3], plain(ty))]);
+            let loads = [DType::Bool, dtype_of(ty), dtype_of(ty)];
+            let case = pointwise(n, &loads, types, code, &[(R[3], dtype_of(ty))]);
             let emitted = compare(&case, &format!("select of {ty:?}"), &mut r);
             assert_eq!(emitted, levels());
         }
@@ -126,8 +132,8 @@ fn casts_and_memory_of_every_dtype() {
 #[test]
 fn floats_of_8_bits() {
     let mut r = Random(5);
-    let around = |high: u32| [0, 1, 0x7_ffff].map(|low| (high << 19 | low).to_le_bytes());
-    let numbers: Vec<u8> = (0..1 << 13).flat_map(around).flatten().collect();
+    let neighbours = |high: u32| [0, 1, 0x7_ffff].map(|low| (high << 19 | low).to_le_bytes());
+    let numbers: Vec<u8> = (0..1 << 13).flat_map(neighbours).flatten().collect();
     let n = numbers.len() as i64 / 4;
     for to in DType::ALL.into_iter().filter(|d| d.float8().is_some()) {
         let (dst, a, from) = (R[1], R[0], DType::F32);
@@ -136,14 +142,14 @@ fn floats_of_8_bits() {
         let case = pointwise(n, &[from], vec![Compute::F32; 2], code, &stores);
         let results = [vec![0; n as usize], vec![0; 4 * n as usize]];
         let args = [numbers.clone(), results[0].clone(), results[1].clone()];
-        let emitted = compare_of(&case, &args, to.name(), &mut r);
+        let emitted = compare_with(&case, &args, to.name(), &mut r);
         assert_eq!(emitted, levels());
     }
 }
 
-/// Tests casts of f32 numbers that are rounded and clamped, in any order, before they become narrow integers.
-fn cut_casts(r: &mut Random) {
-    const ENDS: [f64; 14] = [
+/// Tests casts of f32 numbers to narrow integers after a random sequence of roundings and clamps.
+fn check_clamped_casts(r: &mut Random) {
+    const BOUNDS: [f64; 14] = [
         0.0,
         -0.0,
         1.0,
@@ -163,9 +169,9 @@ fn cut_casts(r: &mut Random) {
     let steps = 1 + r.below(5) as u16;
     let (mut code, mut constants) = (vec![], vec![]);
     for i in 0..steps {
-        // The number is in the preceding register; the constants of the steps follow all numbers.
-        let (x, end, dst) = (Reg(i), Reg(steps + 2 + i), Reg(i + 1));
-        let (a, b) = if r.below(2) == 0 { (x, end) } else { (end, x) };
+        // The constants of the steps follow the registers of all numbers.
+        let (x, c, dst) = (Reg(i), Reg(steps + 2 + i), Reg(i + 1));
+        let (a, b) = if r.below(2) == 0 { (x, c) } else { (c, x) };
         let op = r.one_of(&[Binary::Max, Binary::Min]);
         let site = 0;
         code.push(match r.below(3) {
@@ -182,14 +188,14 @@ fn cut_casts(r: &mut Random) {
                 site,
             },
         });
-        constants.push((end, Scalar::Float(r.one_of(&ENDS))));
+        constants.push((c, Scalar::Float(r.one_of(&BOUNDS))));
     }
     let (a, dst) = (Reg(steps), Reg(steps + 1));
     let from = DType::F32;
     code.push(Inst::Convert { dst, a, from, to });
     let mut types = vec![Compute::F32; 2 * usize::from(steps) + 3];
     types[usize::from(dst.0)] = to.compute();
-    // Also stores it as an i32 and, except for the sign of a zero, as it was before the cast.
+    // Also stores it as i32 and, except for the sign of zero, as before the cast.
     let mut stores = vec![(dst, to), (dst, DType::I32)];
     if r.below(2) == 0 {
         let (op, dst) = (Unary::Abs, Reg(2 * steps + 2));
@@ -203,9 +209,9 @@ fn cut_casts(r: &mut Random) {
 }
 
 #[test]
-fn numbers_that_are_cut_before_they_are_cast() {
+fn clamped_casts() {
     for seed in 0..400 {
-        cut_casts(&mut Random(seed * 31 + 7));
+        check_clamped_casts(&mut Random(seed * 31 + 7));
     }
 }
 
@@ -226,11 +232,11 @@ pub(super) fn random_code(
         };
         let a = Reg((from + r.below(n - from)) as u16);
         let ty = registers[usize::from(a.0)];
-        let alike: Vec<Reg> = (first..n)
+        let same_type: Vec<Reg> = (first..n)
             .filter(|i| registers[*i] == ty)
             .map(|i| Reg(i as u16))
             .collect();
-        let b = r.one_of(&alike);
+        let b = r.one_of(&same_type);
         let dst = Reg(n as u16);
         let (inst, result) = match r.below(8) {
             0..=1 => {
@@ -273,7 +279,7 @@ pub(super) fn random_code(
             }
             _ => {
                 let to = r.one_of(&DTYPES);
-                let from = plain(ty);
+                let from = dtype_of(ty);
                 (Inst::Convert { dst, a, from, to }, to.compute())
             }
         };
@@ -289,7 +295,7 @@ pub(super) fn elementwise(r: &mut Random) -> Case {
     let mut registers: Vec<Compute> = loads.iter().map(|d| d.compute()).collect();
     let constants = r.below(4);
     let scalars = [0.0, 1.0, -2.5, 1e10, f64::NAN];
-    let of_constants: Vec<(Reg, Scalar)> = (0..constants)
+    let constant_values: Vec<(Reg, Scalar)> = (0..constants)
         .map(|i| {
             let value = Scalar::Float(r.one_of(&scalars));
             (Reg((loads.len() + i) as u16), value)
@@ -312,7 +318,7 @@ pub(super) fn elementwise(r: &mut Random) -> Case {
         .collect();
     let n = r.one_of(&SIZES);
     let mut case = pointwise(n, &loads, registers, code, &stores);
-    case.program.constants = of_constants;
+    case.program.constants = constant_values;
     case.program.sizes.stream = [None, Some(true)][r.below(2)];
     case
 }

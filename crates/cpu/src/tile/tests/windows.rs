@@ -1,11 +1,11 @@
-//! Reductions lane by lane: windows over padded images, and sums of columns.
+//! Lane-by-lane reductions: windows over padded images, and sums of columns.
 
 use super::*;
 
 /// True if an access of an emitted function is visited run by run.
 fn visits_runs(case: &Case, level: Features) -> bool {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
-    let linked = link_as(&bound, level, true).unwrap();
+    let linked = link_with(&bound, level, true).unwrap();
     linked.emitted.iter().any(|p| !p.runs.is_empty())
 }
 
@@ -21,12 +21,12 @@ struct Axis {
 }
 
 impl Axis {
-    fn any(size: i64, r: &mut Random) -> Axis {
+    fn random(size: i64, r: &mut Random) -> Axis {
         let (window, dilation) = (1 + r.below(3) as i64, 1 + r.below(2) as i64);
         // A negative padding crops the edge.
         let (stride, pad) = (r.one_of(&[1, 1, 2]), r.below(5) as i64 - 1);
         let span = (window - 1) * dilation + 1;
-        // Windows beyond the image contain nothing of it.
+        // Windows may be entirely outside the image.
         let out = ((size + 2 * pad - span) / stride).max(0) + 1 + r.below(2) as i64;
         Axis {
             size,
@@ -39,29 +39,29 @@ impl Axis {
     }
 }
 
-/// Returns a reduction of windows over a padded image; the innermost axis is that of the channels or of the columns.
-fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
-    let (images, channels) = (1 + r.below(2) as i64, if last { run } else { 2 });
-    let rows = Axis::any(1 + r.below(6) as i64, r);
-    let columns = Axis::any(if last { 1 + r.below(6) as i64 } else { run }, r);
+/// Returns a reduction of windows over a padded image. The innermost axis is that of the channels, or of the columns.
+fn windows(nhwc: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
+    let (images, channels) = (1 + r.below(2) as i64, if nhwc { run } else { 2 });
+    let rows = Axis::random(1 + r.below(6) as i64, r);
+    let columns = Axis::random(if nhwc { 1 + r.below(6) as i64 } else { run }, r);
     let (height, width) = (rows.size, columns.size);
     // The strides of image, channel, row and column.
-    let strides = |h: i64, w: i64| match last {
+    let strides = |h: i64, w: i64| match nhwc {
         true => (h * w * channels, 1, w * channels, channels),
         false => (h * w * channels, h * w, w, 1),
     };
     // The axes in the order of the result, then the window's.
-    let order = |image: i64, channel: i64, row: i64, column: i64| match last {
+    let order = |image: i64, channel: i64, row: i64, column: i64| match nhwc {
         true => [image, row, column, channel],
         false => [image, channel, row, column],
     };
-    let of = |outer: [i64; 4], inner: [i64; 2]| -> Vec<kiln_base::Dim> {
+    let dims = |outer: [i64; 4], inner: [i64; 2]| -> Vec<kiln_base::Dim> {
         outer.into_iter().chain(inner).map(|s| s.into()).collect()
     };
     let (image, channel, row, column) = strides(height, width);
     let bound = |axis: Axis, outer: [i64; 4], inner: [i64; 2]| Bound {
         offset: (-axis.pad).into(),
-        strides: of(outer, inner),
+        strides: dims(outer, inner),
         extent: axis.size.into(),
     };
     let fill = match r.below(3) {
@@ -73,7 +73,7 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
     let load = Access {
         arg: 0,
         offset: (-rows.pad * row - columns.pad * column).into(),
-        strides: of(
+        strides: dims(
             order(image, channel, row * rows.stride, column * columns.stride),
             [row * rows.dilation, column * columns.dilation],
         ),
@@ -89,7 +89,7 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
     };
     let (image, channel, row, column) = strides(rows.out, columns.out);
     let store = Access {
-        strides: of(order(image, channel, row, column), [0, 0]),
+        strides: dims(order(image, channel, row, column), [0, 0]),
         ..access(1, 0, &[])
     };
     let axes = order(images, channels, rows.out, columns.out);
@@ -98,20 +98,20 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
         _ => r.one_of(&[Reduction::Max, Reduction::Min, Reduction::Sum]),
     };
     let (acc, a) = (R[1], R[0]);
-    let load_it = Inst::Load { dst: a, access: 0 };
-    let store_it = |src| Inst::Store { access: 1, src };
+    let load_inst = Inst::Load { dst: a, access: 0 };
+    let store_inst = |src| Inst::Store { access: 1, src };
     let arg = |written| Arg { dtype, written };
-    let pads = rows.window * columns.window == 1;
-    let stages = match pads {
+    let is_padding = rows.window * columns.window == 1;
+    let stages = match is_padding {
         // Without a window, the image is only padded.
-        true => vec![stage(false, vec![load_it, store_it(a)])],
+        true => vec![stage(false, vec![load_inst, store_inst(a)])],
         false => vec![
-            stage(true, vec![load_it, Inst::Reduce { op, acc, a }]),
-            stage(false, vec![store_it(acc)]),
+            stage(true, vec![load_inst, Inst::Reduce { op, acc, a }]),
+            stage(false, vec![store_inst(acc)]),
         ],
     };
     let window = [rows.window, columns.window];
-    let inner: &[i64] = if pads { &[] } else { &window };
+    let inner: &[i64] = if is_padding { &[] } else { &window };
     let mut accesses = vec![load, store];
     for a in &mut accesses {
         a.strides.truncate(4 + inner.len());
@@ -151,15 +151,15 @@ fn windows_over_padded_images() {
     ] {
         for run in RUNS {
             for i in 0..24 {
-                let last = i % 2 == 0;
-                let mut case = windows(last, dtype, run, &mut r);
+                let nhwc = i % 2 == 0;
+                let mut case = windows(nhwc, dtype, run, &mut r);
                 case.program.sizes.stream = [None, Some(true)][r.below(2)];
-                let what = format!("{dtype:?} in runs of {run}, channels last: {last}, {i}");
-                compare(&case, &what, &mut r);
-                if last && Features::AVX2.is_supported() {
+                let label = format!("{dtype:?} in runs of {run}, channels last: {nhwc}, {i}");
+                compare(&case, &label, &mut r);
+                if nhwc && Features::AVX2.is_supported() {
                     let bounds = &case.program.accesses[0].bounds;
                     let visits = visits_runs(&case, Features::AVX2);
-                    assert!(visits || run < 128, "{what}: {bounds:?}");
+                    assert!(visits || run < 128, "{label}: {bounds:?}");
                     visited += usize::from(visits);
                 }
             }
@@ -171,7 +171,7 @@ fn windows_over_padded_images() {
     );
 }
 
-/// Returns sums of columns of `x + bias`, whose terms are stored too; two axes make up the rows.
+/// Returns reductions of the columns of `x + bias`, which stores the terms too. Two axes form the rows.
 fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Case {
     let ty = dtype.compute();
     // Columns are contiguous, or rows are; in the second case their terms are stored one by one.
@@ -181,11 +181,11 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
         false => [1, rows * n, n],
     };
     // The bias of all columns may differ from row to row.
-    let same = r.below(2) == 0;
-    let bias = if same { [0, rows, 1] } else { [1, 0, 0] };
+    let is_uniform = r.below(2) == 0;
+    let bias = if is_uniform { [0, rows, 1] } else { [1, 0, 0] };
     let [x, b, term, acc, _] = R;
     let op = r.one_of(&[Reduction::Sum, Reduction::Max, Reduction::Min]);
-    let inside = vec![
+    let code = vec![
         Inst::Load { dst: x, access: 0 },
         Inst::Load { dst: b, access: 1 },
         Inst::Binary {
@@ -202,9 +202,9 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
         },
     ];
     let arg = |written| Arg { dtype, written };
-    let all = blocks * rows * n;
+    let len = blocks * rows * n;
     Case {
-        lens: vec![all, n.max(blocks * rows), all, n],
+        lens: vec![len, n.max(blocks * rows), len, n],
         program: TileProgram {
             axes: vec![n.into()],
             inner: vec![blocks.into(), rows.into()],
@@ -217,7 +217,7 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
             args: vec![arg(false), arg(false), arg(true), arg(true)],
             registers: vec![ty; 4],
             stages: vec![
-                stage(true, inside),
+                stage(true, code),
                 stage(
                     false,
                     vec![Inst::Store {
@@ -246,7 +246,7 @@ fn sums_of_columns_over_many_steps() {
                     .filter(|l| l.is_supported())
                 {
                     let bound = bind(&case.program, &[], &case.lens).unwrap();
-                    let linked = link_as(&bound, level, true).unwrap();
+                    let linked = link_with(&bound, level, true).unwrap();
                     stepped += usize::from(linked.stages.iter().any(|s| s.steps));
                 }
             }
