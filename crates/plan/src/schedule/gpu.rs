@@ -141,6 +141,10 @@ const FILL: f64 = 800.0;
 /// machine code: of kernels of warpgroups, which keep scores in registers, and of warps.
 const WARPGROUP_SCORE: [f64; 2] = [6.5, 1.0 / 85.0];
 const WARP_SCORE: [f64; 2] = [62.0, 0.14];
+/// The share of the shorter of computing and moving through memory that the longer does not hide.
+const UNHIDDEN_SHARE: f64 = 0.1;
+/// The bytes of an operand that L2 keeps while tiles of the result are walked.
+const L2_KEEPS: i64 = 16 << 20;
 /// The cycles of a further kernel, which starts after the last block of the one before.
 const LAUNCH: f64 = 5000.0;
 
@@ -318,11 +322,13 @@ impl Gpu {
             batches,
             sizes: [m, n, k],
             finding,
+            elements,
             element_bytes,
         } = *work;
         if self.is_transposed() {
             let work = ContractionSizes {
                 sizes: [n, m, k],
+                elements: [elements[1], elements[0]],
                 finding: [finding[1], finding[0]],
                 element_bytes: [element_bytes[1], element_bytes[0]],
                 ..*work
@@ -363,21 +369,52 @@ impl Gpu {
         };
         let [row_bytes, column_bytes] = element_bytes.map(|bytes| bytes as i64 * terms);
         let copied = (rows * row_bytes + columns / cluster * column_bytes) as f64 / l2;
-        let hidden = if self.stages > 2 { STAGE } else { UNHIDDEN };
+        // While a stage is multiplied, the others are on their way.
+        let hidden = STAGE.max(FILL / f64::from(self.stages.max(2) - 1));
         let stage = products
             .max(read_cycles)
             .max(issued)
             .max(copied)
             .max(hidden / present);
         let stages = ceil(ceil(k, parts), terms).max(1) as f64;
-        let stored_size = if dtype.is_byte() { 4.0 } else { size };
-        let stored = (rows * columns) as f64 * (stored_size / MEMORY + 0.05);
-        let mut cycles = waves * (stages * stage + stored + FILL / present);
+        let stored = (rows * columns) as f64 * (stored_size(dtype) as f64 / MEMORY + 0.05);
+        let computed = waves * (stages * stage + stored + FILL / present);
+        let wave = (f64::from(machine.processors) * present) as i64;
+        let moved = transfer_cycles(machine, self.memory_bytes(work, wave));
+        let mut cycles = computed.max(moved) + UNHIDDEN_SHARE * computed.min(moved);
         if parts > 1 {
             let partial_bytes = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);
             cycles += kernel_cycles(machine, partial_bytes);
         }
         cycles
+    }
+
+    /// Returns the approximate bytes that pass through memory, if `wave` blocks are resident: those of the result, and
+    /// of operands. Tiles are walked in bands; unless L2 keeps all columns' operand, each band reads it again.
+    fn memory_bytes(&self, work: &ContractionSizes, wave: i64) -> i64 {
+        let [m, n, k] = work.sizes;
+        let ([rows, columns, _], cluster) = (self.tile.map(i64::from), i64::from(self.cluster));
+        let [left_bytes, right_bytes] = work.element_bytes.map(|bytes| bytes as i64);
+        let at_once = wave / (cluster * ceil(n, columns)).max(1);
+        let bands = match n.saturating_mul(k).saturating_mul(right_bytes) > L2_KEEPS {
+            true => ceil(ceil(m, rows * cluster), at_once.max(self.raster.into())).max(1),
+            false => 1,
+        };
+        let [left, right] = work.elements;
+        let left = left.saturating_mul(left_bytes);
+        let read = left.saturating_add(right.saturating_mul(right_bytes).saturating_mul(bands));
+        let results = work.batches.max(1).saturating_mul(m).saturating_mul(n);
+        let written = results.saturating_mul(stored_size(work.dtype) * i64::from(self.parts));
+        read.saturating_add(written)
+    }
+}
+
+/// Returns the bytes of an element of the result.
+fn stored_size(dtype: DType) -> i64 {
+    if dtype.is_byte() {
+        4
+    } else {
+        dtype.size() as i64
     }
 }
 
@@ -450,6 +487,8 @@ pub struct ContractionSizes {
     pub batches: i64,
     /// The rows, columns and terms of each product.
     pub sizes: [i64; 3],
+    /// The elements in memory of each operand of all products.
+    pub elements: [i64; 2],
     /// The instructions of a thread that bring an element of either operand to shared memory, or make it.
     pub finding: [f64; 2],
     /// The bytes of an element of either operand in memory, where it may be of another dtype.
@@ -635,6 +674,7 @@ mod tests {
                 dtype: DType::BF16,
                 batches: 1,
                 sizes,
+                elements: [sizes[0] * sizes[2], sizes[1] * sizes[2]],
                 finding: [0.7; 2],
                 element_bytes: [2; 2],
             };

@@ -143,6 +143,7 @@ fn no_tile_of_products_is_better_than_the_chosen_one() {
             dtype,
             batches: 1,
             sizes,
+            elements: [m * k, n * k],
             finding: [0.7; 2],
             element_bytes: [dtype.size(); 2],
         };
@@ -151,6 +152,41 @@ fn no_tile_of_products_is_better_than_the_chosen_one() {
             cycles <= least * 1.001,
             "{dtype} {m}x{n}x{k}: {schedule} in {cycles}, {other} in {least}"
         );
+    }
+}
+
+/// A product of few rows takes no less than the time in which memory delivers its operands, and enough blocks ask for
+/// them.
+#[test]
+fn products_of_few_rows_wait_for_memory() {
+    for (capability, gpu) in device::architectures() {
+        for dtype in [DType::BF16, DType::F32] {
+            for m in [1, 2, 7, 16] {
+                let (n, k) = (8192, 8192);
+                let graph = parsed(&format!(
+                    "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
+                     %1: {dtype}[{n}, {k}] = input(index: 1, role: Data)
+                     %2: {dtype}[{k}, {n}] = permute(perm: [1, 0]) %1
+                     %3: {dtype}[{m}, {n}] = matmul %0, %2
+                     return %3"
+                ));
+                let (schedule, cycles) = chosen(gpu, &graph);
+                let bytes = (m * k + k * n + m * n) * dtype.size() as i64;
+                let least = schedule::transfer_cycles(&gpu, bytes);
+                let what = format!("sm_{capability} {dtype} {m} rows: {schedule}");
+                println!("{what}: {cycles:.0} cycles, {least:.0} of memory");
+                assert!(
+                    cycles >= least && cycles < 2.0 * least,
+                    "{what}: {cycles}, {least}"
+                );
+                let [rows, columns, _] = schedule.tile.map(i64::from);
+                let blocks = ceil(n, columns) * i64::from(schedule.parts);
+                assert!(
+                    rows <= 32 && 3 * blocks >= i64::from(gpu.processors),
+                    "{what}"
+                );
+            }
+        }
     }
 }
 

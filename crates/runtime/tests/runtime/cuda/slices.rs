@@ -116,7 +116,7 @@ fn slices_of_any_size_are_aligned() {
                 assert_eq!(results[1].to_vec::<u8>().unwrap(), ys, "{what}");
             }
             // The operand and the result are copied if slices must be padded; without steps, the carried value is.
-            let is_padded = trips > 1 && n as usize % ARGUMENT_ALIGN != 0;
+            let is_padded = trips > 1 && !(n as usize).is_multiple_of(ARGUMENT_ALIGN);
             let launches = 2 * trips + i64::from(trips == 0) + 2 * i64::from(is_padded);
             assert_eq!(exe.stats().kernels, 3 * launches as u64, "{what}");
         }

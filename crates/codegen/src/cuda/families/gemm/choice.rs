@@ -195,10 +195,20 @@ impl Gemm<'_> {
     }
 
     fn cycles(&self, schedule: &Gpu) -> f64 {
+        let (batches, sizes) = (
+            self.batches.as_const().unwrap_or(1),
+            self.sizes(schedule.multiply),
+        );
+        let elements = |side: usize| {
+            let lines = batches.saturating_mul(sizes[side]).saturating_mul(sizes[2]);
+            let len = self.contraction.operands[side].len.as_const();
+            len.map_or(lines, |len| len.min(lines))
+        };
         let work = ContractionSizes {
             dtype: self.dtype,
-            batches: self.batches.as_const().unwrap_or(1),
-            sizes: self.sizes(schedule.multiply),
+            batches,
+            sizes,
+            elements: [0, 1].map(elements),
             finding: match schedule.multiply.is_by_warpgroups() {
                 true => self.making,
                 false => self.finding,
