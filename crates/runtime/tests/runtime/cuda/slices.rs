@@ -11,7 +11,7 @@ use std::sync::Arc;
 fn plan(
     kernels: Vec<Arc<Kernel>>,
     run: &[&[u32]],
-    (inputs, outputs): (&[(DType, i64)], &[(DType, i64)]),
+    [inputs, outputs]: [&[(DType, i64)]; 2],
 ) -> Plan {
     let (mut buffers, mut ins, mut outs) = (Vec::new(), Vec::new(), Vec::new());
     for (dtype, len) in inputs {
@@ -63,10 +63,10 @@ fn scan(n: i64, trips: i64, reverse: bool) -> Plan {
             kernel("next", &next, &[byte, byte], &dim, 0),
         ],
         &[&[0, 1, 2, 4], &[4, 3]],
-        (
+        [
             &[(number, 1), (byte, n), (byte, n)],
             &[(byte, n), (byte, n)],
-        ),
+        ],
     );
     let kernel = Kernel::Loop(Loop {
         trips: Dim::Const(trips),
@@ -83,7 +83,7 @@ fn scan(n: i64, trips: i64, reverse: bool) -> Plan {
     plan(
         vec![Arc::new(kernel)],
         &[&[0, 1, 2, 3]],
-        (&[(byte, n), stacked], &[(byte, n), stacked]),
+        [&[(byte, n), stacked]; 2],
     )
 }
 
