@@ -131,28 +131,6 @@ fn recurrent_layers_are_loops_there() {
     }
 }
 
-/// Slices of stacked values begin at multiples of their own size, not of 16 bytes.
-#[test]
-fn odd_slices_are_multiplied_there() {
-    let Some(gpu) = device() else { return };
-    for dtype in [DType::F32, DType::F16] {
-        let run = |device: Device| {
-            let on = |x: Tensor| x.to_dtype(dtype).to(device);
-            let [xs, w] = [on(matrix(7, 3) * 0.2), on(matrix(3, 40) * 0.1)];
-            let (total, ()) = scan(on(matrix(1, 40)), xs, |s, x| {
-                (s + x.reshape([1, 3]).matmul(&w), ())
-            });
-            floats(&total.to_dtype(DType::F32))
-        };
-        for (there, here) in run(gpu).iter().zip(run(Device::Cpu)) {
-            assert!(
-                (there - here).abs() <= 2e-2 * here.abs().max(1.0),
-                "{there} {here}"
-            );
-        }
-    }
-}
-
 #[test]
 fn custom_operators_run_there() {
     let Some(gpu) = device() else { return };

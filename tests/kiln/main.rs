@@ -42,6 +42,7 @@ mod memory_budget;
 mod mixed_precision;
 mod named;
 mod numbers;
+mod odd_slices;
 mod operators;
 mod ops;
 mod plan_cache;
