@@ -45,8 +45,7 @@ impl Packer {
         self.pack_words((from, [self.count * term, term, line]), sizes, to);
     }
 
-    /// Packs as [`Packer::pack`], with another stride of words in memory than that of their terms times their number,
-    /// if words of the result are not side by side.
+    /// Packs as [`Packer::pack`], with a stride of words in memory of its own: words may share elements.
     pub(crate) fn pack_words(
         self,
         (from, [word, term, line]): LineElements,
@@ -55,14 +54,16 @@ impl Packer {
     ) {
         let (by_lines, is_copied) = (to_word == 1, self.dtypes[0] == self.dtypes[1]);
         let pitch = if by_lines { to_line } else { to_word };
-        if is_copied && (self.count == 1 || by_lines && self.dtypes[0].size() == 2) {
+        let is_even = word == self.count * term;
+        if is_copied && is_even && (self.count == 1 || by_lines && self.dtypes[0].size() == 2) {
             return match by_lines {
                 true => self.copy_lines((from, [line, term]), (k, lines), (to, pitch)),
                 false => self.copy((from, term, line), (k, lines), (to, pitch)),
             };
         }
         let converts_lines = match (term, line) {
-            (1, _) if word == self.count => true,
+            _ if !is_even => false,
+            (1, _) => true,
             (_, 1) => false,
             _ => by_lines,
         };
@@ -396,7 +397,13 @@ mod tests {
                 2 => [2, 2 * k + 1],
                 _ => [0, 1],
             };
-            let len = (k * strides[0] + lines * strides[1] + 1) * size;
+            let word = match random(3) {
+                0 if count > 1 => random(4),
+                _ => count as usize * strides[0],
+            };
+            let offset = |t: usize| t / count as usize * word + t % count as usize * strides[0];
+            let last = offset(k / count as usize * count as usize) + count as usize * strides[0];
+            let len = (last + lines * strides[1] + 1) * size;
             // Floats are finite, since NaNs of other bits are the same.
             let memory: Vec<u64> = (0..len.div_ceil(8))
                 .map(|_| (random(1 << 31) as u64) << 33 & 0x3f3f_3f3f_0000_0000 | random(64) as u64)
@@ -410,8 +417,12 @@ mod tests {
             let all = words * to_strides[0] + lines * to_strides[1] + 1;
             let mut packed = vec![u64::MAX; (all * word_size).div_ceil(8)];
             let to = ViewMut::of(&mut packed).bytes();
-            packer.pack(
-                (View::of(&memory).bytes(), strides.map(|n| n as i64)),
+            let [term_stride, line_stride] = strides.map(|n| n as i64);
+            packer.pack_words(
+                (
+                    View::of(&memory).bytes(),
+                    [word as i64, term_stride, line_stride],
+                ),
                 (k as i64, lines as i64),
                 (to, to_strides.map(|n| n as i64)),
             );
@@ -424,16 +435,16 @@ mod tests {
             {
                 let expected = match t < k {
                     true => {
-                        let at = t * strides[0] + line * strides[1];
+                        let at = offset(t) + line * strides[1];
                         term(dtypes, read(View::of(&memory).bytes(), at, size))
                     }
                     false => 0,
                 };
-                let word = t / count as usize * to_strides[0] + line * to_strides[1];
-                let found = read(*to, word * count as usize + t % count as usize, to_size);
+                let to_word = t / count as usize * to_strides[0] + line * to_strides[1];
+                let found = read(*to, to_word * count as usize + t % count as usize, to_size);
                 assert_eq!(
                     found, expected,
-                    "{dtypes:?} {k} x {lines}, {strides:?} to {to_strides:?}"
+                    "{dtypes:?} {k} x {lines}, {word} {strides:?} to {to_strides:?}"
                 );
             }
         }
