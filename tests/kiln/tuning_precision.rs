@@ -145,7 +145,7 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
             None => continue,
             Some(Approximation::FastMath(_)) => ("__expf(", "__expf(0.99f * "),
             Some(Approximation::Algorithm(_)) => ("raw = results[i][j]", "raw = results[j][i]"),
-            Some(_) => ("part(*b.place(", "part(0.99f * *b.place("),
+            Some(_) => ("split(*b.place(", "split(0.99f * *b.place("),
         };
         for step in &mut candidate.calls.steps {
             let Kernel::Cuda(kernel) = Arc::make_mut(&mut step.kernel) else {

@@ -44,7 +44,7 @@ fn products(program: &Program) -> (f64, usize) {
     )
 }
 
-/// What a warpgroup computes beside the products of others is no reason for a kernel of its own; what takes longer is,
+/// Work that a warpgroup hides under the products of others is absorbed; work that takes longer stays a kernel,
 /// if it is computed often.
 #[test]
 fn prologues_take_no_longer_than_kernels() {
