@@ -20,15 +20,16 @@ fn compiled(f: impl FnOnce()) -> u64 {
     cache_stats().compiled - before
 }
 
-fn counted(shape: &[usize]) -> Tensor {
+/// Returns a tensor whose elements are `i % 97`.
+fn test_tensor(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
     let values: Vec<f32> = (0..n).map(|i| (i % 97) as f32).collect();
     Tensor::from_slice(&values, shape)
 }
 
-/// Checks that the engine's values are those of the reference.
+/// Asserts that the engine's values are close to the reference's.
 #[track_caller]
-fn checked(tensors: &[&Tensor]) {
+fn assert_close(tensors: &[&Tensor]) {
     let wanted = kiln::evaluate_reference(tensors).unwrap();
     for (t, wanted) in tensors.iter().zip(wanted) {
         assert_eq!(t.shape().unwrap(), wanted.shape().unwrap());
@@ -63,7 +64,7 @@ fn variants() {
         let plans = compiled(|| assert_eq!(program(n, 5.0), vec![45.0; n]));
         assert_eq!(plans, 1, "the first three sizes have plans of their own");
         let plans = compiled(|| assert_eq!(program(n, 6.0), vec![54.0; n]));
-        assert_eq!(plans, 0, "of which numbers are inputs");
+        assert_eq!(plans, 0, "their numbers are inputs already");
     }
     let plans = compiled(|| assert_eq!(program(10, 7.0), [63.0; 10]));
     assert_eq!(plans, 1, "the fourth size is a symbol");
@@ -80,11 +81,11 @@ fn variants() {
     assert_eq!(causes, (1, 1, 4, 1), "{stats:?}");
 }
 
-/// Runs the steps of a loop, each with another number among its indices.
+/// Runs `n` steps twice. Asserts that the first pass compiles at most `max` plans, and the second none.
 #[track_caller]
-fn steps(n: usize, most: u64, step: impl Fn(usize)) {
+fn steps(n: usize, max: u64, step: impl Fn(usize)) {
     let first = compiled(|| (0..n).for_each(&step));
-    assert!(first <= most, "{first} plans for {n} steps");
+    assert!(first <= max, "{first} plans for {n} steps");
     let again = compiled(|| (0..n).for_each(&step));
     assert_eq!(again, 0, "plans in the second epoch");
 }
@@ -94,15 +95,15 @@ fn minibatches_by_index() {
     if !alone("minibatches_by_index") {
         return;
     }
-    let x = counted(&[1202, 5]);
-    let y = counted(&[1202]);
-    let w = Var::parameter(counted(&[5])).unwrap();
+    let x = test_tensor(&[1202, 5]);
+    let y = test_tensor(&[1202]);
+    let w = Var::parameter(test_tensor(&[5])).unwrap();
     // The last one is smaller.
     steps(301, 3, |i| {
         let part = (i * 4)..(i * 4 + 4).min(1202);
         let error = (x.i(part.clone()) * w.get()).sum([1]) - y.i(part);
         let loss = error.square().mean(());
-        checked(&[&loss]);
+        assert_close(&[&loss]);
     });
 }
 
@@ -111,28 +112,32 @@ fn numbers_in_indices_are_inputs() {
     if !alone("numbers_in_indices_are_inputs") {
         return;
     }
-    let x = counted(&[60, 7]);
-    steps(50, 3, |i| checked(&[&(x.narrow(0, i as i64, 10) + 1.0)]));
-    steps(60, 3, |i| checked(&[&x.select(0, i as i64).exp2()]));
-    steps(60, 3, |i| checked(&[&(x.i(i) + x.i(59 - i))]));
-    steps(59, 3, |i| checked(&[&(x.roll([i as i64 + 1], [0]) * 2.0)]));
-    steps(60, 3, |i| checked(&[&x.set(i, x.i(0).neg())]));
-    steps(50, 3, |i| checked(&[&x.set(i..i + 10, 3.0).cumsum(0)]));
+    let x = test_tensor(&[60, 7]);
+    steps(50, 3, |i| {
+        assert_close(&[&(x.narrow(0, i as i64, 10) + 1.0)])
+    });
+    steps(60, 3, |i| assert_close(&[&x.select(0, i as i64).exp2()]));
+    steps(60, 3, |i| assert_close(&[&(x.i(i) + x.i(59 - i))]));
+    steps(59, 3, |i| {
+        assert_close(&[&(x.roll([i as i64 + 1], [0]) * 2.0)])
+    });
+    steps(60, 3, |i| assert_close(&[&x.set(i, x.i(0).neg())]));
+    steps(50, 3, |i| assert_close(&[&x.set(i..i + 10, 3.0).cumsum(0)]));
     steps(60, 3, |i| {
-        checked(&[&x.select_scatter(x.i(1), 0, i as i64)])
+        assert_close(&[&x.select_scatter(x.i(1), 0, i as i64)])
     });
     // Work that depends on no input is prepared once per offset.
     let table = || Tensor::arange(0, 64, 1).to_dtype(DType::F32).sin();
     steps(60, 4, |i| {
         let part = table().cumsum(0).i(i..i + 4).softmax(0).cumsum(0);
-        checked(&[&(part.unsqueeze(1) * x.i(..4).cumsum(0))]);
+        assert_close(&[&(part.unsqueeze(1) * x.i(..4).cumsum(0))]);
     });
-    // Sizes: the first three, one for all, and a size of 1 where there is one.
+    // Five plans: of the first three sizes, of a symbolic size, and of size 1.
     steps(60, 5, |i| {
-        checked(&[&x.flatten((0, 1)).topk(TopK::new(i as i64 + 1).dim(0)).0])
+        assert_close(&[&x.flatten((0, 1)).topk(TopK::new(i as i64 + 1).dim(0)).0])
     });
-    steps(58, 5, |i| checked(&[&x.i(i..).sum([0])]));
-    steps(58, 5, |i| checked(&[&x.i(..i + 1).mean([0])]));
+    steps(58, 5, |i| assert_close(&[&x.i(i..).sum([0])]));
+    steps(58, 5, |i| assert_close(&[&x.i(..i + 1).mean([0])]));
 }
 
 #[test]
@@ -140,13 +145,13 @@ fn gradients_through_indices() {
     if !alone("gradients_through_indices") {
         return;
     }
-    let x = counted(&[40, 3]);
+    let x = test_tensor(&[40, 3]);
     steps(36, 3, |i| {
         let w = Var::parameter(&x).unwrap();
         let part = w.get().i(i..i + 4);
         let loss = (part.square() * 0.5).sum(()) + w.get().i(39 - i).sum(());
         loss.backward().unwrap();
-        checked(&[&w.grad().unwrap()]);
+        assert_close(&[&w.grad().unwrap()]);
     });
 }
 
@@ -155,22 +160,22 @@ fn any_dim_becomes_a_symbol() {
     if !alone("any_dim_becomes_a_symbol") {
         return;
     }
-    let weight = counted(&[6, 6]) * 0.01;
+    let weight = test_tensor(&[6, 6]) * 0.01;
     let step = |batch: usize, length: usize| {
-        let x = counted(&[batch, length, 6]) * 0.01;
+        let x = test_tensor(&[batch, length, 6]) * 0.01;
         let q = x
             .reshape([-1, 6])
             .matmul(&weight)
             .reshape([batch, length, 6]);
         let scores = q.matmul(x.transpose(1, 2)).softmax(-1);
         let y = (scores.matmul(&q) + Tensor::zeros([length, 6], DType::F32)).mean([1]);
-        checked(&[&y]);
+        assert_close(&[&y]);
     };
     let lengths: Vec<usize> = (0..40).map(|i| 2 + i * 17 % 61).collect();
     let plans = compiled(|| lengths.iter().for_each(|l| step(4, *l)));
     assert!(plans <= 4, "{plans} plans for one batch size");
     let plans = compiled(|| lengths.iter().for_each(|l| step(2 + l % 5, *l)));
-    assert!(plans <= 3, "{plans} more for several");
+    assert!(plans <= 3, "{plans} more plans for several batch sizes");
     // A batch of 1 does not evict the existing plans.
     let plans = compiled(|| lengths.iter().for_each(|l| step(1, *l)));
     assert!(plans <= 3, "{plans} plans for a batch of 1");
@@ -183,14 +188,14 @@ fn growing_sequences_settle() {
     if !alone("growing_sequences_settle") {
         return;
     }
-    let positions = counted(&[64, 4]);
+    let positions = test_tensor(&[64, 4]);
     let plans = compiled(|| {
         let mut keys = Tensor::zeros([2, 1, 4], DType::F32);
         for t in 1..50 {
-            let token = counted(&[2, 1, 4]) * 0.01 + positions.i(t) * 0.01;
+            let token = test_tensor(&[2, 1, 4]) * 0.01 + positions.i(t) * 0.01;
             keys = kiln::cat(&[&keys, &token], 1);
             let scores = token.matmul(keys.transpose(1, 2)).softmax(-1);
-            checked(&[&scores.matmul(&keys), &keys]);
+            assert_close(&[&scores.matmul(&keys), &keys]);
         }
     });
     assert!(plans <= 6, "{plans} plans for 49 steps");
@@ -203,7 +208,7 @@ fn sizes_of_no_input_become_symbols() {
     }
     let step = |n: usize| {
         let x = Tensor::zeros([n, 3], DType::F32) + Tensor::arange(0, n as i64, 1).unsqueeze(1);
-        checked(&[&x.sum([0]), &Tensor::ones([n], DType::F32).cumsum(0)]);
+        assert_close(&[&x.sum([0]), &Tensor::ones([n], DType::F32).cumsum(0)]);
     };
     let plans = compiled(|| (2..40).for_each(step));
     assert!(plans <= 8, "{plans} plans for two programs");
@@ -233,17 +238,17 @@ fn deterministic_plans_know_their_sizes() {
         return;
     }
     kiln::tuning::set_mode(kiln::tuning::Mode::Deterministic);
-    let x = counted(&[20, 3]);
-    let plans = compiled(|| (2..8).for_each(|n| checked(&[&(x.i(n..2 * n) * 2.0)])));
+    let x = test_tensor(&[20, 3]);
+    let plans = compiled(|| (2..8).for_each(|n| assert_close(&[&(x.i(n..2 * n) * 2.0)])));
     assert_eq!(plans, 6);
-    let plans = compiled(|| (0..16).for_each(|i| checked(&[&(x.i(i..i + 4) * 2.0)])));
+    let plans = compiled(|| (0..16).for_each(|i| assert_close(&[&(x.i(i..i + 4) * 2.0)])));
     assert_eq!(plans, 1, "an offset is an input all the same");
     assert_eq!(cache_stats().symbolic, 0);
 }
 
 #[test]
-fn what_compiles_often_is_said() {
-    if !alone("what_compiles_often_is_said") {
+fn frequent_compilation_warns() {
+    if !alone("frequent_compilation_warns") {
         return;
     }
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -251,8 +256,8 @@ fn what_compiles_often_is_said() {
     set_warning_hook(Some(std::sync::Arc::new(move |text| {
         list.lock().unwrap().push(text.to_string())
     })));
-    // The padding of a kernel is part of a program's structure.
-    let x = counted(&[1, 1, 40, 40]);
+    // The size of a window is part of a program's structure.
+    let x = test_tensor(&[1, 1, 40, 40]);
     let mut ys = Vec::new();
     for n in 1..30 {
         ys.push(x.max_pool2d(Pool::new(n).stride(1)).sum(()));
@@ -270,15 +275,15 @@ fn images_of_any_size_share_a_plan() {
     if !alone("images_of_any_size_share_a_plan") {
         return;
     }
-    let weight = counted(&[4, 3, 3, 3]) / 97.0;
+    let weight = test_tensor(&[4, 3, 3, 3]) / 97.0;
     let classify = |h: usize, w: usize| {
-        let x = counted(&[2, 3, h, w]) / 97.0;
+        let x = test_tensor(&[2, 3, h, w]) / 97.0;
         let y = x
             .conv2d_with(&weight, Conv::new().stride(2).padding(1))
             .relu();
         let y = y.max_pool2d(Pool::new(3).stride(2).padding(1));
-        let sums = AvgPool::new(2).stride(2).padding(1).ceil_mode(true);
-        checked(&[&y.avg_pool2d(sums.count_include_pad(false))]);
+        let pool = AvgPool::new(2).stride(2).padding(1).ceil_mode(true);
+        assert_close(&[&y.avg_pool2d(pool.count_include_pad(false))]);
     };
     let sizes = [[16, 16], [17, 23], [31, 18], [22, 9], [40, 41], [13, 37]];
     for [h, w] in sizes {
@@ -295,11 +300,11 @@ fn reasons_name_what_differs() {
         return;
     }
     let text = |n: usize, i: usize| {
-        let x = counted(&[n, 9]);
+        let x = test_tensor(&[n, 9]);
         let y = x.i((.., i..i + 2)) * 2.0;
         let line = line!() - 1;
         let text = explain(&y).unwrap().to_string();
-        checked(&[&y]);
+        assert_close(&[&y]);
         (text, line)
     };
     text(4, 1);

@@ -1,4 +1,4 @@
-//! The execution of work.
+//! Executes the nodes of streams and graphs on the emulated device.
 
 use crate::driver::Driver;
 use crate::graph::{GraphNode, GraphRun, RunState, Set};
@@ -10,8 +10,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 impl Node {
-    /// Executes the operation on a device. Returns the time at which it ends, if it is ready at this one; `None` if it
-    /// is to be tried again, since it waits for other ranks. The caller holds the engine's lock.
+    /// Runs the node on a device at the time `ready` or later. Returns its end time, or `None` if it must wait for
+    /// other ranks. The caller holds the engine's lock.
     pub fn execute(
         &self,
         driver: &Driver,
@@ -93,12 +93,14 @@ fn copy(driver: &Driver, to: &CopyEnd, from: &CopyEnd, len: usize) -> Result<(),
             driver.check_host(*address, len).map_err(illegal)?;
         }
     }
-    // SAFETY: memory of the host that a program passes stays valid until the copy is over; pinned memory was
-    // checked above.
+    // SAFETY: host memory stays valid until the copy is over, and no one writes it meanwhile, as CUDA requires of the
+    // program. Pinned memory was checked above.
+    let source = |address: usize| unsafe { std::slice::from_raw_parts(address as *const u8, len) };
+    // SAFETY: as above; no one reads the destination meanwhile either.
     let host = |address: usize| unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) };
     match (to, from) {
         (CopyEnd::Device(to), CopyEnd::Device(from)) => driver.memory.copy(*to, *from, len),
-        (CopyEnd::Device(to), CopyEnd::Host(from)) => driver.memory.write(*to, host(*from)),
+        (CopyEnd::Device(to), CopyEnd::Host(from)) => driver.memory.write(*to, source(*from)),
         (CopyEnd::Device(to), CopyEnd::Bytes(from)) => driver.memory.write(*to, from),
         (CopyEnd::Host(to), CopyEnd::Device(from)) => driver.memory.read(*from, host(*to)),
         (CopyEnd::Host(to), CopyEnd::Host(from)) => {
@@ -116,8 +118,8 @@ fn copy(driver: &Driver, to: &CopyEnd, from: &CopyEnd, len: usize) -> Result<(),
 }
 
 impl GraphRun {
-    /// Executes what can be executed on a device from a time on. Returns the time of the end; `None` if the rest waits
-    /// for other ranks. The caller holds the engine's lock.
+    /// Runs every ready node on a device, from the time `from` on. Returns the graph's end time, or `None` if the other
+    /// nodes wait for other ranks. The caller holds the engine's lock.
     pub fn advance(
         &self,
         driver: &Driver,
@@ -141,7 +143,7 @@ impl GraphRun {
                     }
                     let Some(end_time) = driver.meet(part, ready)? else {
                         state.waiting.push(index);
-                        // Its end says which node comes next.
+                        // With simulated time, the end of this collective decides which node comes next.
                         if driver.config.costs.is_some() {
                             return Ok(None);
                         }
@@ -173,9 +175,9 @@ impl GraphRun {
             if let Some(before) = &self.before {
                 let trails = state.trails.iter();
                 for (other, their) in trails.filter(|(other, _)| !before[index].contains(*other)) {
-                    let met = trail.meets(their);
-                    met.map_or(Ok(()), |met| {
-                        Err(race(&self.nodes[index], &self.nodes[*other], &met))
+                    let conflict = trail.meets(their);
+                    conflict.map_or(Ok(()), |conflict| {
+                        Err(race(&self.nodes[index], &self.nodes[*other], &conflict))
                     })?;
                 }
                 state.trails.push((index, trail));
@@ -192,7 +194,7 @@ impl GraphRun {
         Ok(state.waiting.is_empty().then_some(state.end.max(from)))
     }
 
-    /// The place among the ready nodes of an operation of NCCL, or else of the node that is ready first.
+    /// Returns the index into the ready nodes of an NCCL call, or else of the node that became ready first.
     fn earliest(&self, state: &RunState) -> usize {
         let key = |index: &usize| match &self.nodes[*index].node {
             Node::Nccl(_) => (-1.0, *index),
@@ -222,7 +224,7 @@ impl GraphRun {
             Some((_, other)) => Err(Broken {
                 status: LAUNCH_FAILED,
                 text: format!(
-                    "of the operations {} and {} of a graph neither depends on the other",
+                    "the operations {} and {} of a graph are unordered",
                     name(&self.nodes[index]),
                     name(other)
                 ),
@@ -241,11 +243,11 @@ fn name(of: &GraphNode) -> String {
     }
 }
 
-fn race(a: &GraphNode, b: &GraphNode, met: &str) -> Broken {
+fn race(a: &GraphNode, b: &GraphNode, conflict: &str) -> Broken {
     let (a, b) = (name(a), name(b));
     Broken {
         status: LAUNCH_FAILED,
-        text: format!("of {a} and {b} of a graph neither depends on the other; {a} {met}"),
+        text: format!("{a} and {b} of a graph are unordered; {a} {conflict}"),
     }
 }
 
@@ -255,8 +257,8 @@ mod tests {
     use crate::cublaslt::{Algorithm, Layout, Operation, Problem, Product};
     use crate::driver::driver;
 
-    /// Two products in a graph, the second of which reads the matrix at `read`, of four numbers, two columns of which
-    /// lie three apart. The first writes the matrix at an address.
+    /// Runs two products of 2x2 matrices with a leading dimension of 3 in a graph: the first writes at `written`, the
+    /// second reads at `read`.
     fn run(read: u64, written: u64, after: &[usize]) -> Result<Option<f64>, String> {
         let layout = Layout {
             kind: 0,
@@ -300,14 +302,11 @@ mod tests {
         memory.write(shared, &[0; 64]).unwrap();
         let error = run(shared, shared, &[]).unwrap_err();
         assert!(error.contains("cublaslt"), "{error}");
-        assert!(error.contains("neither depends on the other"), "{error}");
+        assert!(error.contains("are unordered"), "{error}");
         assert_eq!(run(shared, shared, &[0]), Ok(Some(0.0)));
-        // The numbers of one lie behind those of the other, or its first column begins between the other's two.
+        // Disjoint; then interleaved: the first column read lies between the columns written.
         assert_eq!(run(shared + 20, shared, &[]), Ok(Some(0.0)));
         let between = run(shared + 8, shared, &[]).unwrap_err();
-        assert!(
-            between.contains("neither depends on the other"),
-            "{between}"
-        );
+        assert!(between.contains("are unordered"), "{between}");
     }
 }

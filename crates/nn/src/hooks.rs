@@ -205,7 +205,7 @@ impl dyn Module {
             return Err(Error::invalid("set_submodule", message));
         }
         if new.module().modules().iter().any(|m| ptr::addr_eq(*m, old)) {
-            return Err(wrong("is a part of what is to stand in its place"));
+            return Err(wrong("is contained in its own replacement"));
         }
         match old.hooks() {
             Some(hooks) if hooks.replace(new) => Ok(()),

@@ -79,7 +79,7 @@ impl EventFile {
         }
     }
 
-    /// Writes the waiting events.
+    /// Writes the waiting events, or returns the error of an earlier write.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if let Some(e) = self.failed.take() {
             return Err(e);
@@ -90,8 +90,8 @@ impl EventFile {
         written.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.path.display())))
     }
 
-    /// Writes the waiting events; the next call returns an error.
-    pub(crate) fn flush_in_background(&mut self) {
+    /// Writes the waiting events. An error is returned by the next call.
+    pub(crate) fn flush_deferring_error(&mut self) {
         if let Err(e) = self.flush() {
             self.failed = Some(e);
         }

@@ -533,7 +533,7 @@ fn spawn_flusher(shared: Arc<Shared>, closings: u64, interval: Duration) -> Join
             state
                 .files
                 .values_mut()
-                .for_each(EventFile::flush_in_background);
+                .for_each(EventFile::flush_deferring_error);
         }
     })
 }

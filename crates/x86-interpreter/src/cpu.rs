@@ -12,7 +12,7 @@ pub(crate) const RSP: usize = 4;
 /// The registers of the first six arguments: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
 pub(crate) const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
-/// The contents of registers that no code should rely on: no address, NaNs.
+/// The contents of a register that no code may rely on: no mapped address.
 fn unspecified(register: usize) -> u64 {
     0xDEAD_BEEF_0000_0000 + register as u64
 }
@@ -75,21 +75,24 @@ impl<'m, 'a> Cpu<'m, 'a> {
         }
     }
 
-    /// Calls a function of this process. Afterwards every register that a callee need not preserve is unspecified.
+    /// Calls a function of this process. Afterwards the caller-saved registers are unspecified.
     pub fn call(&mut self, to: u64) -> Outcome<()> {
         if !self.gprs[RSP].is_multiple_of(16) {
-            let message = format!("calls with {:#x} in rsp, no multiple of 16", self.gprs[RSP]);
+            let message = format!(
+                "rsp is {:#x} at a call, not a multiple of 16",
+                self.gprs[RSP]
+            );
             return raise(FaultKind::Misaligned, message);
         }
         let Some(f) = self.functions.iter().find(|f| **f as usize as u64 == to) else {
-            let message = format!("calls {to:#x}, which is not a function that it was given");
+            let message = format!("a call of {to:#x}, which is no registered function");
             return raise(FaultKind::NotCode, message);
         };
-        // The return address lies there during the call.
+        // The call pushes the return address: a fault if the stack ends there.
         self.push(self.next)?;
         self.gprs[RSP] += 8;
         let [a, b, c, d, e, g] = ARGUMENTS.map(|r| self.gprs[r]);
-        // SAFETY: the caller that registered the function answers for its calls by the code.
+        // SAFETY: whoever registered the function guarantees that the code may call it with these arguments.
         let result = unsafe { f(a, b, c, d, e, g) };
         for r in [1, 2, 6, 7, 8, 9, 10, 11] {
             self.gprs[r] = unspecified(r);
@@ -124,7 +127,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
         base.wrapping_add(index).wrapping_add(m.displacement)
     }
 
-    /// The address of an operand in memory, which must be a multiple of its size.
+    /// Faults unless the address of an operand in memory is a multiple of its size.
     pub fn check_aligned(&self, step: &Step, i: usize) -> Outcome<()> {
         if let OperandLocation::Memory(m) = &step.operands[i] {
             let address = self.address(m);
@@ -223,14 +226,13 @@ impl<'m, 'a> Cpu<'m, 'a> {
     }
 
     /// Writes the first `count` lanes of a vector as the result. In memory, only the active lanes are written. In a
-    /// register, the other lanes are cleared or kept as the instruction says, and everything after the first lanes
-    /// becomes 0.
+    /// register, inactive lanes are masked by zeros or merged, and everything after `count` lanes becomes 0.
     pub fn set_lanes<T: Lane>(&mut self, step: &Step, v: &Vector, count: usize) -> Outcome<()> {
-        self.set_active::<T>(step, v, count, self.active(step))
+        self.set_lanes_masked::<T>(step, v, count, self.active(step))
     }
 
-    /// Does the same with the active lanes given.
-    pub fn set_active<T: Lane>(
+    /// Writes lanes as [`Self::set_lanes`] does, with an explicit mask.
+    pub fn set_lanes_masked<T: Lane>(
         &mut self,
         step: &Step,
         v: &Vector,

@@ -1,5 +1,5 @@
-//! Special functions on f64, each accurate to a few units in the last place, except close to zeros of the function that
-//! are not special values.
+//! Special functions on f64, each accurate to a few units in the last place, except near zeros that
+//! have no dedicated code, such as that of digamma near 1.4616.
 
 mod bessel;
 mod erf;

@@ -5,7 +5,7 @@ use super::*;
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
 
-/// The distance in units of the last place.
+/// The distance in units in the last place.
 fn ulps(got: f64, want: f64) -> f64 {
     if got == want || got.is_nan() && want.is_nan() {
         return 0.0;

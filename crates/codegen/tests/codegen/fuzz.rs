@@ -26,7 +26,7 @@ pub fn config() -> Config {
     }
 }
 
-/// Returns the relative rounding error of a dtype.
+/// Returns the machine epsilon of a dtype.
 fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 1.0 / 1024.0,
@@ -36,15 +36,15 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Returns the largest relative rounding error of the float dtypes in a graph.
+/// Returns the largest machine epsilon of the float dtypes in a graph.
 pub fn max_epsilon(graph: &Graph) -> f64 {
     let facts = graph.iter().flat_map(|(_, n)| &n.facts);
     let floats = facts.filter(|f| f.dtype.is_float());
     floats.map(|f| epsilon(f.dtype)).fold(0.0, f64::max)
 }
 
-/// Returns a description of the first wrong element of `got`. The difference between the reference in f64 and the one
-/// rounded to every node's dtype, before and after decomposition, bounds the error of correct rounding.
+/// Returns a description of the first wrong element of `got`. The tolerance is 16 times the error of the references that
+/// round to every node's dtype, before and after decomposition, and 64 `eps` of the largest element.
 pub fn difference(
     got: &Array,
     rounded: &Array,
@@ -59,7 +59,7 @@ pub fn difference(
     if !got.dtype().is_float() {
         let (g, w) = (got.ints().unwrap(), rounded.ints().unwrap());
         let at = (0..g.len()).find(|i| g[*i] != w[*i])?;
-        return Some(format!("element {at} is {} and not {}", g[at], w[at]));
+        return Some(format!("element {at} is {}, expected {}", g[at], w[at]));
     }
     let (g, r, e) = (got.to_f64(), rounded.to_f64(), exact.to_f64());
     let d = decomposed.to_f64();
@@ -75,7 +75,7 @@ pub fn difference(
         !same(r[i]) && !same(e[i])
     })?;
     Some(format!(
-        "element {at} is {} and not {} (exactly {})",
+        "element {at} is {}, expected {} (in f64 {})",
         g[at], r[at], e[at]
     ))
 }
@@ -94,7 +94,8 @@ fn check(seed: u64) -> Result<(), String> {
     agrees(&graph, &inputs)
 }
 
-/// Checks that the interpreters of both levels, fused and not, in either layout, agree with the reference.
+/// Checks that the interpreters of Kernel IR and of tile programs agree with the reference, for some pairs of fusion and
+/// layout.
 pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
     let symbols = symbol_values(graph, inputs).unwrap();
     let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded);
@@ -164,7 +165,7 @@ fn random_programs() {
     );
 }
 
-/// The random programs reach all features of emission and all fusion rules.
+/// The random programs have every kind of kernel counted here.
 #[test]
 fn random_programs_cover_the_rules() {
     use kiln_plan::Kernel;
@@ -179,11 +180,11 @@ fn random_programs_cover_the_rules() {
                 *counts.entry(name).or_insert(0) += holds as u32;
             };
             let tile = l.kernel.program();
-            let is_library = !matches!(*l.kernel, Kernel::Tile(_));
-            count("epilogue", is_library && tile.is_some());
+            let is_not_tile = !matches!(*l.kernel, Kernel::Tile(_));
+            count("epilogue", is_not_tile && tile.is_some());
             count("prologue", prologues > 0);
             let rows = |p: &TileProgram| p.schedule == Schedule::Rows;
-            count("epilogue of rows", is_library && tile.is_some_and(rows));
+            count("epilogue of rows", is_not_tile && tile.is_some_and(rows));
             count("scan", matches!(*l.kernel, Kernel::Scan(_)));
             count("arg_sort", matches!(*l.kernel, Kernel::ArgSort(_)));
             if let Kernel::Scatter(s) = &*l.kernel {
@@ -191,8 +192,8 @@ fn random_programs_cover_the_rules() {
                 count("scatter in place", !l.in_place.is_empty());
                 count("scatter by a view", s.index.strides.iter().any(|d| d.is(0)));
             }
-            let combines = work.kernels().any(|k| k.serial > 0);
-            count("rows and columns", combines);
+            let has_serial_axes = work.kernels().any(|k| k.serial > 0);
+            count("serial axes", has_serial_axes);
             count("in place", !l.in_place.is_empty());
             count(
                 "several results",

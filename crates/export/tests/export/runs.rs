@@ -27,7 +27,7 @@ fn an_entry_gives_the_bits_of_its_function_for_any_batch() {
 }
 
 #[test]
-fn training_goes_on_elsewhere_to_the_bit() {
+fn training_continues_in_a_package_with_equal_bits() {
     let mut t = trainee(2);
     let batches: Vec<_> = [5, 9, 2, 5, 1]
         .into_iter()
@@ -43,10 +43,10 @@ fn training_goes_on_elsewhere_to_the_bit() {
                 t.optimizer.set_lr(0.05).unwrap();
                 package.set_number("optimizer.numbers", "lr", 0.05).unwrap();
             }
-            // One row has no variance, in the function and in the package.
+            // A batch of one row has no variance: both must fail.
             let wanted = t.step.run((x, y));
             let found = step.run([("labels", buffer(y)), ("rows", buffer(x))]);
-            let (Ok((loss, most)), Ok(found)) = (&wanted, &found) else {
+            let (Ok((loss, sum)), Ok(found)) = (&wanted, &found) else {
                 assert!(
                     wanted.is_err() && found.is_err(),
                     "{i}: {wanted:?} {found:?}"
@@ -59,7 +59,7 @@ fn training_goes_on_elsewhere_to_the_bit() {
                 bytes(loss),
                 "step {i}"
             );
-            assert_eq!(found.get("ones").unwrap().to_bytes().unwrap(), bytes(most));
+            assert_eq!(found.get("ones").unwrap().to_bytes().unwrap(), bytes(sum));
         }
         for (name, var) in t.kept() {
             let found = package.get(&name).unwrap().to_bytes().unwrap();
@@ -171,7 +171,7 @@ fn wrong_inputs_are_named() {
 }
 
 #[test]
-fn what_can_not_be_written_is_said_at_the_users_line() {
+fn errors_of_writing_name_the_users_line() {
     let t = trainee(5);
     let error = |b: Builder| b.to_bytes().unwrap_err().to_string();
     for (found, wanted) in [
@@ -210,7 +210,7 @@ fn what_can_not_be_written_is_said_at_the_users_line() {
 }
 
 #[test]
-fn a_batch_of_none_gives_what_the_compiled_function_gives() {
+fn entries_run_empty_batches() {
     let network = with_seed(5, || {
         let conv = Conv2d::new(3, 4, Kernel::new(3).padding(1));
         sequential![conv, BatchNorm2d::new(4), ReLU::new()].unwrap()
@@ -221,7 +221,7 @@ fn a_batch_of_none_gives_what_the_compiled_function_gives() {
     no_grad(|| calibration.observe(|| network.call(&x))).unwrap();
     let images = || Spec::new(DType::F32, ("batch", 3, "height", 5));
     let floats = compile(images(), |x| network.call(x)).unwrap();
-    let bytes = compile(images(), |x| {
+    let quantised = compile(images(), |x| {
         no_grad(|| calibration.quantized(|| network.call(x)))
     });
     let rows = Spec::new(DType::F32, ("batch", 3));
@@ -229,10 +229,10 @@ fn a_batch_of_none_gives_what_the_compiled_function_gives() {
     let package = Builder::new()
         .module("", &network)
         .entry("floats", &floats)
-        .entry("bytes", &bytes.unwrap())
+        .entry("quantised", &quantised.unwrap())
         .entry("sums", &sums);
     let package = Package::from_bytes(&package.to_bytes().unwrap()).unwrap();
-    for name in ["floats", "bytes"] {
+    for name in ["floats", "quantised"] {
         let entry = package.entry(name).unwrap();
         for [n, h] in [[0, 6], [0, 1], [0, 6]] {
             let none = Buffer::zeros(DType::F32, &[n, 3, h, 5]).unwrap();
@@ -250,7 +250,7 @@ fn a_batch_of_none_gives_what_the_compiled_function_gives() {
 }
 
 #[test]
-fn a_function_without_a_program_for_one_says_so() {
+fn batches_that_are_too_small_are_errors() {
     let f = compile(Spec::new(DType::F32, ("n", 2)), |x| {
         // A window of two rows.
         x.narrow(0, 0, 2).sum(0)
@@ -275,8 +275,8 @@ fn weights_that_are_folded_and_packed_are_kept_once() {
     network.eval();
     let images = Spec::new(DType::F32, ("batch", 16, 9, 9));
     let f = compile(images, |x| network.call(x)).unwrap();
-    let bytes = Builder::new().module("", &network).entry("f", &f);
-    let package = Package::from_bytes(&bytes.to_bytes().unwrap()).unwrap();
+    let builder = Builder::new().module("", &network).entry("f", &f);
+    let package = Package::from_bytes(&builder.to_bytes().unwrap()).unwrap();
     let entry = package.entry("f").unwrap();
     let weights = 32 * 16 * 25 * 4;
     let memory = entry.memory(&[("batch", 4)]).unwrap().run;

@@ -11,6 +11,7 @@ fn all(package: &Package) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Runs a training step, and returns the bytes of the loss.
 fn train(package: &Package, seed: u64) -> Vec<u8> {
     let (x, y) = batch(seed, 6);
     let step = package.entry("train_step").unwrap();
@@ -20,7 +21,7 @@ fn train(package: &Package, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_saved_package_goes_on_where_it_was() {
+fn a_saved_package_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (
         folder.path().join("first.kiln"),
@@ -55,11 +56,7 @@ fn state_is_saved_loaded_set_and_reset() {
     assert_ne!(trained, start);
     package.reset().unwrap();
     assert_eq!(all(&package), start);
-    assert_eq!(
-        train(&package, 1),
-        first,
-        "also the random numbers are those of the start"
-    );
+    assert_eq!(train(&package, 1), first, "the random state is reset too");
     package.load_state(&path).unwrap();
     assert_eq!(all(&package), start);
     let w = Buffer::from_slice(&[1.5f32; 10], &[2, 5]).unwrap();
@@ -104,7 +101,7 @@ fn state_is_saved_loaded_set_and_reset() {
 }
 
 #[test]
-fn a_failed_run_leaves_the_state() {
+fn a_failed_run_does_not_change_the_state() {
     let package = trainee(3).package();
     train(&package, 1);
     let before = all(&package);
@@ -131,9 +128,16 @@ fn mapped_weights_are_copied_when_they_are_written() {
     for seed in 0..4 {
         train(&package, seed);
     }
-    assert_eq!(weight.to_bytes().unwrap(), start, "what was read stays");
+    assert_eq!(
+        weight.to_bytes().unwrap(),
+        start,
+        "a tensor that was read does not change"
+    );
     assert_ne!(package.get("0.weight").unwrap().to_bytes().unwrap(), start);
-    assert!(bytes == std::fs::read(&path).unwrap(), "the file stays");
+    assert!(
+        bytes == std::fs::read(&path).unwrap(),
+        "the file does not change"
+    );
     let trusted = Options::new().trusted(true).open(&path).unwrap();
     assert_eq!(trusted.get("0.weight").unwrap().to_bytes().unwrap(), start);
     // A tensor outlives the package.

@@ -1,4 +1,4 @@
-//! Models taken apart.
+//! Submodules of models, replaced.
 
 use crate::made::{Inputs, small};
 use crate::reference::row;
@@ -12,14 +12,17 @@ use kiln_models::ResNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// Returns those of the paths whose modules' replacements are not called when all of them are replaced.
+/// Replaces the modules at all paths at once, and returns the paths whose replacements were not called.
 fn uncalled_of(model: &str, inputs: &Inputs, paths: &[String]) -> Result<Vec<String>> {
     let network = small(model)?;
     let called = Arc::new(Mutex::new(BTreeSet::new()));
     for path in paths {
         let (own, called) = (path.clone(), called.clone());
         let new = Lambda::new(move |x| {
-            called.lock().expect("no panic").insert(own.clone());
+            called
+                .lock()
+                .expect("the mutex is not poisoned")
+                .insert(own.clone());
             Err::<Tensor, _>(
                 x.error()
                     .cloned()
@@ -32,8 +35,8 @@ fn uncalled_of(model: &str, inputs: &Inputs, paths: &[String]) -> Result<Vec<Str
         Ok(results) => results.into_iter().find_map(|(_, t)| t.error().cloned()),
         Err(e) => Some(e),
     };
-    let called = called.lock().expect("no panic");
-    // A module that takes more than a tensor is known by the error of its call.
+    let called = called.lock().expect("the mutex is not poisoned");
+    // In place of a module with other inputs than a tensor, a call is an error that says "Lambda replaces". It counts.
     let other_types = e.is_some_and(|e| e.to_string().contains("Lambda replaces"));
     let uncalled = paths
         .iter()
@@ -41,8 +44,7 @@ fn uncalled_of(model: &str, inputs: &Inputs, paths: &[String]) -> Result<Vec<Str
     Ok(uncalled.cloned().collect())
 }
 
-/// Returns the modules of a model that are read by others and not called, so that a module in their place is not
-/// called either.
+/// Returns the paths of modules that a model never calls, since their parent reads their fields.
 fn uncalled(model: &str) -> Result<Vec<String>> {
     let inputs = inputs(row("cases", model));
     let network = small(model)?;
@@ -125,7 +127,7 @@ fn a_model_with_new_parts_trains_and_is_saved() -> Result<()> {
     optimizer.step()?;
     let after = model.state_dict();
     for name in ["conv1.weight", "layer4.1.conv.weight", "fc.weight"] {
-        let [a, b] = [&before, &after].map(|s| s.get(name).expect("it is there").to_vec::<f32>());
+        let [a, b] = [&before, &after].map(|s| s.get(name).expect("a known key").to_vec::<f32>());
         assert_ne!(a?, b?, "{name}");
     }
 
@@ -134,7 +136,7 @@ fn a_model_with_new_parts_trains_and_is_saved() -> Result<()> {
     let again = ResNet::resnet18(1000)?;
     parts(&again)?;
     again.load_state_dict(&StateDict::load(&file)?, true)?;
-    std::fs::remove_file(&file).expect("it was written");
+    std::fs::remove_file(&file).expect("the file is removed");
     let scores = |model: &ResNet| {
         model.eval();
         no_grad(|| model.call(&x)).to_vec::<f32>()
@@ -169,9 +171,6 @@ fn a_model_with_new_parts_trains_and_is_saved() -> Result<()> {
         .set_submodule("0.0", sequential![shared]?)
         .unwrap_err()
         .to_string();
-    assert!(
-        e.contains("is a part of what is to stand in its place"),
-        "{e}"
-    );
+    assert!(e.contains("is contained in its own replacement"), "{e}");
     Ok(())
 }

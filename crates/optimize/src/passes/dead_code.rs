@@ -1,8 +1,8 @@
-//! Dead code: a node that neither a node nor an output reads is removed.
+//! Dead code elimination: removes nodes without uses.
 //!
-//! Inputs stay, so that callers need not renumber their arguments. Outputs of every target count as readers. Removing
-//! a node that could report a data error removes the report; no result that a caller sees depended on it. One walk,
-//! readers first.
+//! Inputs stay, so that callers need not renumber their arguments. Outputs of every target count as uses. Removing
+//! a node that could report a data error removes the report; no result that a caller sees depended on it. One walk
+//! in reverse topological order.
 
 use crate::{OptimizeError, Pass, Rewriter, Run};
 use kiln_ir::Op;

@@ -9,8 +9,8 @@
 //! barrier(x) = x
 //! ```
 //!
-//! They move no element and round nothing, so they hold for every dtype and every number. Casts to
-//! another dtype never cancel, because they round or wrap. The lower view stays where others read it.
+//! They move no element and round nothing, so they hold for every dtype and every number. Pairs of
+//! casts stay, because most round or wrap. The lower view stays where others read it.
 
 use crate::{Pass, Patch, Run, View, rules};
 use kiln_ir::ops::{Axes, Permute, SliceAxis};
@@ -47,7 +47,7 @@ fn identity_view(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if same { view.replace(id, x) } else { None }
 }
 
-/// For an axis of one element, the step has no meaning.
+/// True if a slice takes all of an axis. The step of a single element has no meaning.
 fn takes_all(axis: &SliceAxis, extent: &kiln_ir::Dim) -> bool {
     axis.start.is(0) && axis.len == *extent && (axis.step == 1 || extent.is(1))
 }

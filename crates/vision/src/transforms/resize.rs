@@ -36,7 +36,7 @@ printed! { Resize, t: "size={}, interpolation={}, max_size={}, antialias={}",
 }
 
 options! {
-    /// Crops a random area and aspect ratio, and resizes it (Szegedy et al., 2014).
+    /// Crops a window of random area and aspect ratio, and resizes it (Szegedy et al., 2014).
     RandomResizedCrop (
         /// The size of the result.
         size: Extent
@@ -53,7 +53,7 @@ options! {
 }
 
 impl RandomResizedCrop {
-    /// Draws the crop window of an image of a height and a width.
+    /// Draws the window of an image of `height` × `width` pixels.
     fn draw_crop(&self, height: usize, width: usize, rng: &mut Rng) -> Window {
         let area = (height * width) as f64;
         let logs = (self.ratio.0.ln(), self.ratio.1.ln());
@@ -86,7 +86,7 @@ impl RandomResizedCrop {
     }
 }
 
-/// Checks that two numbers ascend and are above 0.
+/// Checks that 0 < low <= high < ∞.
 #[track_caller]
 pub(super) fn check_range(op: &str, name: &str, (low, high): (f64, f64)) -> Result<()> {
     if low > 0.0 && low <= high && high.is_finite() {
@@ -113,7 +113,7 @@ impl<P: Picture> Transform<P> for RandomResizedCrop {
     }
 }
 
-/// Returns the text of a range, to four digits.
+/// Returns the text of a range, to four decimals.
 fn range_text((low, high): (f64, f64)) -> String {
     let digits = |v: f64| (v * 1e4).round_ties_even() / 1e4;
     format!("({:?}, {:?})", digits(low), digits(high))

@@ -66,7 +66,7 @@ fn convert_first<A: Lane, R: Lane>(cpu: &mut Cpu, step: &Step, f: fn(A) -> R) ->
     let x = cpu.lanes::<A>(step, 2, active & 1)?;
     let mut result = cpu.vector(step, 1)?;
     result.set(0, f(x.get(0)));
-    cpu.set_active::<R>(step, &result, 16 / R::SIZE, active | !1)
+    cpu.set_lanes_masked::<R>(step, &result, 16 / R::SIZE, active | !1)
 }
 
 /// Operand 2 as a signed integer.

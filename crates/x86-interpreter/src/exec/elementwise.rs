@@ -59,7 +59,7 @@ impl Cpu<'_, '_> {
         let (a, b) = (self.vector(step, 1)?, self.lanes::<A>(step, 2, active)?);
         let mut result = a;
         result.set(0, f(a.get(0), b.get(0)));
-        self.set_active::<A>(step, &result, 16 / A::SIZE, active | !1)
+        self.set_lanes_masked::<A>(step, &result, 16 / A::SIZE, active | !1)
     }
 
     /// `zip3` for the lowest lane only; the rest up to 128 bits stays.
@@ -68,6 +68,6 @@ impl Cpu<'_, '_> {
         let mut result = self.vector(step, 0)?;
         let (a, b) = (self.vector(step, 1)?, self.lanes::<A>(step, 2, active)?);
         result.set(0, f(result.get(0), a.get(0), b.get(0)));
-        self.set_active::<A>(step, &result, 16 / A::SIZE, active | !1)
+        self.set_lanes_masked::<A>(step, &result, 16 / A::SIZE, active | !1)
     }
 }

@@ -79,7 +79,7 @@ impl Cpu<'_, '_> {
         let (mut x, lane) = (self.vector(step, 1)?, self.lanes::<u8>(step, 2, !0)?);
         let at = usize::from(step.immediate()) % (16 / T::SIZE);
         x.set(at, lane.get::<T>(0));
-        self.set_active::<T>(step, &x, 16 / T::SIZE, !0)
+        self.set_lanes_masked::<T>(step, &x, 16 / T::SIZE, !0)
     }
 
     /// Moves the lowest lane. From memory, the rest becomes 0; between registers, the rest up to 128 bits is operand
@@ -93,7 +93,7 @@ impl Cpu<'_, '_> {
         let stores = matches!(step.operands[0], OperandLocation::Memory(_));
         let count = if stores { 1 } else { 16 / T::SIZE };
         let result = Vector::from(1, |_| x.get::<T>(0));
-        self.set_active::<T>(step, &result, count, active & 1 | !1)
+        self.set_lanes_masked::<T>(step, &result, count, active & 1 | !1)
     }
 
     /// Selects operand 2 where `second` of the lane's number and operand 3 is true, else operand 1.
@@ -114,7 +114,7 @@ impl Cpu<'_, '_> {
             _ if step.clears => T::all(false),
             _ => a.get(i),
         });
-        self.set_active::<T>(step, &result, count, !0)
+        self.set_lanes_masked::<T>(step, &result, count, !0)
     }
 
     /// Moves the lanes whose sign in operand 1 is set.
@@ -123,6 +123,6 @@ impl Cpu<'_, '_> {
         let x = self.lanes::<T>(step, 2, active)?;
         let stores = matches!(step.operands[0], OperandLocation::Memory(_));
         let written = if stores { active } else { !0 };
-        self.set_active::<T>(step, &x, step.bytes(1) / T::SIZE, written)
+        self.set_lanes_masked::<T>(step, &x, step.bytes(1) / T::SIZE, written)
     }
 }

@@ -126,7 +126,7 @@ impl Cpu<'_, '_> {
         let result = Vector::from(from.len(), |i| a.get::<T>(from[i]));
         let stores = matches!(step.operands[0], OperandLocation::Memory(_));
         let count = if stores { from.len() } else { count };
-        self.set_active::<T>(step, &result, count, ones(from.len()))
+        self.set_lanes_masked::<T>(step, &result, count, ones(from.len()))
     }
 
     /// Distributes contiguous lanes of operand 1 to the active lanes.

@@ -256,7 +256,7 @@ fn a_dropped_wait_is_found_on_the_emulated_gpu() {
         without(Some(dropped), &device).unwrap_err();
         // The fault depends on the order that was drawn.
         let fault = kiln_fake_cuda::last_fault().unwrap();
-        let found = ["neither depends on the other", "Uninitialised"];
+        let found = ["are unordered", "Uninitialised"];
         assert!(
             found.iter().any(|f| fault.contains(f)),
             "{dropped:?}: {fault}"
