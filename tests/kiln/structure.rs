@@ -479,7 +479,7 @@ fn alternatives(path: &str) -> Vec<String> {
 }
 
 /// The largest number of lines that users link. A change that needs more raises it, and says what for.
-const MAX_PRODUCT_LINES: usize = 215_600;
+const MAX_PRODUCT_LINES: usize = 214_600;
 
 /// Prints lines by kind: code that users link, tools for tests, tests.
 #[test]
