@@ -4,7 +4,7 @@
 use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
 use super::gemm_tile::{out_column, tile_constants, tile_text};
 use super::im2col;
-use super::operand::{Operand, contiguous_run, declare_result_offset, finding, operand};
+use super::operand::{Operand, contiguous_run, declare_result_offset, load_instructions, operand};
 use super::prologue;
 use super::warpgroup::TmaOperand;
 use crate::Approximation;
@@ -43,7 +43,7 @@ pub(super) struct Gemm<'a> {
     /// The number of elements of the result.
     total: Dim,
     /// The number of instructions that load an element of either operand into shared memory.
-    finding: [f64; 2],
+    load_instructions: [f64; 2],
     /// True if an element takes many instructions, which limits the loads of a thread.
     costly: bool,
     /// The operands or their prologues' arguments as TMA loads them, if it can load both, and the number of terms, with
@@ -52,7 +52,7 @@ pub(super) struct Gemm<'a> {
     /// The arguments of prologues that TMA loads.
     sources: [Option<usize>; 2],
     /// The number of instructions of either prologue per element in registers.
-    making: [f64; 2],
+    prologue_instructions: [f64; 2],
 }
 
 /// The partial sums of split-K.
@@ -105,8 +105,10 @@ impl Gemm<'_> {
         Gemm {
             tma_operands: tma_operands.filter(|_| has_wgmma),
             sources,
-            making: [0, 1].map(|side| match (operands[side].1, sources[side]) {
-                (Some(prologue), Some(source)) => prologue::making(prologue, source),
+            prologue_instructions: [0, 1].map(|side| match (operands[side].1, sources[side]) {
+                (Some(prologue), Some(source)) => {
+                    prologue::instructions_per_element(prologue, source)
+                }
                 _ => 0.0,
             }),
             work,
@@ -117,7 +119,8 @@ impl Gemm<'_> {
             // Lines with bounds take several registers each.
             costly: prologue.any(prologue::is_costly)
                 || contraction.is_bounded() && dtype.size() == 8,
-            finding: [0, 1].map(|side| finding(&contraction, side, dtype, operands[side].1)),
+            load_instructions: [0, 1]
+                .map(|side| load_instructions(&contraction, side, dtype, operands[side].1)),
             contraction,
             operands,
             store,
@@ -246,7 +249,9 @@ impl Gemm<'_> {
         let by_threads = !shape.schedule.multiply.is_by_tensor_cores();
         let blocks = match threads {
             ..=64 => 4,
-            _ if by_threads && self.finding.iter().any(|f| *f > 1.0) => (256 / threads).max(1),
+            _ if by_threads && self.load_instructions.iter().any(|f| *f > 1.0) => {
+                (256 / threads).max(1)
+            }
             _ => shape.schedule.resident(self.work.gpu, self.dtype),
         };
         source.bound_registers(blocks);

@@ -116,7 +116,7 @@ pub(super) fn operand(
 }
 
 /// Returns an estimate of the instructions that load an element of an operand into shared memory, from machine code.
-pub(super) fn finding(
+pub(super) fn load_instructions(
     c: &Contraction,
     side: usize,
     dtype: DType,

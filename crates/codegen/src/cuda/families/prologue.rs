@@ -57,9 +57,9 @@ pub(super) fn declare(source: &mut Source, call: &Call, prologue: &Kernel, name:
     })
 }
 
-/// Returns an estimate, from the machine code of kernels, of the instructions of a thread that make an element in
-/// registers, of an element of argument `source`.
-pub(super) fn making(prologue: &Kernel, source: usize) -> f64 {
+/// Returns an estimate, from the machine code of kernels, of a thread's instructions to compute an element in registers
+/// from an element of argument `source`.
+pub(super) fn instructions_per_element(prologue: &Kernel, source: usize) -> f64 {
     let each = match pairs::suits(prologue, source) {
         _ if is_costly(prologue) => return 40.0,
         true => 0.5,
@@ -134,9 +134,9 @@ pub(super) fn scope(prologue: &Kernel, raw: usize, is_whole: bool) -> String {
     text
 }
 
-/// Declares `make_a`, which returns the f32 that an element of the left operand is rounded from, of the element of
-/// `source` in memory, its line and its term; or a register with two neighbours, of a register with those of `source`.
-/// The text follows the numbers `m` and `k`.
+/// Returns the declaration of `make_a`, which returns an element of the left operand as an unrounded f32, from the
+/// element of argument `raw`, its line and its term; or a register with two neighbours, from one with those of `raw`. It
+/// follows the declarations of `m` and `k`.
 pub(super) fn declare_in_registers(
     source: &mut Source,
     call: &Call,

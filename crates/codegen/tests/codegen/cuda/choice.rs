@@ -144,7 +144,7 @@ fn no_tile_of_products_is_better_than_the_chosen_one() {
             batches: 1,
             sizes,
             elements: [m * k, n * k],
-            finding: [0.7; 2],
+            instructions: [0.7; 2],
             element_bytes: [dtype.size(); 2],
         };
         let (least, other) = best(&gpu, &work);

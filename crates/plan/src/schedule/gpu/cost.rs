@@ -48,7 +48,7 @@ impl Gpu {
             dtype,
             batches,
             sizes: [m, n, k],
-            finding,
+            instructions,
             elements,
             element_bytes,
         } = *work;
@@ -56,7 +56,7 @@ impl Gpu {
             let work = ContractionSizes {
                 sizes: [n, m, k],
                 elements: [elements[1], elements[0]],
-                finding: [finding[1], finding[0]],
+                instructions: [instructions[1], instructions[0]],
                 element_bytes: [element_bytes[1], element_bytes[0]],
                 ..*work
             };
@@ -74,19 +74,20 @@ impl Gpu {
         let products = multiplications / self.multiply.rate(dtype);
         let [warp_rows, warp_columns] = self.warp.map(f64::from);
         let reads = (warp_rows + warp_columns) / (warp_rows * warp_columns);
-        let search =
-            (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
+        let operand_cycles = (rows as f64 * instructions[0] + columns as f64 * instructions[1])
+            * terms as f64
+            / SLOTS;
         let (read_cycles, issued) = match self.multiply {
-            Multiply::Fma => (0.0, products * (1.0 + reads / 2.0) + search),
+            Multiply::Fma => (0.0, products * (1.0 + reads / 2.0) + operand_cycles),
             // Tensor cores read shared memory themselves; threads may make the left operand.
-            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, search),
+            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, operand_cycles),
             // Warps read their operands from shared memory, 128 bytes per cycle.
             _ => (
                 multiplications * reads * size / 128.0,
                 (multiplications * INSTRUCTIONS * size.min(2.0) / 2.0
                     + STAGE_INSTRUCTIONS * f64::from(self.threads()))
                     / SLOTS
-                    + search,
+                    + operand_cycles,
             ),
         };
         let l2 = if self.multiply.is_by_warpgroups() {
@@ -206,7 +207,7 @@ pub struct ContractionSizes {
     /// The elements in memory of each operand of all products.
     pub elements: [i64; 2],
     /// The instructions of a thread that bring an element of either operand to shared memory, or make it.
-    pub finding: [f64; 2],
+    pub instructions: [f64; 2],
     /// The bytes of an element of either operand in memory, where it may be of another dtype.
     pub element_bytes: [usize; 2],
 }
@@ -247,7 +248,7 @@ mod tests {
                 batches: 1,
                 sizes,
                 elements: [sizes[0] * sizes[2], sizes[1] * sizes[2]],
-                finding: [0.7; 2],
+                instructions: [0.7; 2],
                 element_bytes: [2; 2],
             };
             s.cycles(&Machine::H100, &work)

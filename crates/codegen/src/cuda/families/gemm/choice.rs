@@ -209,9 +209,9 @@ impl Gemm<'_> {
             batches,
             sizes,
             elements: [0, 1].map(elements),
-            finding: match schedule.multiply.is_by_warpgroups() {
-                true => self.making,
-                false => self.finding,
+            instructions: match schedule.multiply.is_by_warpgroups() {
+                true => self.prologue_instructions,
+                false => self.load_instructions,
             },
             element_bytes: [0, 1].map(|side| match self.source(side) {
                 Some(source) if schedule.multiply.is_by_warpgroups() => source.size(),

@@ -64,8 +64,8 @@ pub(super) fn suits(prologue: &Kernel, source: usize) -> bool {
 }
 
 /// Emits the values of a prologue for a register `raw` of two elements, and returns the expression of the result. The
-/// axes with indices `indices` are all that other arguments move along. `is_even` is true if the number of
-/// terms is.
+/// axes with indices `indices` are all that other arguments move along. `is_even` is true if the number of terms
+/// is even.
 pub(super) fn emit(
     source: &mut Source,
     kernel: &Kernel,
